@@ -1444,7 +1444,8 @@ def statements(script):
 def another_version(version):
     """The error for a database that this code may not write."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
-                      "newer jobqueue.py and worker.py here." % (version, SCHEMA_VERSION))
+                      "newer jobqueue.py and worker.py here, and restart the web server."
+                      % (version, SCHEMA_VERSION))
 
 
 def migrate(transaction):
@@ -3235,8 +3236,9 @@ def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None
     asked = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
     asked = {words: value for words, value in asked.items() if value is not None}
-    statement = "SELECT * FROM activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d" % (
-        " AND ".join(["1=1", *asked]), limit + 1)
+    statement = ("SELECT activity.*, (SELECT name FROM user WHERE user.id=owner_id) AS owner FROM "
+                 "activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d"
+                 % (" AND ".join(["1=1", *asked]), limit + 1))
     high = before - 1 if before is not None else (
         database.value("SELECT max(id) FROM activity") or 0)
     if columns.get("task_id") is None:
@@ -11061,35 +11063,15 @@ def is_trusted(text, networks):
     return address is not None and any(address in network for network in read_networks(networks))
 
 
-class Proxies:
-    """What trusted proxies add to a request; without one nothing that such headers say counts.
-
-    Of each header the last item counts, which the trusted proxy itself added. `Forwarded` and
-    X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
-
-    def __init__(self, environ, trusted):
-        self._environ, self.client = environ, environ.get("REMOTE_ADDR", "")
-        self.address, self.scheme, self.host = self.client, "", environ.get("HTTP_HOST", "").lower()
-        self.are_trusted = trusted != "" and is_trusted(self.client, trusted)
-        if self.are_trusted:
-            self.address = self._nearest(trusted)
-            self.scheme = self._added("HTTP_X_FORWARDED_PROTO").lower()
-            host = self._added("HTTP_X_FORWARDED_HOST").lower()     # that the browser asked for
-            self.host = host if re.fullmatch(HOST, host) else self.host
-
-    def _added(self, name):
-        """What the proxy added to a header; "" if that is nothing."""
-        return self._environ.get(name, "").rpartition(",")[2].strip()
-
-    def _nearest(self, trusted):
-        nearest = self.client
-        chain = self._environ.get("HTTP_X_FORWARDED_FOR", "")
-        for item in reversed(chain.rsplit(",", 10)):
-            address = read_address(item)
-            if address is None or not is_trusted(nearest, trusted):
-                break
-            nearest = str(address)
-        return nearest
+def nearest_client(environ, trusted):
+    """Where a request comes from: each trusted proxy tells it of who asked, as the last item."""
+    address = environ.get("REMOTE_ADDR", "")
+    for item in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", 10)):
+        said = read_address(item) if is_trusted(address, trusted) else None
+        if said is None:
+            break
+        address = str(said)
+    return address
 
 
 def asked_path(environ):
@@ -11136,8 +11118,11 @@ class Request:
             base_path, https, trusted = map(settings.get, names)
         except JobQueueError:           # the database cannot be read
             base_path, https, trusted = (SETTINGS[name].default for name in names)
-        self._proxies = Proxies(environ, trusted)
-        self.address = self._proxies.address    # where this comes from, as far as anybody knows
+        self._client = environ.get("REMOTE_ADDR", "")
+        self._is_proxied = is_trusted(self._client, trusted)
+        self.address = nearest_client(environ, trusted)     # as far as anybody knows
+        host = self._added("X-Forwarded-Host")  # that the browser asked for
+        self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
@@ -11151,7 +11136,7 @@ class Request:
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                        or environ.get("HTTPS", "").lower() in TRUE_WORDS
-                       or self._proxies.scheme == "https")
+                       or self._added("X-Forwarded-Proto") == "https")
         self.app = self.person = None   # the Application that answers, and who asks it,
         self.attempt = None             # or, of a running task, its cancel_requested
         self.given = self._digest = None    # query or body, as the route's schema wants it
@@ -11180,6 +11165,12 @@ class Request:
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
 
+    def _added(self, name):
+        """What a trusted proxy added to a header, at its end; "" if nothing. `Forwarded` and
+        X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
+        sent = self.header(name) if self._is_proxied else None
+        return (sent or "").rpartition(",")[2].strip().lower()
+
     def doubtful(self):
         """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
@@ -11204,7 +11195,7 @@ class Request:
         errors = check_value(schema, given, "")
         if errors:
             raise Malformed(join_errors(errors), errors)
-        return given
+        return {name: value for name, value in given.items() if value is not None}
 
     def read_object(self, schema):
         """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
@@ -11313,7 +11304,7 @@ class Request:
             right = site == "same-origin"
         elif origin is not None:
             scheme, port = ("https", ":443") if self.secure else ("http", ":80")
-            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._proxies.host))
+            right = origin == "%s://%s" % (scheme, re.sub(port + "$", "", self._host))
         else:
             right = not strict
         if not right:
@@ -11322,11 +11313,11 @@ class Request:
 
     def visit(self):
         """What the web server shows of itself and of who asks."""
-        environ, token, proxies = self._environ, self.header("Authorization"), self._proxies
+        environ, token = self._environ, self.header("Authorization")
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
-                "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
-                "client": proxies.client, "trusted": proxies.are_trusted,
+                "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
+                "client": self._client, "trusted": self._is_proxied,
                 "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
                               for name in FORWARDED if self.header(name) is not None},
                 "authorization": token is not None if token or self.header("X-Probe") else None,
@@ -11559,33 +11550,31 @@ def get_tasks(queue, request):
         return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), kind, [(
             "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
     fields = given["fields"].split(",") if given.get("fields") else ()
-    rows, going_on = tasks.find(wanted, given.get("limit") or PAGE_ROWS, given.get("cursor"), sort,
+    rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
             "next": going_on and str(going_on), "service": describe_service(queue),
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def _held_back(queue, firsts, owner_id):
-    """Why the queues of these pending tasks, which are this owner's or anybody's, start nothing."""
-    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, owner_id)[1]
-            for row in firsts}
-    return [{"queue": name, "text": text} for name, text in held.items() if text]
+def _due_at(row):
+    """Since when a pending task may start."""
+    return max(row["created_at"], row["run_at"] or 0)
 
 
 def get_overview(queue, request):
-    """What runs, waits, failed within a day and comes next: of one's own tasks, an admin's of all.
-    """
+    """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
-    since = {row["id"]: max(row["created_at"], row["run_at"] or 0) for row in firsts}
-    oldest = min(firsts, key=lambda row: since[row["id"]], default=None)
+    oldest = min(firsts, key=_due_at, default=None)
+    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
+            for row in firsts}          # why a queue starts nothing
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
-                              "queue": oldest["queue"], "since": iso(since[oldest["id"]])},
-        "held": _held_back(queue, firsts, scope),
+                              "queue": oldest["queue"], "since": iso(_due_at(oldest))},
+        "held": [{"queue": name, "text": text} for name, text in held.items() if text],
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
         "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope), now - DAY)},
@@ -11612,8 +11601,7 @@ def get_forecast(queue, request):
     """When a task would begin and end if it were added now."""
     given, person = request.given, request.person
     function = queue.requests.function(given["function"], person)
-    options = {name: given[name] for name in ("queue", "priority") if given.get(name) is not None}
-    options = {**function["options"], **options}
+    options = {**function["options"], **{name: given[name] for name in given if name != "function"}}
     queue.queues.get(options["queue"], queue.claims.machine)
     return queue.forecast.of_new(person.id, function["name"], options)
 
@@ -11712,7 +11700,7 @@ LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if l
 def get_log(queue, request, task_id):
     """What an attempt printed, from a byte offset on."""
     logs, row = queue.logs, queue.tasks.get(task_id, request.person.scope)
-    given = {name: value for name, value in request.given.items() if value is not None}
+    given = request.given
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with request.app.one_by_one:
@@ -11729,7 +11717,7 @@ def get_log(queue, request, task_id):
 def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
-    limit, after = request.given.get("limit") or PAGE_ROWS, request.given.get("cursor") or 0
+    limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
     found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
             "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
@@ -11771,13 +11759,10 @@ WHICH_FIGURES = _object(**{
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
 
-WORKER_STATES = ("starting", "idle", "busy", "stopping")
-
-
 def get_exposition(queue, _):
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
-    due = [max(row["created_at"], row["run_at"] or 0) for row in queue.tasks.firsts(PENDING, None)]
+    due = map(_due_at, queue.tasks.firsts(PENDING))
     told = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
@@ -11786,7 +11771,8 @@ def get_exposition(queue, _):
         ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),
         ("workers", "gauge", "Worker processes.", [
-            ("", {"state": state}, states.count(state)) for state in WORKER_STATES])])
+            ("", {"state": state}, states.count(state))
+            for state in ("starting", "idle", "busy", "stopping")])])
     return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -11804,8 +11790,8 @@ def get_metrics(queue, request):
                                              if one["who"] == "user"}
 
     def wants(function, lane):
-        return ((own is None or function in own) and given.get("queue") in (None, "", lane)
-                and given.get("function") in (None, "", function))
+        return ((own is None or function in own) and given.get("queue", lane) == lane
+                and given.get("function", function) == function)
     return queue.metrics.read(start, end, step, wants, person.scope)
 
 
@@ -11825,17 +11811,15 @@ def get_activity(queue, request):
     if given.get("task") is not None:
         queue.tasks.get(given["task"], person.scope)
     rows, before = find_activity(
-        queue.database, given.get("limit") or PAGE_ROWS, given.get("cursor"), since, until,
+        queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
         person.own if person.scope is None else None, task_id=given.get("task"),
-        worker_id=given.get("worker"), event=given.get("event") or None,
-        function=given.get("function") or None,
+        worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
         owner_id=_wanted_owner(queue, request, given, person.scope))
-    names = {row["id"]: row["name"] for row in queue.database.all("SELECT id, name FROM user")}
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor", "message")
     return {"next": before and str(before), "activity": [
         {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
-         "worker": row["worker_id"], "owner": names.get(row["owner_id"])} for row in rows]}
+         "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
 def get_workers(queue, request):
@@ -11860,9 +11844,8 @@ def get_queue(queue, _, name):
 def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
-    oldest = {name: iso(-since) for since, name in sorted(      # of each the oldest comes last
-        (-max(row["created_at"], row["run_at"] or 0), row["queue"])
-        for row in queue.tasks.firsts(PENDING))}
+    firsts = sorted(queue.tasks.firsts(PENDING), key=_due_at, reverse=True)
+    oldest = {row["queue"]: iso(_due_at(row)) for row in firsts}    # of each the last
     return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
                        for one in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
@@ -11986,26 +11969,22 @@ def post_tokens(queue, request):
 
 
 def _wait_for_work(queue, request):
-    """(tasks that come within the time that a worker's call may wait, and this server can; after
-    how many seconds to ask again)"""
-    wait, waiting = request.given["claim"].get("wait"), request.app.waiting
-    if not (request.pause and wait and waiting.acquire(blocking=False)):
+    """(the first tasks that come within the time that a worker's call may wait, and this server
+    can; after how many seconds to ask again)"""
+    wait, clock, tasks = request.given["claim"].get("wait"), queue.database.clock, []
+    if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
         return [], ASK_AGAIN_SECONDS
     try:
-        return _first_work(queue, request, queue.database.clock.monotonic() + wait), 0
+        until = clock.monotonic() + wait
+        while not tasks and clock.monotonic() < until:
+            with queue.database.unhurried():
+                is_heard = request.pause(WAIT_LOOK_SECONDS)
+            if not is_heard:
+                break
+            tasks = queue.remote.claim_late(request.person.token, request.given)
+        return tasks, 0
     finally:
-        waiting.release()
-
-
-def _first_work(queue, request, until):
-    """The first tasks that come; none if nobody would hear of them any more."""
-    while queue.database.clock.monotonic() < until:
-        with queue.database.unhurried():
-            is_heard = request.pause(WAIT_LOOK_SECONDS)
-        tasks = is_heard and queue.remote.claim_late(request.person.token, request.given)
-        if tasks or not is_heard:
-            return tasks or []
-    return []
+        request.app.waiting.release()
 
 
 def post_worker_turn(queue, request):
@@ -12120,7 +12099,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", _TASK + "/files", get_files, USER, None, (200, "FileList")),
     ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
-    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast"), KEPT),
+    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast")),
     ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
      FRESH | CHANGE),
@@ -12312,8 +12291,7 @@ class Application:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # what was asked by whom -> (data version, until, Answer)
-        self._making = {}               # the same -> the lock of who makes it
+        self._cache = {}                # what was asked by whom -> the answer, and as of when
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
@@ -12376,30 +12354,18 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         key = request.path, request.query_text, request.person.scope, request.person.role
-        known = self._known(key)
-        if known is None:
-            if len(self._making) >= 20:
-                self._making.clear()
-            with self._making.setdefault(key, threading.Lock()):    # one makes it for all who ask
-                known = self._known(key) or self._make(key, request, route, parts)
-        return known
-
-    def _known(self, key):
-        """The answer that was kept, or None if it is old or somebody has committed since."""
-        version, until, answer = self._cache.get(key, (None, 0.0, None))
-        database = self.queue.database
-        is_good = database.version_seen() == version and database.clock.monotonic() <= until
-        return answer if is_good else None
-
-    def _make(self, key, request, route, parts):
-        """Perform the request and keep the answer, as what is known before it reads."""
-        version, now = self.queue.database.version_seen(), self.queue.database.clock.monotonic()
-        answer = self._perform(request, route, parts)
         if len(self._cache) >= 20:
             self._cache.clear()
-        if answer.keep:
-            self._cache[key] = version, now + CACHE_SECONDS, answer
-        return answer
+        kept, database = self._cache.setdefault(key, SimpleNamespace(
+            answer=None, version=None, until=0.0, making=threading.Lock())), self.queue.database
+        version, now = database.version_seen(), database.clock.monotonic()
+        with kept.making:               # one makes it for all who ask
+            if kept.version == version and now <= kept.until:
+                return kept.answer
+            answer = self._perform(request, route, parts)
+            if answer.keep:
+                kept.answer, kept.version, kept.until = answer, version, now + CACHE_SECONDS
+            return answer
 
     def _perform(self, request, route, parts):
         if route.takes and route.takes is not NEW_TASKS:
@@ -12485,55 +12451,26 @@ class Application:
 
 
 _applications = {}                      # process id -> its Application, for `application`
-_code = file_stamps([HOME / "jobqueue.py"])     # what this module was made of
-_upgrading = threading.Lock()
-
-
-def _is_replaced():
-    """True, once, when this module's file was replaced and is not being copied any more."""
-    stamps = file_stamps(_code)
-    (stamp,) = stamps.values()
-    if stamp is None or stamps == _code or 0 <= Clock.now() - stamp[0] / 1e9 < 2.0:
-        return False
-    _code.update(stamps)
-    return True
-
-
-def _newer_module():
-    """This module anew, if its file was replaced: many hosts let nobody restart the web server."""
-    import importlib
-    with _upgrading:
-        ours = sys.modules.get(__name__)
-        if ours and ours.application is not application:
-            return ours
-        if not ours or not _is_replaced():
-            return None
-        del sys.modules[__name__]
-        try:
-            return importlib.import_module(__name__)
-        except (Exception, SystemExit) as error:
-            sys.modules[__name__] = ours
-            complain("the new jobqueue.py cannot be used (%s: %s); the old one goes on"
-                     % (type(error).__name__, error))
-            return None
+_code = file_stamps(CODE_FILES)         # what this process runs
 
 
 def _application():
-    """This process's Application; a new one if the database was replaced by another."""
+    """This process's Application; a new one if the database was replaced by another, SetupError if
+    newer code has made a newer one of it."""
     known = _applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):
         if known:
-            known.queue.database.check_file()
-            return known
+            database = known.queue.database
+            database.check_file()
+            if (file_stamps(_code) == _code
+                    or database.value(database.version_words) == SCHEMA_VERSION):
+                return known
     known = _applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
     return known
 
 
 def application(environ, start_response):
     """The WSGI callable for web servers that import this file."""
-    newer = None if environ.get("wsgi.run_once") else _newer_module()
-    if newer:
-        return newer.application(environ, start_response)
     try:
         app = _application()
     except Exception as error:          # there is no queue
@@ -12584,10 +12521,11 @@ NEEDED_LATER = (
 class BadRequest(JobQueueError):
     """A request that the server refuses; the connection is closed after it."""
 
+    code = "bad_request"
+
     def __init__(self, status, detail):
-        super().__init__(detail, retry_after=2 if status == 503 else None)
+        super().__init__(detail)
         self.status = status
-        self.code = {503: "busy", 507: "disk_full"}.get(status, "bad_request")
 
 
 def compose(status, headers, body, keep=False):
@@ -12599,9 +12537,9 @@ def compose(status, headers, body, keep=False):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
 
-def compose_refusal(status, detail, accepts=""):
+def compose_refusal(error, accepts=""):
     """The whole response to a request that the server refuses."""
-    return compose(*problem(BadRequest(status, detail), accepts).to())
+    return compose(*problem(error, accepts).to())
 
 
 class Body:
@@ -12609,58 +12547,52 @@ class Body:
 
     def __init__(self, exchange, resources):
         self._exchange, self._resources = exchange, resources   # an ExitStack, until the answer
-        self._left = int(exchange.headers.get("content-length", 0))
-        self._is_large = self._left > LARGE_BYTES
-        self._turn = exchange.server.turns[self._left > BODY_MAX_BYTES]
-        self._asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
-        self._file = io.BytesIO()
-        self.is_taken = not self._left  # nothing of it is left where the next request begins
+        self._size, self._file = int(exchange.headers.get("content-length", 0)), io.BytesIO()
+        self.is_taken = not self._size  # nothing of it is left where the next request begins
 
     def read(self, size):
-        """The next bytes; BadRequest if they come too late or there is no room for them."""
+        """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
         if not self.is_taken:
-            self._take()
+            answering = self._exchange.server.answering
+            answering.release()         # others may answer while we wait
+            try:
+                self._take()
+            finally:
+                answering.acquire()
+            self.is_taken = True
         return self._file.read(size)
 
     def _take(self):
-        exchange = self._exchange
+        exchange, folder = self._exchange, self._exchange.server.folder
+        is_large, left = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
-        exchange.server.answering.release()     # others may answer while we wait
         try:
-            self._receive(exchange.server.folder)
-            exchange.enter("work")
-            if self._is_large:
-                self._resources.enter_context(self._turn)
+            if is_large:
+                import tempfile
+                self._file = self._resources.enter_context(
+                    tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
+            while left:
+                if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * left:
+                    raise OSError(errno.ENOSPC, "too little is free")
+                piece = self._next_piece(left)
+                if self._file.write(piece) < len(piece):
+                    raise OSError(errno.ENOSPC, "no room for all of it")
+                left -= len(piece) or left      # the client has left; its request is too short
+            self._file.seek(0)
         except OSError:
-            raise BadRequest(507, "There is no room on the disk for so much at once; nothing was "
-                                  "changed.") from None
-        finally:
-            exchange.server.answering.acquire()
-        self.is_taken = True
+            raise StorageFull("There is no room on the disk for so much at once; nothing was "
+                              "changed.") from None
+        exchange.enter("work")
+        if is_large:
+            self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
 
-    def _receive(self, folder):
-        if self._is_large:
-            import tempfile
-            self._file = self._resources.enter_context(
-                tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
-        while self._left:
-            if self._is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * self._left:
-                raise OSError(errno.ENOSPC, "too little is free")
-            piece = self._next_piece()
-            if not piece:
-                break                   # the client has left; its request is too short
-            if self._file.write(piece) < len(piece):
-                raise OSError(errno.ENOSPC, "no room for all of it")
-            self._left -= len(piece)
-        self._file.seek(0)
-
-    def _next_piece(self):
+    def _next_piece(self, left):
         exchange, piece = self._exchange, b""
+        asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         with contextlib.suppress(OSError):      # as good as an end
-            if self._asks_first:
+            if asks_first and left == self._size:
                 exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-                self._asks_first = False
-            piece = exchange.rfile.read1(min(self._left, PIECE_BYTES))
+            piece = exchange.rfile.read1(min(left, PIECE_BYTES))
         if exchange.is_late:
             raise BadRequest(408, "The request took too long.")
         exchange.advance(len(piece))
@@ -12721,8 +12653,9 @@ class Exchange:
         self.enter("head")
         try:
             self.parse_request()
-        except BadRequest as refusal:
-            return self._send(False, compose_refusal(refusal.status, refusal.detail))
+        except BadRequest as error:
+            refusal = compose_refusal(error, self.headers.get("accept", ""))
+            return self._send(False, refusal)
         self.enter("work")
         with self.server.answering, contextlib.ExitStack() as resources:
             keep, *sources = self._answer(Body(self, resources))
@@ -12730,10 +12663,9 @@ class Exchange:
 
     def parse_request(self):
         """The gate: read the head of a request; BadRequest unless it is well-formed."""
-        self._head_left = HEAD_MAX_BYTES
+        self._head_left, self.headers = HEAD_MAX_BYTES, {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
         self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
-        self.headers = {}
         for _ in range(HEAD_MAX_LINES):
             line = self._read_line(HEADER_LINE, "A header line is malformed.")
             if line[1] is None:
@@ -12745,6 +12677,8 @@ class Exchange:
             raise BadRequest(400, "The header Host is missing.")
         if "transfer-encoding" in self.headers:
             raise BadRequest(411, "Send the body with a Content-Length.")
+        if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
+            raise BadRequest(421, UNKNOWN_NAME)
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
         self._is_modern = first[3] == b"1"
         # Without a length there is no body, but what follows may be meant as one.
@@ -12778,8 +12712,6 @@ class Exchange:
 
     def _answer(self, body):
         """(True if the connection stays, what the whole response is made of)"""
-        if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
-            return False, compose_refusal(421, UNKNOWN_NAME, self.headers.get("accept", ""))
         said = []
         content = self.server.app(self._environ(body), lambda *told: said.extend(told))
         keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
@@ -12867,7 +12799,6 @@ class Server:
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._background = background   # to be run in a thread, as soon as this host allows one
-        self._is_public = address[0] not in (*LOOPBACK, "localhost")
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
@@ -12930,26 +12861,24 @@ class Server:
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
                 self._cut_the_slowest()
-                self._changed.wait_for(lambda: len(self.connections) < CONNECTIONS_MAX, 1.0)
-            has_room = len(self.connections) < CONNECTIONS_MAX
+            has_room = self._changed.wait_for(
+                lambda: len(self.connections) < CONNECTIONS_MAX, 1.0)
             if has_room:
                 self.connections[request] = None
-        for _ in range(20) if has_room else ():
+        if not has_room:
+            with contextlib.suppress(OSError):
+                request.settimeout(0)
+                request.sendall(compose_refusal(Busy("Too many connections.", retry_after=2)))
+            return self.shutdown_request(request)
+        for _ in range(20):
             with contextlib.suppress(RuntimeError):     # this host allows no thread more
                 return super().process_request(request, client_address)
             with self._changed:
-                is_cut = self._cut_the_slowest()
-                self._changed.wait(0.05 if is_cut else 0)
-            if not is_cut:
-                break
-            self.clock.sleep(0.01)      # until its thread has ended
-        if has_room:                    # all wait for us: nobody else is served meanwhile
-            request.settimeout(1.0)
-            return self.process_request_thread(request, client_address)
-        with contextlib.suppress(OSError):
-            request.settimeout(0)
-            request.sendall(compose_refusal(503, "Too many connections."))
-        self.shutdown_request(request)
+                if not self._cut_the_slowest():
+                    break
+            self.clock.sleep(0.05)      # until its thread has ended
+        request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
+        return self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request):
         """Forget a connection and close it, while nobody cuts it."""
@@ -12966,7 +12895,7 @@ class Server:
 
     def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
-        is_public = self._is_public
+        is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
             settings = self.app.queue.settings
             names = settings.get("host_names").lower().replace(",", " ").split()
@@ -13059,6 +12988,7 @@ def table(titles, rows):
 
 
 def _tick_for_ever(queue):
+    code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with in_passing("reading tasks.py"):
@@ -13066,8 +12996,9 @@ def _tick_for_ever(queue):
         queue.tick.maybe("server")
         with in_passing("working here"):
             queue.starter.work_slice()
-        if _is_replaced():
-            complain("jobqueue.py was replaced: restart this server, which runs the old one")
+        if code != file_stamps(code):
+            code = file_stamps(code)
+            complain("jobqueue was replaced: restart this server, which runs the old one")
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 

@@ -420,6 +420,13 @@ class Asked(WebTestCase):
         self.assertEqual(self.eve.get("/api/forecast?function=add&priority=-3").json["before"], 3)
         self.assertEqual(self.queue.tasks.count(jobqueue.Filter())["all"], 3)
 
+    def test_every_admin_is_told_of_their_own_turn(self):
+        self.queue.users.change("eve", role="admin")
+        self.add_many("eve", 3)
+        told = [one.get("/api/forecast?function=add").json["before"]
+                for one in (self.ana, self.browser("eve"))]
+        self.assertEqual(told, [3, 6])
+
     def test_what_cannot_be_added_is_refused(self):
         for query, status in (("", 400), ("?function=nothing", 400), ("?function=restart", 400),
                               ("?function=add&queue=nowhere", 404)):
