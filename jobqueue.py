@@ -13716,8 +13716,14 @@ def cmd_export(queue, options):
 
 def cmd_import(queue, options):
     """Read what export wrote into a database without users and tasks; its queues are paused."""
+    import shutil
+    import tempfile
     path = options.given["file"]
-    with open(0 if path == "-" else path, "rb", closefd=path != "-") as lines:
+    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
+          if path == "-" else open(path, "rb")) as lines:
+        if path == "-":                 # nobody is kept waiting, and no server, until all is here
+            shutil.copyfileobj(sys.stdin, lines)
+            lines.seek(0)
         counts = import_lines(queue, lines)
     show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
                           "are paused: see python3 jobqueue.py queue resume" % counts)
