@@ -13884,14 +13884,23 @@ LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
-def command_parser():
-    """The parser of all commands."""
+def terminal_width():
+    """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size().columns or 80
+    return 80
+
+
+def command_parser(words):
+    """The parser of all commands, with the arguments of the one that these words are of: of all
+    they take longer than most commands."""
     import argparse
+    looks = {"formatter_class": functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)}
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                         "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
-               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.")
+               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.", **looks)
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
     parser.set_defaults(data=None, json=False, server=None, token_file=None)
     groups = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
@@ -13899,13 +13908,15 @@ def command_parser():
         group, _, action = name.rpartition(" ")
         if group not in groups:
             actions = [other.split()[1] for other in COMMANDS if other.startswith(group + " ")]
-            words = "%ss: %s." % (group.capitalize(), ", ".join(actions))
+            line = "%ss: %s." % (group.capitalize(), ", ".join(actions))
             groups[group] = groups[""].add_parser(
-                group, help=words, description=words).add_subparsers(
+                group, help=line, description=line, **looks).add_subparsers(
                     dest="action", metavar="ACTION", required=True)
-        words = run.__doc__.partition("\n")[0]
-        sub = groups[group].add_parser(action, help=words, description=words, allow_abbrev=False,
-                                       argument_default=argparse.SUPPRESS)
+        line = run.__doc__.partition("\n")[0]
+        sub = groups[group].add_parser(action, help=line, description=line, allow_abbrev=False,
+                                       argument_default=argparse.SUPPRESS, **looks)
+        if name.split() != words[:name.count(" ") + 1]:
+            continue
         for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ())):
             sub.add_argument(flag, **details)
         fields = [sub.add_argument(flag, **details).dest for flag, details in rows]
@@ -13915,7 +13926,7 @@ def command_parser():
 
 def parse_command(words):
     """(options, what runs them) of a command line; name=value may also stand behind --options."""
-    parser = command_parser()
+    parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
     options, rest = parser.parse_known_args(helpless if wants_help else words)
