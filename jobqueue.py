@@ -2669,26 +2669,31 @@ class ServerConnection(Connection):
         self._listens, self._heard = False, 0   # notifications that came
         self._link = connect(address)
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self._do(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
+        self.ask(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
 
     @property
     def is_broken(self):
         """True if nothing can be asked any more."""
         return self._link.closed
 
-    def _do(self, text, seconds=CALL_SECONDS):
-        """The results of a text's statements, or the error of the one that failed. A cursor of the
-        driver's would take as long for each statement as the server."""
-        told, self._told = self._told, []
+    def ask(self, text, seconds=CALL_SECONDS):
+        """[(the server's word, the rows)] of a text's statements, or the error of the one that
+        failed. What was told goes before them, and what is foreseen after them, in one message.
+        A cursor of the driver's would take as long for each statement as the server."""
+        (told, self._told), (later, self._foreseen) = (self._told, []), (self._foreseen, [])
         until = time.monotonic() + min(seconds, self.limit)
         try:
-            results = list(self._results(";".join([*told, text]), until))
+            results = list(self._results(";".join([*told, text, *later]), until))
         except BaseException:
             self._link.pgconn.finish()  # what is still to come would answer another question
             raise
         self._hear()
         self._refuse_failed(results[-1])
-        return results[len(told):]
+        answers = [(result.command_status.decode(), self._rows(result))
+                   for result in results[len(told):]]
+        at = len(answers) - len(later)
+        self._known.update(zip(later, (rows for _, rows in answers[at:])))
+        return answers[:at]
 
     def _results(self, text, until):
         """Ask the server, and yield what it answers until this moment."""
@@ -2714,15 +2719,6 @@ class ServerConnection(Connection):
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
 
-    def _answers(self, text, seconds=CALL_SECONDS):
-        """(the server's word, the rows) of each statement; what is foreseen is asked, too."""
-        texts, self._foreseen = self._foreseen, []
-        answers = [(result.command_status.decode(), self._rows(result))
-                   for result in self._do(";".join([text, *texts]), seconds)]
-        at = len(answers) - len(texts)
-        self._known.update(zip(texts, (rows for _, rows in answers[at:])))
-        return answers[:at]
-
     def _rows(self, result):
         if not result.nfields:
             return ()
@@ -2735,25 +2731,18 @@ class ServerConnection(Connection):
         self._known = {}
         self._foreseen = [bound(*question) for question in questions]
 
-    def script(self, text, seconds=CALL_SECONDS):
-        """Do several things at once: the server's word about each, and all rows."""
-        words, rows = zip(*self._answers(text, seconds))
-        return words, list(itertools.chain.from_iterable(rows))
-
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
-        self._known = {}
-        count = self._do(bound(statement, values))[0].command_tuples or 0
-        self.changes += count
-        return count
+        return self._change(bound(statement, values))
 
     def many(self, statement, rows):
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        texts = self._planned(statement, list(rows))
-        if not texts:
-            return 0
+        return self._change(*self._planned(statement, list(rows)))
+
+    def _change(self, *texts):
         self._known = {}
-        count = sum(int(word.split()[-1]) for word in self.script(";".join(texts))[0][1:-1])
+        words = [word for word, _ in self.ask(";".join(texts))] if texts else ()
+        count = sum(int(word.split()[-1]) for word in words if word[-1:].isdigit())
         self.changes += count
         return count
 
@@ -2781,7 +2770,7 @@ class ServerConnection(Connection):
         self._known = {}
         self.changes += len(texts)
         if sum(map(len, self._told)) > TOLD_MAX:
-            self._do("SELECT")
+            self.ask("SELECT")
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
@@ -2811,14 +2800,14 @@ class ServerConnection(Connection):
         """All rows."""
         text = bound(statement, values)
         rows = self._known.pop(text, None)
-        return self._answers(text)[0][1] if rows is None else rows
+        return self.ask(text)[0][1] if rows is None else rows
 
     def all_within(self, seconds, _, statement, values=()):
         """All rows, or None if that takes longer."""
         seconds = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
-            return self.script("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                seconds * 1000, bound(statement, values)), seconds + CALL_SECONDS)[1]
+            return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
+                seconds * 1000, bound(statement, values)), seconds + CALL_SECONDS)[2][1]
         except self._psycopg.Error as error:
             if error.sqlstate != "57014":
                 raise
@@ -2942,14 +2931,14 @@ class PostgresDatabase(Database):
                     raise SetupError("The database %s is not on PostgreSQL 13 or newer." % self)
                 if link.value("SHOW server_encoding") != "UTF8":
                     raise SetupError("The database %s is not in UTF8: make another one." % self)
-                link.script("BEGIN; SELECT pg_advisory_xact_lock(7061)")
+                link.ask("BEGIN; SELECT pg_advisory_xact_lock(7061)")
                 if not link.value(SERVER_TABLES):
-                    link.script(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
+                    link.ask(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
-            rows = link.script("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))[1]
-            row = self._checked(rows)
+            answers = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
+            row = self._checked(answers[1][1])
             self._epoch = row["epoch"]
             self._set_clock(row["at"])
         finally:
@@ -3011,15 +3000,15 @@ class PostgresDatabase(Database):
         wait = max(100, int(1000 * self.seconds_left()))
         try:
             self._open("_writer").foresee(foreseen)
-            _, rows = self._writer.script(SERVER_BEGIN % (
-                wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
+            *_, (_, locked), (_, [[now]]) = self._writer.ask(
+                SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
         except self.errors as error:
             if error.sqlstate == "55P03":       # all of the wait is over
                 raise still_busy() from None
             raise
-        self._checked(rows[1:-1])
+        self._checked(locked)
         self._writer.changes = 0
-        self._set_clock(rows[-1][0])
+        self._set_clock(now)
 
     def _set_clock(self, now):
         if isinstance(self.clock, ServerClock):
@@ -3032,8 +3021,8 @@ class PostgresDatabase(Database):
             self._number += 1
             self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
-            words, _ = self._writer.script("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
-            is_kept = words[0] == "COMMIT"
+            answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
+            is_kept = answers[0][0] == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
             if not is_kept:

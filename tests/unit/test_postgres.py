@@ -98,13 +98,13 @@ class Server(unittest.TestCase):
 
     def messages(self, action):
         """What the server is sent meanwhile."""
-        sent, real = [], jobqueue.ServerConnection._do
+        sent, real = [], jobqueue.ServerConnection._results
 
-        def do(link, text, *more):
+        def results(link, text, *more):
             sent.append(text)
             return real(link, text, *more)
 
-        with mock.patch.object(jobqueue.ServerConnection, "_do", do):
+        with mock.patch.object(jobqueue.ServerConnection, "_results", results):
             action()
         return sent
 
@@ -258,9 +258,9 @@ class Server(unittest.TestCase):
 
     def write_without_an_answer(self, database, name, is_sent):
         """Remember something; the connection breaks before the COMMIT, or before its answer."""
-        real = jobqueue.ServerConnection.script
+        real = jobqueue.ServerConnection.ask
 
-        def script(link, text, *more):
+        def ask(link, text, *more):
             if not text.startswith("COMMIT"):
                 return real(link, text, *more)
             if is_sent:
@@ -269,7 +269,7 @@ class Server(unittest.TestCase):
             patch.stop()
             raise jobqueue.driver()[0].OperationalError("gone")
 
-        patch = mock.patch.object(jobqueue.ServerConnection, "script", script)
+        patch = mock.patch.object(jobqueue.ServerConnection, "ask", ask)
         with patch, database.transaction() as transaction:
             jobqueue.remember(transaction, name, 1)
 
