@@ -2777,20 +2777,6 @@ class ServerConnection(Connection):
         self.changes, self._known = self.changes + 1, {}
         return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
 
-    def insert_all(self, table, rows, most=VARIABLES_MAX):
-        """Add rows with the same columns; ids that they bring are never used again."""
-        last = None
-
-        def passing():                  # not a list: that might be as large as an upload
-            nonlocal last
-            for row in rows:
-                last = row.get("id")
-                yield row
-
-        super().insert_all(table, passing(), most)
-        if last is not None:
-            self.set_last_id(table, last)
-
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
@@ -4408,6 +4394,7 @@ class Adding:
                 for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
+            transaction.set_last_id("task", placed[-1][1])      # a server does not see to that
             transaction.tell(
                 "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
                 "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
