@@ -2540,8 +2540,7 @@ ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
     autovacuum_analyze_scale_factor=0.05);
 """
 
-REFUSALS = ("authentication|password|translate host|not known|does not exist|pg_hba|certificate"
-            "|no such (database|user)|config error|unsupported|pooling mode")      # of a pooler
+REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
@@ -2593,7 +2592,7 @@ def literal(value):
 
 
 def bound(statement, values):
-    """A statement with its values in it: one message, which any pooler understands."""
+    """A statement with its values in it: so several go in one message."""
     return to_postgres(statement) % tuple(map(literal, values))
 
 
@@ -2751,7 +2750,7 @@ class ServerConnection(Connection):
         """Statements that plan one only once for all rows."""
         if not rows:
             return []
-        name = "many_" + random_token(8)        # a pooler shows what failed to other processes
+        name = "many_" + random_token(8)        # one that failed is still there
         marks = ("$%d" % (at + 1) for at in range(len(rows[0])))
         each = "EXECUTE %s (%%s)" % name
         return ["PREPARE %s AS %s" % (name, to_postgres(statement) % tuple(marks)),
@@ -3043,13 +3042,6 @@ class PostgresDatabase(Database):
     def _heard(self):
         with self._reading:
             return self._open("_reader").heard()
-
-    def is_told(self):
-        """True if notifications get here, as they do not through some poolers."""
-        seen = self.version_seen()
-        self.look("NOTIFY jobqueue")
-        select.select([self.alarm], (), (), 1.0)
-        return self.version_seen() != seen
 
     def size(self):
         """How many bytes it takes."""
@@ -10356,8 +10348,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                       "which counts", "set the time of this machine by NTP"),
     "database_far": ("Machines", NOTE, "an answer of the database takes {ms:.0f} ms, and a change "
                      "needs several", "bring machines and database closer together"),
-    "news_lost": ("Machines", NOTE, "no news of new tasks gets here: workers look once a second",
-                  "let the pooler keep a connection for each client (pool_mode = session)"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
     "late": ("", NOTE, "", "",
@@ -10594,8 +10584,6 @@ def _look_at_machines(queue):
     seconds = min(after - before for before, after in zip(moments, moments[1:]))
     if seconds > FAR_SECONDS:
         yield Finding("database_far", ms=seconds * 1000)
-    if not (database.hears_all or database.is_told()):
-        yield Finding("news_lost")
 
 
 def _look_at_ticks(queue):
