@@ -2472,7 +2472,6 @@ STATEMENT_MS = 10_000           # ... and what takes longer is ended there
 IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
-DRIVER = (3, 2, 4)              # older ones lose notifications
 LINK_OPTIONS = {
     "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": 5,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
@@ -2617,24 +2616,14 @@ def _row_class(names):
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
-def _import_driver():
-    """psycopg; SetupError unless it is new enough."""
-    try:
-        import psycopg
-        known = tuple(map(int, re.findall(r"\d+", psycopg.__version__)[:3]))
-        why = "this is %s" % psycopg.__version__
-    except ImportError as error:
-        known, why = (), str(error)
-    if known < DRIVER:
-        raise SetupError('A queue on PostgreSQL needs psycopg %d.%d.%d or newer (%s): %s -m pip '
-                         'install "psycopg[binary]"' % (*DRIVER, shorten(why, 200), sys.executable))
-    return psycopg
-
-
 @functools.lru_cache(maxsize=None)
 def driver():
     """(psycopg, a function that connects to an address)."""
-    psycopg = _import_driver()
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
+                         '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
 
     class Number(psycopg.adapt.Loader):
         """A sum is a plain number, and so is a truth."""
