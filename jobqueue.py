@@ -1652,6 +1652,22 @@ class Connection(Reader):
             table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
 
 
+class OneThread:
+    """Lets one thread of this process write at a time: that is all where a server does the rest."""
+
+    def __init__(self, clock):
+        self._clock, self._threads = clock, threading.Lock()
+
+    def take(self, deadline):
+        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise still_busy()
+
+    def give(self):
+        """Let the next one write."""
+        self._threads.release()
+
+
 class Deadline(threading.local):
     """The moment (monotonic) until which this thread may wait for a busy database."""
 
@@ -1700,7 +1716,6 @@ class Database(Reader):
         with self._looking, self._reading:
             for link in filter(None, (self._reader, self._writer, self._looker)):
                 link.close()
-        self._write_lock.close()
 
     @property
     def has_own_disk(self):
@@ -1994,7 +2009,7 @@ class FileConnection(Connection):
             raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)
 
 
-class WriteLock:
+class WriteLock(OneThread):
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
     SQLite's own waiting starves: older waiters sleep longer. Here all ask again as often, whoever
@@ -2004,8 +2019,7 @@ class WriteLock:
     """
 
     def __init__(self, path, clock):
-        self._clock = clock
-        self._threads = threading.Lock()
+        super().__init__(clock)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
@@ -2013,8 +2027,7 @@ class WriteLock:
 
     def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
-        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise still_busy()
+        super().take(deadline)
         try:
             now = self._clock.monotonic()
             if now - self._released > WRITE_GAP_SECONDS:
@@ -2025,14 +2038,14 @@ class WriteLock:
                 self._wait(deadline)
             self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
-            self._threads.release()
+            super().give()
             raise
 
     def give(self):
         """Let the next one write."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
-        self._threads.release()
+        super().give()
 
     def close(self):
         """Forget the files; harmless twice."""
@@ -2088,12 +2101,9 @@ class Bell:
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):      # others may be as early
                 os.mkfifo(path, 0o600)
-            # Open for both: so it never ends, and no one waits for the other side.
-            pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
-                self.pipe = pipe
-            else:
-                os.close(pipe)
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                # Open for both: so it never ends, and no one waits for the other side.
+                self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def ring(self):
         """Wake all who wait."""
@@ -2329,8 +2339,9 @@ class SqliteDatabase(DataFile, Database):
                 migrate(transaction)
 
     def close(self):
-        """Close all connections and the bell."""
+        """Close all connections, the lock and the bell."""
         super().close()
+        self._write_lock.close()
         self._bell.close()
 
     def version_seen(self):
@@ -2361,8 +2372,6 @@ class SqliteDatabase(DataFile, Database):
     def together(self, action, foreseen=()):
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
-        if threading.active_count() == 1:
-            return self.alone(action)
         mine = SimpleNamespace(action=action, answer=None)
         with self.deadline(self.patience), self._gathering:
             self._wanted.append(mine)
@@ -2831,25 +2840,6 @@ class ServerClock(Clock):
         """It is this time by the server; smaller differences are those of the way."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
-
-
-class OneThread:
-    """The write lock where the server has that of all processes: one thread here at a time."""
-
-    def __init__(self, clock):
-        self._clock, self._lock = clock, threading.Lock()
-
-    def take(self, deadline):
-        """Wait for it, until this moment (monotonic) at most; then Busy."""
-        if not self._lock.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise still_busy()
-
-    def give(self):
-        """Let the next one write."""
-        self._lock.release()
-
-    def close(self):
-        """There is nothing to close."""
 
 
 class PostgresDatabase(Database):
