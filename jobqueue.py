@@ -3249,15 +3249,6 @@ class Logs:
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 
-def tidy_path(text):
-    """A path as it stands in front of others: "/jq", or "" for none."""
-    path = re.sub("/+", "/", "/%s/" % text)[:-1]
-    if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
-            or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
-        raise ValueError("must be the path of an address, such as /jq, and not one of our own")
-    return path
-
-
 @functools.lru_cache(maxsize=4)
 def read_networks(text):
     """The addresses and networks that a text lists; ValueError says which word is none."""
@@ -3276,14 +3267,11 @@ def read_networks(text):
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
                 r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
 EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
-
-
-def tidy_server(text):
-    """HOST:PORT of a mail server; 587 is its port unless said."""
-    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
-    if text and not (match and 0 < int(match[2] or 587) < 65536):
-        raise ValueError("must be a host and a port, such as mail.example.org:587")
-    return match and "%s:%s" % (match[1], match[2] or 587) or ""
+SERVER = _text(r"(([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})?",
+               "must be a host and a port, such as mail.example.org:587")
+BASE_PATH = _text(r"(?!/(api|static|tick|healthz|metrics|openapi\.json)(/|$))"
+                  r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*",
+                  "must be the path of an address, such as /jq, and not one of our own")
 
 
 def tidy_webhooks(text):
@@ -3303,8 +3291,7 @@ def web_label(address):
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY = {"mail_server": tidy_server, "alert_webhook": tidy_webhooks, "base_path": tidy_path,
-        "page_address": tidy_webhooks,
+TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
@@ -3352,7 +3339,7 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
 }, "Web address": {
     "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
-    "base_path": ("Base path", "", _words(200), "",
+    "base_path": ("Base path", "", {**_words(200), **BASE_PATH}, "",
         "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
         "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
@@ -3369,7 +3356,8 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_mail": ("Mail to", "", {
         **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
         "Addresses, told when something goes wrong."),
-    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
+    "mail_server": ("Mail server", "", {**_words(300), **SERVER}, "",
+        "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
     "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
     "mail_from": ("Mail from", "", {
@@ -3389,10 +3377,9 @@ CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the defaul
 
 def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
-    one = SETTINGS[name]
+    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
     checked({"properties": {name: one.schema}}, {name: value})
     try:
-        value = value.strip() if isinstance(value, str) else value
         return TIDY.get(name, type(one.default))(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
