@@ -1895,7 +1895,6 @@ class Database(Reader):
 # SqliteDatabase reads and writes.
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
-WRITE_POLLS = 8                 # while it waits as long as it lately did
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
@@ -2013,9 +2012,8 @@ class WriteLock(OneThread):
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
     SQLite's own waiting starves: older waiters sleep longer. Here all ask again as often, whoever
-    came first, and the more seldom the longer they lately waited: many who ask keep the processor
-    from the one who writes. Who has written back-to-back for a while stays away for a moment, if
-    a shared lock on the second file says that somebody waits.
+    came first. Who has written back-to-back for a while stays away for a moment, if a shared lock
+    on the second file says that somebody waits.
     """
 
     def __init__(self, path, clock):
@@ -2023,7 +2021,6 @@ class WriteLock(OneThread):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
-        self._usual = 0.0               # seconds that are waited lately
 
     def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
@@ -2036,7 +2033,6 @@ class WriteLock(OneThread):
                 self._rest()
             if not self._flock(self._file, fcntl.LOCK_EX):
                 self._wait(deadline)
-            self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
             super().give()
             raise
@@ -2064,7 +2060,6 @@ class WriteLock(OneThread):
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
-        pause = max(pause, min(longest, self._usual / WRITE_POLLS))
         try:
             while not self._flock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:
@@ -2665,6 +2660,7 @@ class ServerConnection(Connection):
         self._known = {}                # their answers, until something is changed
         self._listens, self._heard = False, 0   # notifications that came
         self._link = connect(address)
+        self.fileno = self._link.fileno         # of its socket
         self._loaders = self._psycopg.adapt.Transformer(self._link)
         self.ask(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
 
@@ -2797,10 +2793,6 @@ class ServerConnection(Connection):
             return None
         finally:
             self.roll_back()
-
-    def fileno(self):
-        """The descriptor of its socket."""
-        return self._link.fileno()
 
     def heard(self):
         """What changes with each notification; the first call begins to listen."""
@@ -2961,15 +2953,11 @@ class PostgresDatabase(Database):
             self._reading.release()
 
     def _begin(self, _, foreseen=()):
-        wait = max(100, int(1000 * self.seconds_left()))
-        try:
-            self._open("_writer").foresee(foreseen)
-            *_, (_, locked), (_, [[now]]) = self._writer.ask(
-                SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
-        except self.errors as error:
-            if error.sqlstate == "55P03":       # all of the wait is over
-                raise still_busy() from None
-            raise
+        wait = 100 + int(1000 * self.seconds_left())
+        self._open("_writer").roll_back()       # an earlier try may have waited too long
+        self._writer.foresee(foreseen)
+        *_, (_, locked), (_, [[now]]) = self._writer.ask(
+            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
         self._checked(locked)
         self._writer.changes = 0
         self._set_clock(now)

@@ -1,6 +1,7 @@
 """A database of PostgreSQL's: whose it is, what is said of its address, and how long it is connected."""
 import contextlib
 import tempfile
+import threading
 import time
 import unittest
 import warnings
@@ -177,6 +178,31 @@ class Server(unittest.TestCase):
                 queue.database.transaction():
             pass
         self.assertLess(abs(queue.database.waited - 7), 5)
+
+    def test_the_lock_is_waited_for_longer_than_one_statement_may_take(self):
+        address, real, tries = self.database(), jobqueue.PostgresDatabase._begin, []
+        queue = self.open(address)
+        self.addCleanup(queue.close)
+
+        def begin(database, *values):
+            tries.append(values)
+            return real(database, *values)
+
+        def write():
+            with queue.database.transaction() as transaction:
+                jobqueue.remember(transaction, ".late", 1)
+
+        with postgres.connect(address) as link, mock.patch.object(jobqueue, "STATEMENT_MS", 100), \
+                mock.patch.object(jobqueue.PostgresDatabase, "_begin", begin):
+            writer = threading.Thread(target=write)
+            with link.transaction():
+                link.execute("SELECT * FROM jobqueue FOR UPDATE")
+                writer.start()
+                while len(tries) < 3 and writer.is_alive():
+                    time.sleep(0.01)
+            writer.join()
+        self.assertGreaterEqual(len(tries), 3)
+        self.assertEqual(jobqueue.recall(queue.database, ".late"), 1)
 
     def test_what_was_answered_in_advance_is_forgotten_at_the_next_change(self):
         queue = self.open_with_an_admin()
