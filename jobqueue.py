@@ -1697,6 +1697,7 @@ class Database(Reader):
     pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
     hears_all = True                    # version_seen() tells of every commit
     is_shared = False                   # machines have it that do not have this folder
+    has_own_disk = False                # True if no other machine has this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
     version_words = "PRAGMA user_version"
     snapshot_words = "BEGIN", "SELECT count(*) FROM sqlite_master"
@@ -1716,11 +1717,6 @@ class Database(Reader):
         with self._looking, self._reading:
             for link in filter(None, (self._reader, self._writer, self._looker)):
                 link.close()
-
-    @property
-    def has_own_disk(self):
-        """True if no other machine has this folder."""
-        return self.journal == "wal"
 
     def ring(self):
         """Wake other workers that wait: there may be tasks for them, too."""
@@ -2229,6 +2225,7 @@ class DataFile:
         self._wal = Path(str(self.path) + "-wal")
         self._journal = Journal(self.path).admit(clock.now())
         self.journal = self._journal.mode
+        self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
         if self.journal == "wal":
             self._refuse_missing_log()
@@ -2277,7 +2274,6 @@ class DataFile:
                     self.journal = "truncate"       # somebody else's program has turned it off
             else:
                 link.value("PRAGMA journal_mode=TRUNCATE")
-                link.run("PRAGMA synchronous=FULL")
         except BaseException:
             link.close()
             raise
@@ -2585,8 +2581,8 @@ def literal(value):
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        text = (storable(value) if "\0" in value else value).replace("'", "''")
-        return " E'%s'" % text.replace("\\", "\\\\") if "\\" in text else "'%s'" % text
+        text = storable(value) if "\0" in value else value
+        return " E'%s'" % text.replace("\\", "\\\\").replace("'", "''")
     if isinstance(value, int):
         return " %d" % value
     if isinstance(value, float):
@@ -2622,7 +2618,7 @@ def _row_class(names):
 
 @functools.lru_cache(maxsize=None)
 def driver():
-    """(psycopg, a function that connects to an address)."""
+    """(psycopg, how it reads what a server says)."""
     try:
         import psycopg
     except ImportError as error:
@@ -2639,27 +2635,22 @@ def driver():
     known = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
         known.register_loader(name, Number)
-
-    def connect(address):
-        """A connection on which we say BEGIN ourselves."""
-        options = {**LINK_OPTIONS, **psycopg.conninfo.conninfo_to_dict(address)}
-        return psycopg.Connection.connect(**options, autocommit=True, context=known)
-
-    return psycopg, connect
+    return psycopg, known
 
 
 class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
     def __init__(self, address):
-        self._psycopg, connect = driver()
+        self._psycopg, known = driver()
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
         self._foreseen = []             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
         self._listens, self._heard = False, 0   # notifications that came
-        self._link = connect(address)
+        options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
+        self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
         self.fileno = self._link.fileno         # of its socket
         self._loaders = self._psycopg.adapt.Transformer(self._link)
         self.ask(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
@@ -2846,7 +2837,7 @@ class PostgresDatabase(Database):
        when the old transaction is over, and looks for its mark.
     4. What is durable is what others wait for: they are notified."""
 
-    hears_all, has_own_disk, is_shared = False, None, True
+    hears_all, is_shared = False, True
     pauses = 0.02, 0.2                  # it is away, and each who comes back costs it a process
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
     version_words = "SELECT version FROM jobqueue"
