@@ -3171,55 +3171,51 @@ def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None
     return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
-class Logs:
-    """What attempts printed, in pieces; the middle of a long log is cut out."""
+def append_log(transaction, at, task_id, attempt, start, text):
+    """Keep a piece of what an attempt printed that begins at byte `start`. Of a long log the
+    middle pieces are dropped."""
+    length = len(text.encode("utf-8"))
+    transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
+                               "length": length, "text": text, "at": at})
+    if start + length > LOG_MAX_BYTES:
+        transaction.run(
+            "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
+            (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
 
-    def __init__(self, database):
-        self._database = database
 
-    @staticmethod
-    def append(transaction, at, task_id, attempt, start, text):
-        """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
-        length = len(text.encode("utf-8"))
-        transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
-                                   "length": length, "text": text, "at": at})
-        if start + length > LOG_MAX_BYTES:
-            transaction.run(
-                "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
-                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
+def log_length(transaction, task_id, attempt):
+    """How many bytes an attempt has printed."""
+    return transaction.value("SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
+                             (task_id, attempt)) or 0
 
-    @staticmethod
-    def length(transaction, task_id, attempt):
-        """How many bytes an attempt has printed."""
-        return transaction.value("SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
-                                 (task_id, attempt)) or 0
 
-    def attempts(self, task_id):
-        """The attempts that printed something."""
-        return [row[0] for row in self._database.all(
-            "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
+def logged_attempts(db, task_id):
+    """The attempts that printed something."""
+    return [row[0] for row in db.all(
+        "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
-    def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-        """(text of at most `limit` bytes, next offset, whether something was cut out of it,
-        [[how many line ends are before a piece, when it came]])."""
-        parts, at, cut, times, ends = [], offset, False, [], 0
-        for row in self._database.all(
-                "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
-                "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
-            if row["start"] > at:
-                parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
-                at, cut, ends = row["start"], True, ends + 2
-            data = row["text"].encode("utf-8")[at - row["start"]:]
-            while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
-                data, at = data[1:], at + 1
-            text = data[:limit].decode("utf-8", "ignore")
-            taken = len(text.encode("utf-8"))
-            parts.append(text)
-            times.append([ends, iso(row["at"])])
-            at, limit, ends = at + taken, limit - taken, ends + text.count("\n")
-            if taken < len(data):
-                break
-        return "".join(parts), at, cut, times
+
+def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
+    """(text of at most `limit` bytes, next offset, whether something was cut out of it,
+    [[how many line ends are before a piece, when it came]])."""
+    parts, at, cut, times, ends = [], offset, False, [], 0
+    for row in db.all(
+            "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
+            "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
+        if row["start"] > at:
+            parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
+            at, cut, ends = row["start"], True, ends + 2
+        data = row["text"].encode("utf-8")[at - row["start"]:]
+        while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
+            data, at = data[1:], at + 1
+        text = data[:limit].decode("utf-8", "ignore")
+        taken = len(text.encode("utf-8"))
+        parts.append(text)
+        times.append([ends, iso(row["at"])])
+        at, limit, ends = at + taken, limit - taken, ends + text.count("\n")
+        if taken < len(data):
+            break
+    return "".join(parts), at, cut, times
 
 
 # Settings --------------------------------------------------------------------
@@ -4061,9 +4057,9 @@ class Files:
                                          "name": name, "size": kept[name]} for name in kept))
         if others:
             place = task["id"], task["attempts"]
-            Logs.append(transaction, now, *place, Logs.length(transaction, *place),
-                        "Not kept, as no plain files, too many or too large: %s\n"
-                        % shorten(", ".join(others), 2000))
+            append_log(transaction, now, *place, log_length(transaction, *place),
+                       "Not kept, as no plain files, too many or too large: %s\n"
+                       % shorten(", ".join(others), 2000))
         return list(kept)
 
     def tidy(self, task_id, verdict):
@@ -9003,10 +8999,10 @@ class RemoteWorkers:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
                                 storable(one.get("message") or "") or None)
         for piece in one.get("log", ()):
-            known = Logs.length(transaction, one["id"], task["attempts"])
+            known = log_length(transaction, one["id"], task["attempts"])
             if piece["start"] >= known and piece["text"]:
-                Logs.append(transaction, now, one["id"], task["attempts"], piece["start"],
-                            storable(piece["text"]))
+                append_log(transaction, now, one["id"], task["attempts"], piece["start"],
+                           storable(piece["text"]))
 
     def _end(self, transaction, ended, held, now):
         """The Verdicts on attempts that have ended; None for those of others."""
@@ -9743,7 +9739,6 @@ class JobQueue:
         self.adding = Adding(self.database, self.settings, self.files)
         self.tasks = TaskList(self.database)
         self.actions = Actions(self.database, self.tasks, self.adding)
-        self.logs = Logs(self.database)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues, self.files)
         self.rhythm = Rhythm(self.database)
@@ -11822,17 +11817,17 @@ LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if l
 
 def get_log(queue, request, task_id):
     """What an attempt printed, from a byte offset on."""
-    logs, row = queue.logs, queue.tasks.get(task_id, request.person.scope)
+    db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
     given = {name: value for name, value in request.given.items() if value is not None}
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with request.app.one_by_one:
-            text = logs.read(task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
+            text = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
         return Answer(200, text, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    text, following, cut, times = logs.read(task_id, attempt, offset)
-    return {"attempt": attempt, "attempts": logs.attempts(task_id), "offset": offset,
+    text, following, cut, times = read_log(db, task_id, attempt, offset)
+    return {"attempt": attempt, "attempts": logged_attempts(db, task_id), "offset": offset,
             "next": following, "text": text, "cut": cut, "times": times,
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 

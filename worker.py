@@ -49,8 +49,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Logs,
-                      Outcome, RetryAfter, TaskContext, declared, dump_json, is_deep, storable)
+from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Outcome,
+                      RetryAfter, TaskContext, append_log, declared, dump_json, is_deep, storable)
 
 jobqueue.refuse_half(__file__)
 
@@ -1418,7 +1418,7 @@ class Attempt:
     def _write(self, transaction, final):
         now = self._database.clock.now()
         for start, text in self.log.take_pieces(final):
-            Logs.append(transaction, now, self.row["id"], self.row["attempts"], start, text)
+            append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
         if self.report:
             self._claims.report(transaction, *self.key, self.report["progress"],
                                 self.report["message"])
