@@ -160,12 +160,13 @@ class JobQueueError(Exception):
 
     status, code, exit_code = 500, "error", 1
     public = None                       # what the web is told instead of `detail`, which has paths
+    retry_after = None                  # of those that do not say it
 
     def __init__(self, detail, errors=(), retry_after=None, headers=(), **extra):
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
         self.extra = extra              # what programs are told besides
-        self.retry_after, self.headers = retry_after, headers   # of the answer
+        self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
 
 
 def _kind(name, about, status, code, exit_code=1, public=None):
@@ -187,6 +188,7 @@ UnsupportedType = _kind("UnsupportedType", "No JSON, or badly packed.", 415, "un
 Invalid = _kind("Invalid", "Well-formed, but fields are wrong: see `errors`.", 422, "invalid", 2)
 TooMany = _kind("TooMany", "Too many attempts or tasks; see `retry_after`.", 429, "too_many", 5)
 Busy = _kind("Busy", "The database stayed busy; nothing was changed.", 503, "busy", 75)
+Busy.retry_after = 2
 StorageBroken = _kind("StorageBroken", "The database cannot be used; it is left exactly as it is.",
                       503, "storage", public=_CANNOT_BE_USED)
 StorageFull = _kind("StorageFull", "Disk or quota is full; nothing was changed.", 507, "disk_full")
@@ -1487,11 +1489,6 @@ OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was chang
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 
-def still_busy():
-    """The error for whoever has waited long enough."""
-    return Busy(BUSY, retry_after=2)
-
-
 def cannot_write(folder, error):
     """The error for this OSError in a folder of ours."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -1661,7 +1658,7 @@ class OneThread:
     def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise still_busy()
+            raise Busy(BUSY)
 
     def give(self):
         """Let the next one write."""
@@ -1926,8 +1923,6 @@ def storage_error(error, path):
     if not found:
         return error
     _, kind, sentence = found[0]
-    if kind is Busy:
-        return still_busy()
     with contextlib.suppress(OSError):      # no room for the index of the log is called so, too
         if sentence == UNUSABLE and free_bytes(path) < 32768:
             return StorageFull(FULL)
@@ -2059,7 +2054,7 @@ class WriteLock(OneThread):
         try:
             while not self._flock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:
-                    raise still_busy()
+                    raise Busy(BUSY)
                 self._clock.sleep(self._clock.uniform(pause / 2, pause))
                 pause = min(longest, pause * 1.2)
         finally:
@@ -2394,7 +2389,7 @@ class SqliteDatabase(DataFile, Database):
             self._gathering.acquire()
             for one in some:
                 self._wanted.remove(one)
-                one.answer = one.answer or (None, failure or still_busy())
+                one.answer = one.answer or (None, failure or Busy(BUSY))
             self._is_led = False
             self._gathering.notify_all()
 
@@ -2859,8 +2854,7 @@ class PostgresDatabase(Database):
                 self._patiently(self._prepare)
         except Busy:
             self.close()
-            silent = Busy("The database %s does not answer. Please try again." % name,
-                          retry_after=2)
+            silent = Busy("The database %s does not answer. Please try again." % name)
             silent.public = BUSY
             raise silent from None
         except BaseException:
@@ -2926,16 +2920,14 @@ class PostgresDatabase(Database):
         state = error.sqlstate or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
             if re.match(states, state) and (kind is not SetupError or self._epoch is None):
-                if kind is not Busy:
-                    return kind(sentence % {"path": self, "said": said})
-                if self._epoch is None and re.search(REFUSALS, said):
-                    return StorageBroken(UNUSABLE % {"path": self, "said": said})
-                return still_busy()
+                if kind is Busy and self._epoch is None and re.search(REFUSALS, said):
+                    kind, sentence = StorageBroken, UNUSABLE
+                return kind(sentence % {"path": self, "said": said})
         return error
 
     def _read(self, statement, values):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
-            raise still_busy()          # a server that is silent keeps who asked first
+            raise Busy(BUSY)          # a server that is silent keeps who asked first
         try:
             link = self._open("_reader")
             link.limit = max(1.0, self.seconds_left())
@@ -2971,7 +2963,7 @@ class PostgresDatabase(Database):
             if not is_kept:
                 raise
         if not is_kept:
-            raise still_busy()
+            raise Busy(BUSY)
         self._commits += is_new
 
     def _became_true(self):
@@ -2983,7 +2975,7 @@ class PostgresDatabase(Database):
             self._patiently(lambda: self._begin(False))     # once the old one has no lock any more
             found = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
         except (self.errors, JobQueueError):
-            raise Busy(UNSURE, retry_after=2) from None
+            raise Busy(UNSURE) from None
         finally:
             self._writer.roll_back()
         return found == self._number
@@ -12004,7 +11996,7 @@ def get_backup(queue, _):
     try:
         file = open(path, "rb", buffering=0)
     except FileNotFoundError:           # another request has just taken it
-        raise still_busy() from None
+        raise Busy(BUSY) from None
     path.unlink(missing_ok=True)
     name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
     return Answer(200, Portion(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
