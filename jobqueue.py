@@ -2769,12 +2769,12 @@ class ServerConnection(Connection):
 
     def all_within(self, seconds, _, statement, values=()):
         """All rows, or None if that takes longer."""
-        seconds = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
+        most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
             return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                seconds * 1000, bound(statement, values)), seconds + CALL_SECONDS)[2][1]
+                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2][1]
         except self._psycopg.Error as error:
-            if error.sqlstate != "57014":
+            if error.sqlstate != "57014" or seconds > most:
                 raise
             return None
         finally:

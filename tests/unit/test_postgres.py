@@ -204,6 +204,13 @@ class Server(unittest.TestCase):
         self.assertGreaterEqual(len(tries), 3)
         self.assertEqual(jobqueue.recall(queue.database, ".late"), 1)
 
+    def test_a_reading_that_nobody_limits_is_busy_in_the_end(self):
+        queue = self.open_with_an_admin()
+        with mock.patch.object(jobqueue, "LOOK_SECONDS_MAX", 0.05), queue.database.deadline(0.2):
+            self.assertIsNone(queue.database.look("SELECT pg_sleep(9)", (), 0.01)[0])
+            with self.assertRaises(jobqueue.Busy):
+                queue.database.look("SELECT pg_sleep(9)")
+
     def test_what_was_answered_in_advance_is_forgotten_at_the_next_change(self):
         queue = self.open_with_an_admin()
         question = "SELECT value FROM setting WHERE name=?", (".seen",)
