@@ -2170,6 +2170,7 @@ class Journal:
         self.refuse_another(now)
         if self.mode == "wal" and self._boot != boot_id():
             self.decide(self._database, "wal", now)
+        self.sign(now)
         return Journal(self._database)
 
     def refuse_another(self, now):
@@ -2901,15 +2902,15 @@ class PostgresDatabase(Database):
 
     def __str__(self):
         """What sentences call it; the password is in no sentence."""
+        parts = {"host": "this machine", "dbname": ""}
         try:
-            parts = driver()[0].conninfo.conninfo_to_dict(self._address)
+            parts.update(driver()[0].conninfo.conninfo_to_dict(self._address))
         except self.errors:             # whose words may have parts of the password
-            parts = {"host": "@"}
-        if "@" in "%(host)s%(dbname)s" % {"host": "", "dbname": "", **parts}:   # parts of it, too
+            parts["host"] = "@"
+        if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
             raise SetupError("The address of the database cannot be understood. In the password, "
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
-        return "%s (PostgreSQL on %s)" % (
-            parts.get("dbname") or parts.get("user"), parts.get("host", "this machine"))
+        return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
     def _connect(self):
         return ServerConnection(self._address)
@@ -3096,10 +3097,8 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""
             "The data folder %s has a database of its own, %s. One on PostgreSQL needs another "
             "folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
             "whose address is missing: set JOBQUEUE_DATABASE.") % (folder, path.name))
-    database = (PostgresDatabase(address, folder, clock, patience) if address
-                else SqliteDatabase(folder, clock, patience))
-    database.sign()
-    return database
+    return (PostgresDatabase(address, folder, clock, patience) if address
+            else SqliteDatabase(folder, clock, patience))
 
 
 def own_database(folder):
