@@ -2175,12 +2175,12 @@ class Journal:
 
     def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
-        left = self.path.stat().st_mtime + MACHINE_SILENT_SECONDS - now
-        started_again = (self.machine == machine_name()
-                         and MACHINE_SILENT_SECONDS - left > up_seconds())
+        seen_at = self.path.stat().st_mtime
+        started_again = self.machine == machine_name() and now - seen_at > up_seconds()
         if (self.mode == "wal" and not self._is_ours() and not started_again
-                and 0 < left < 2 * MACHINE_SILENT_SECONDS):
-            self._refuse("which allows no second one before %s UTC" % iso(now + left)[11:19])
+                and abs(now - seen_at) < MACHINE_SILENT_SECONDS):
+            until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
+            self._refuse("which allows no second one before %s UTC" % until)
 
     def _refuse(self, why):
         raise SetupError(
@@ -2208,15 +2208,14 @@ class Journal:
         return known == boot if known and boot else self.machine == machine_name()
 
 
-class DataFile:
+class DataFile(Database):
     """The care of the file that SQLite keeps the database in, and of its log.
     SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
     checkpoints are off on every connection and ours run only while we hold the write lock."""
 
-    def __init__(self, folder, clock):
-        self.folder = Path(folder)
-        self.clock = clock
+    def __init__(self, folder, clock, patience):
+        super().__init__(folder, clock, patience)
         self.path = find_database(self.folder)
         self._wal = Path(str(self.path) + "-wal")
         self._journal = Journal(self.path).admit(clock.now())
@@ -2291,14 +2290,13 @@ class DataFile:
         writer.roll_back()
 
 
-class SqliteDatabase(DataFile, Database):
-    """The file in the data folder."""
+class SqliteDatabase(DataFile):
+    """Reads and writes the file in the data folder."""
 
     errors = sqlite3.Error
 
     def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
-        Database.__init__(self, folder, clock, patience)
-        DataFile.__init__(self, folder, clock)
+        super().__init__(folder, clock, patience)
         self._synchronous, self._rung_at = None, 0
         self._gathering, self._wanted, self._is_led = threading.Condition(), [], False
         try:
