@@ -271,7 +271,8 @@ class Forms(ProxyTestCase):
 
     def test_the_environment_is_read_and_checked_as_well(self):
         settings = Settings(self.database, environment={
-            "JOBQUEUE_BASE_PATH": "/jq", "JOBQUEUE_HTTPS": "always", "JOBQUEUE_TRUSTED_PROXIES": "10.0.0.0/8"})
+            "JOBQUEUE_BASE_PATH": "/jq", "JOBQUEUE_HTTPS": "always",
+            "JOBQUEUE_TRUSTED_PROXIES": "10.0.0.0/8"})
         request = jobqueue.Request({**self.nobody.environ("GET", "/jq/"), "REMOTE_ADDR": "10.0.0.1",
                                     "HTTP_X_FORWARDED_FOR": "198.51.100.9"}, settings)
         self.assertEqual((request.base, request.path, request.secure, request.address),

@@ -6,7 +6,6 @@ be there as well: who loses the answer to a commit cannot know.)
 """
 
 import contextlib
-import os
 import shutil
 import signal
 import subprocess
