@@ -2018,8 +2018,7 @@ class Worker:
         """Wait a little before looking again: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
-        if self._database.journal != "wal" or (
-                idle > 1 and alarm is not None and self._database.hears_all):
+        if self._database.journal != "wal" or (idle > 1 and alarm is not None):
             pause = 1.0                 # SQLite's bell wakes us
         self._database.calm()
         if alarm is not None and self._database.version_seen() != self._seen_version:
