@@ -161,12 +161,13 @@ class JobQueueError(Exception):
 
     status, code, exit_code = 500, "error", 1
     public = None                       # what the web is told instead of `detail`, which has paths
+    retry_after = None                  # of those that do not say it
 
     def __init__(self, detail, errors=(), retry_after=None, headers=(), **extra):
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
         self.extra = extra              # what programs are told besides
-        self.retry_after, self.headers = retry_after, headers   # of the answer
+        self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
 
 
 def _kind(name, about, status, code, exit_code=1, public=None):
@@ -188,6 +189,7 @@ UnsupportedType = _kind("UnsupportedType", "No JSON, or badly packed.", 415, "un
 Invalid = _kind("Invalid", "Well-formed, but fields are wrong: see `errors`.", 422, "invalid", 2)
 TooMany = _kind("TooMany", "Too many attempts or tasks; see `retry_after`.", 429, "too_many", 5)
 Busy = _kind("Busy", "The database stayed busy; nothing was changed.", 503, "busy", 75)
+Busy.retry_after = 2
 StorageBroken = _kind("StorageBroken", "The database cannot be used; it is left exactly as it is.",
                       503, "storage", public=_CANNOT_BE_USED)
 StorageFull = _kind("StorageFull", "Disk or quota is full; nothing was changed.", 507, "disk_full")
@@ -1487,11 +1489,6 @@ OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was chang
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 
-def still_busy():
-    """The error for whoever has waited long enough."""
-    return Busy(BUSY, retry_after=2)
-
-
 def cannot_write(folder, error):
     """The error for this OSError in a folder of ours."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -1652,6 +1649,22 @@ class Connection(Reader):
             table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
 
 
+class OneThread:
+    """Lets one thread of this process write at a time: that is all where a server does the rest."""
+
+    def __init__(self, clock):
+        self._clock, self._threads = clock, threading.Lock()
+
+    def take(self, deadline):
+        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise Busy(BUSY)
+
+    def give(self):
+        """Let the next one write."""
+        self._threads.release()
+
+
 class Deadline(threading.local):
     """The moment (monotonic) until which this thread may wait for a busy database."""
 
@@ -1681,6 +1694,7 @@ class Database(Reader):
     pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
     hears_all = True                    # version_seen() tells of every commit
     is_shared = False                   # machines have it that do not have this folder
+    has_own_disk = False                # True if no other machine has this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
     version_words = "PRAGMA user_version"
     snapshot_words = "BEGIN", "SELECT count(*) FROM sqlite_master"
@@ -1700,12 +1714,6 @@ class Database(Reader):
         with self._looking, self._reading:
             for link in filter(None, (self._reader, self._writer, self._looker)):
                 link.close()
-        self._write_lock.close()
-
-    @property
-    def has_own_disk(self):
-        """True if no other machine has this folder."""
-        return self.journal == "wal"
 
     def ring(self):
         """Wake other workers that wait: there may be tasks for them, too."""
@@ -1880,7 +1888,6 @@ class Database(Reader):
 # SqliteDatabase reads and writes.
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
-WRITE_POLLS = 8                 # while it waits as long as it lately did
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
@@ -1916,8 +1923,6 @@ def storage_error(error, path):
     if not found:
         return error
     _, kind, sentence = found[0]
-    if kind is Busy:
-        return still_busy()
     with contextlib.suppress(OSError):      # no room for the index of the log is called so, too
         if sentence == UNUSABLE and free_bytes(path) < 32768:
             return StorageFull(FULL)
@@ -1994,27 +1999,23 @@ class FileConnection(Connection):
             raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)
 
 
-class WriteLock:
+class WriteLock(OneThread):
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
     SQLite's own waiting starves: older waiters sleep longer. Here all ask again as often, whoever
-    came first, and the more seldom the longer they lately waited: many who ask keep the processor
-    from the one who writes. Who has written back-to-back for a while stays away for a moment, if
-    a shared lock on the second file says that somebody waits.
+    came first. Who has written back-to-back for a while stays away for a moment, if a shared lock
+    on the second file says that somebody waits.
     """
 
     def __init__(self, path, clock):
-        self._clock = clock
-        self._threads = threading.Lock()
+        super().__init__(clock)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
-        self._usual = 0.0               # seconds that are waited lately
 
     def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
-        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise still_busy()
+        super().take(deadline)
         try:
             now = self._clock.monotonic()
             if now - self._released > WRITE_GAP_SECONDS:
@@ -2023,16 +2024,15 @@ class WriteLock:
                 self._rest()
             if not self._flock(self._file, fcntl.LOCK_EX):
                 self._wait(deadline)
-            self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
-            self._threads.release()
+            super().give()
             raise
 
     def give(self):
         """Let the next one write."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
-        self._threads.release()
+        super().give()
 
     def close(self):
         """Forget the files; harmless twice."""
@@ -2051,11 +2051,10 @@ class WriteLock:
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
-        pause = max(pause, min(longest, self._usual / WRITE_POLLS))
         try:
             while not self._flock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:
-                    raise still_busy()
+                    raise Busy(BUSY)
                 self._clock.sleep(self._clock.uniform(pause / 2, pause))
                 pause = min(longest, pause * 1.2)
         finally:
@@ -2088,12 +2087,9 @@ class Bell:
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):      # others may be as early
                 os.mkfifo(path, 0o600)
-            # Open for both: so it never ends, and no one waits for the other side.
-            pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-            if stat.S_ISFIFO(os.fstat(pipe).st_mode):
-                self.pipe = pipe
-            else:
-                os.close(pipe)
+            if stat.S_ISFIFO(os.stat(path).st_mode):
+                # Open for both: so it never ends, and no one waits for the other side.
+                self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def ring(self):
         """Wake all who wait."""
@@ -2174,16 +2170,17 @@ class Journal:
         self.refuse_another(now)
         if self.mode == "wal" and self._boot != boot_id():
             self.decide(self._database, "wal", now)
+        self.sign(now)
         return Journal(self._database)
 
     def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
-        left = self.path.stat().st_mtime + MACHINE_SILENT_SECONDS - now
-        started_again = (self.machine == machine_name()
-                         and MACHINE_SILENT_SECONDS - left > up_seconds())
+        seen_at = self.path.stat().st_mtime
+        started_again = self.machine == machine_name() and now - seen_at > up_seconds()
         if (self.mode == "wal" and not self._is_ours() and not started_again
-                and 0 < left < 2 * MACHINE_SILENT_SECONDS):
-            self._refuse("which allows no second one before %s UTC" % iso(now + left)[11:19])
+                and abs(now - seen_at) < MACHINE_SILENT_SECONDS):
+            until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
+            self._refuse("which allows no second one before %s UTC" % until)
 
     def _refuse(self, why):
         raise SetupError(
@@ -2211,19 +2208,19 @@ class Journal:
         return known == boot if known and boot else self.machine == machine_name()
 
 
-class DataFile:
+class DataFile(Database):
     """The care of the file that SQLite keeps the database in, and of its log.
     SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
     checkpoints are off on every connection and ours run only while we hold the write lock."""
 
-    def __init__(self, folder, clock):
-        self.folder = Path(folder)
-        self.clock = clock
+    def __init__(self, folder, clock, patience):
+        super().__init__(folder, clock, patience)
         self.path = find_database(self.folder)
         self._wal = Path(str(self.path) + "-wal")
         self._journal = Journal(self.path).admit(clock.now())
         self.journal = self._journal.mode
+        self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
         if self.journal == "wal":
             self._refuse_missing_log()
@@ -2272,7 +2269,6 @@ class DataFile:
                     self.journal = "truncate"       # somebody else's program has turned it off
             else:
                 link.value("PRAGMA journal_mode=TRUNCATE")
-                link.run("PRAGMA synchronous=FULL")
         except BaseException:
             link.close()
             raise
@@ -2294,14 +2290,13 @@ class DataFile:
         writer.roll_back()
 
 
-class SqliteDatabase(DataFile, Database):
-    """The file in the data folder."""
+class SqliteDatabase(DataFile):
+    """Reads and writes the file in the data folder."""
 
     errors = sqlite3.Error
 
     def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
-        Database.__init__(self, folder, clock, patience)
-        DataFile.__init__(self, folder, clock)
+        super().__init__(folder, clock, patience)
         self._synchronous, self._rung_at = None, 0
         self._gathering, self._wanted, self._is_led = threading.Condition(), [], False
         try:
@@ -2329,8 +2324,9 @@ class SqliteDatabase(DataFile, Database):
                 migrate(transaction)
 
     def close(self):
-        """Close all connections and the bell."""
+        """Close all connections, the lock and the bell."""
         super().close()
+        self._write_lock.close()
         self._bell.close()
 
     def version_seen(self):
@@ -2361,8 +2357,6 @@ class SqliteDatabase(DataFile, Database):
     def together(self, action, foreseen=()):
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
-        if threading.active_count() == 1:
-            return self.alone(action)
         mine = SimpleNamespace(action=action, answer=None)
         with self.deadline(self.patience), self._gathering:
             self._wanted.append(mine)
@@ -2394,7 +2388,7 @@ class SqliteDatabase(DataFile, Database):
             self._gathering.acquire()
             for one in some:
                 self._wanted.remove(one)
-                one.answer = one.answer or (None, failure or still_busy())
+                one.answer = one.answer or (None, failure or Busy(BUSY))
             self._is_led = False
             self._gathering.notify_all()
 
@@ -2472,7 +2466,6 @@ STATEMENT_MS = 10_000           # ... and what takes longer is ended there
 IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
-DRIVER = (3, 2, 4)              # older ones lose notifications
 LINK_OPTIONS = {
     "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": 5,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
@@ -2540,8 +2533,7 @@ ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
     autovacuum_analyze_scale_factor=0.05);
 """
 
-REFUSALS = ("authentication|password|translate host|not known|does not exist|pg_hba|certificate"
-            "|no such (database|user)|config error|unsupported|pooling mode")      # of a pooler
+REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
@@ -2583,8 +2575,8 @@ def literal(value):
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        text = (storable(value) if "\0" in value else value).replace("'", "''")
-        return " E'%s'" % text.replace("\\", "\\\\") if "\\" in text else "'%s'" % text
+        text = storable(value) if "\0" in value else value
+        return " E'%s'" % text.replace("\\", "\\\\").replace("'", "''")
     if isinstance(value, int):
         return " %d" % value
     if isinstance(value, float):
@@ -2593,7 +2585,7 @@ def literal(value):
 
 
 def bound(statement, values):
-    """A statement with its values in it: one message, which any pooler understands."""
+    """A statement with its values in it: so several go in one message."""
     return to_postgres(statement) % tuple(map(literal, values))
 
 
@@ -2618,24 +2610,14 @@ def _row_class(names):
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
-def _import_driver():
-    """psycopg; SetupError unless it is new enough."""
-    try:
-        import psycopg
-        known = tuple(map(int, re.findall(r"\d+", psycopg.__version__)[:3]))
-        why = "this is %s" % psycopg.__version__
-    except ImportError as error:
-        known, why = (), str(error)
-    if known < DRIVER:
-        raise SetupError('A queue on PostgreSQL needs psycopg %d.%d.%d or newer (%s): %s -m pip '
-                         'install "psycopg[binary]"' % (*DRIVER, shorten(why, 200), sys.executable))
-    return psycopg
-
-
 @functools.lru_cache(maxsize=None)
 def driver():
-    """(psycopg, a function that connects to an address)."""
-    psycopg = _import_driver()
+    """(psycopg, how it reads what a server says)."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
+                         '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
 
     class Number(psycopg.adapt.Loader):
         """A sum is a plain number, and so is a truth."""
@@ -2647,48 +2629,49 @@ def driver():
     known = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
         known.register_loader(name, Number)
-
-    def connect(address):
-        """A connection on which we say BEGIN ourselves."""
-        options = {**LINK_OPTIONS, **psycopg.conninfo.conninfo_to_dict(address)}
-        return psycopg.Connection.connect(**options, autocommit=True, context=known)
-
-    return psycopg, connect
+    return psycopg, known
 
 
 class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
     def __init__(self, address):
-        self._psycopg, connect = driver()
+        self._psycopg, known = driver()
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
         self._foreseen = []             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
         self._listens, self._heard = False, 0   # notifications that came
-        self._link = connect(address)
+        options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
+        self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
+        self.fileno = self._link.fileno         # of its socket
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self._do(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
+        self.ask(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
 
     @property
     def is_broken(self):
         """True if nothing can be asked any more."""
         return self._link.closed
 
-    def _do(self, text, seconds=CALL_SECONDS):
-        """The results of a text's statements, or the error of the one that failed. A cursor of the
-        driver's would take as long for each statement as the server."""
-        told, self._told = self._told, []
+    def ask(self, text, seconds=CALL_SECONDS):
+        """[(the server's word, the rows)] of a text's statements, or the error of the one that
+        failed. What was told goes before them, and what is foreseen after them, in one message.
+        A cursor of the driver's would take as long for each statement as the server."""
+        (told, self._told), (later, self._foreseen) = (self._told, []), (self._foreseen, [])
         until = time.monotonic() + min(seconds, self.limit)
         try:
-            results = list(self._results(";".join([*told, text]), until))
+            results = list(self._results(";".join([*told, text, *later]), until))
         except BaseException:
             self._link.pgconn.finish()  # what is still to come would answer another question
             raise
         self._hear()
         self._refuse_failed(results[-1])
-        return results[len(told):]
+        answers = [(result.command_status.decode(), self._rows(result))
+                   for result in results[len(told):]]
+        at = len(answers) - len(later)
+        self._known.update(zip(later, (rows for _, rows in answers[at:])))
+        return answers[:at]
 
     def _results(self, text, until):
         """Ask the server, and yield what it answers until this moment."""
@@ -2714,15 +2697,6 @@ class ServerConnection(Connection):
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
 
-    def _answers(self, text, seconds=CALL_SECONDS):
-        """(the server's word, the rows) of each statement; what is foreseen is asked, too."""
-        texts, self._foreseen = self._foreseen, []
-        answers = [(result.command_status.decode(), self._rows(result))
-                   for result in self._do(";".join([text, *texts]), seconds)]
-        at = len(answers) - len(texts)
-        self._known.update(zip(texts, (rows for _, rows in answers[at:])))
-        return answers[:at]
-
     def _rows(self, result):
         if not result.nfields:
             return ()
@@ -2735,25 +2709,18 @@ class ServerConnection(Connection):
         self._known = {}
         self._foreseen = [bound(*question) for question in questions]
 
-    def script(self, text, seconds=CALL_SECONDS):
-        """Do several things at once: the server's word about each, and all rows."""
-        words, rows = zip(*self._answers(text, seconds))
-        return words, list(itertools.chain.from_iterable(rows))
-
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
-        self._known = {}
-        count = self._do(bound(statement, values))[0].command_tuples or 0
-        self.changes += count
-        return count
+        return self._change(bound(statement, values))
 
     def many(self, statement, rows):
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        texts = self._planned(statement, list(rows))
-        if not texts:
-            return 0
+        return self._change(*self._planned(statement, list(rows)))
+
+    def _change(self, *texts):
         self._known = {}
-        count = sum(int(word.split()[-1]) for word in self.script(";".join(texts))[0][1:-1])
+        words = [word for word, _ in self.ask(";".join(texts))] if texts else ()
+        count = sum(int(word.split()[-1]) for word in words if word[-1:].isdigit())
         self.changes += count
         return count
 
@@ -2762,7 +2729,7 @@ class ServerConnection(Connection):
         """Statements that plan one only once for all rows."""
         if not rows:
             return []
-        name = "many_" + random_token(8)        # a pooler shows what failed to other processes
+        name = "many_" + random_token(8)        # one that failed is still there
         marks = ("$%d" % (at + 1) for at in range(len(rows[0])))
         each = "EXECUTE %s (%%s)" % name
         return ["PREPARE %s AS %s" % (name, to_postgres(statement) % tuple(marks)),
@@ -2781,26 +2748,12 @@ class ServerConnection(Connection):
         self._known = {}
         self.changes += len(texts)
         if sum(map(len, self._told)) > TOLD_MAX:
-            self._do("SELECT")
+            self.ask("SELECT")
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
         self.changes, self._known = self.changes + 1, {}
         return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
-
-    def insert_all(self, table, rows, most=VARIABLES_MAX):
-        """Add rows with the same columns; ids that they bring are never used again."""
-        last = None
-
-        def passing():                  # not a list: that might be as large as an upload
-            nonlocal last
-            for row in rows:
-                last = row.get("id")
-                yield row
-
-        super().insert_all(table, passing(), most)
-        if last is not None:
-            self.set_last_id(table, last)
 
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
@@ -2811,24 +2764,20 @@ class ServerConnection(Connection):
         """All rows."""
         text = bound(statement, values)
         rows = self._known.pop(text, None)
-        return self._answers(text)[0][1] if rows is None else rows
+        return self.ask(text)[0][1] if rows is None else rows
 
     def all_within(self, seconds, _, statement, values=()):
         """All rows, or None if that takes longer."""
-        seconds = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
+        most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
-            return self.script("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                seconds * 1000, bound(statement, values)), seconds + CALL_SECONDS)[1]
+            return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
+                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2][1]
         except self._psycopg.Error as error:
-            if error.sqlstate != "57014":
+            if error.sqlstate != "57014" or seconds > most:
                 raise
             return None
         finally:
             self.roll_back()
-
-    def fileno(self):
-        """The descriptor of its socket."""
-        return self._link.fileno()
 
     def heard(self):
         """What changes with each notification; the first call begins to listen."""
@@ -2870,25 +2819,6 @@ class ServerClock(Clock):
             self._base = now - self._ticks()
 
 
-class OneThread:
-    """The write lock where the server has that of all processes: one thread here at a time."""
-
-    def __init__(self, clock):
-        self._clock, self._lock = clock, threading.Lock()
-
-    def take(self, deadline):
-        """Wait for it, until this moment (monotonic) at most; then Busy."""
-        if not self._lock.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise still_busy()
-
-    def give(self):
-        """Let the next one write."""
-        self._lock.release()
-
-    def close(self):
-        """There is nothing to close."""
-
-
 class PostgresDatabase(Database):
     """A database of a PostgreSQL server.
 
@@ -2901,7 +2831,7 @@ class PostgresDatabase(Database):
        when the old transaction is over, and looks for its mark.
     4. What is durable is what others wait for: they are notified."""
 
-    hears_all, has_own_disk, is_shared = False, None, True
+    hears_all, is_shared = False, True
     pauses = 0.02, 0.2                  # it is away, and each who comes back costs it a process
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
     version_words = "SELECT version FROM jobqueue"
@@ -2923,8 +2853,7 @@ class PostgresDatabase(Database):
                 self._patiently(self._prepare)
         except Busy:
             self.close()
-            silent = Busy("The database %s does not answer. Please try again." % name,
-                          retry_after=2)
+            silent = Busy("The database %s does not answer. Please try again." % name)
             silent.public = BUSY
             raise silent from None
         except BaseException:
@@ -2942,14 +2871,14 @@ class PostgresDatabase(Database):
                     raise SetupError("The database %s is not on PostgreSQL 13 or newer." % self)
                 if link.value("SHOW server_encoding") != "UTF8":
                     raise SetupError("The database %s is not in UTF8: make another one." % self)
-                link.script("BEGIN; SELECT pg_advisory_xact_lock(7061)")
+                link.ask("BEGIN; SELECT pg_advisory_xact_lock(7061)")
                 if not link.value(SERVER_TABLES):
-                    link.script(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
+                    link.ask(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
-            rows = link.script("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))[1]
-            row = self._checked(rows)
+            answers = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
+            row = self._checked(answers[1][1])
             self._epoch = row["epoch"]
             self._set_clock(row["at"])
         finally:
@@ -2971,15 +2900,15 @@ class PostgresDatabase(Database):
 
     def __str__(self):
         """What sentences call it; the password is in no sentence."""
+        parts = {"host": "this machine", "dbname": ""}
         try:
-            parts = driver()[0].conninfo.conninfo_to_dict(self._address)
+            parts.update(driver()[0].conninfo.conninfo_to_dict(self._address))
         except self.errors:             # whose words may have parts of the password
-            parts = {"host": "@"}
-        if "@" in "%(host)s%(dbname)s" % {"host": "", "dbname": "", **parts}:   # parts of it, too
+            parts["host"] = "@"
+        if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
             raise SetupError("The address of the database cannot be understood. In the password, "
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
-        return "%s (PostgreSQL on %s)" % (
-            parts.get("dbname") or parts.get("user"), parts.get("host", "this machine"))
+        return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
     def _connect(self):
         return ServerConnection(self._address)
@@ -2990,16 +2919,14 @@ class PostgresDatabase(Database):
         state = error.sqlstate or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
             if re.match(states, state) and (kind is not SetupError or self._epoch is None):
-                if kind is not Busy:
-                    return kind(sentence % {"path": self, "said": said})
-                if self._epoch is None and re.search(REFUSALS, said):
-                    return StorageBroken(UNUSABLE % {"path": self, "said": said})
-                return still_busy()
+                if kind is Busy and self._epoch is None and re.search(REFUSALS, said):
+                    kind, sentence = StorageBroken, UNUSABLE
+                return kind(sentence % {"path": self, "said": said})
         return error
 
     def _read(self, statement, values):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
-            raise still_busy()          # a server that is silent keeps who asked first
+            raise Busy(BUSY)          # a server that is silent keeps who asked first
         try:
             link = self._open("_reader")
             link.limit = max(1.0, self.seconds_left())
@@ -3008,18 +2935,14 @@ class PostgresDatabase(Database):
             self._reading.release()
 
     def _begin(self, _, foreseen=()):
-        wait = max(100, int(1000 * self.seconds_left()))
-        try:
-            self._open("_writer").foresee(foreseen)
-            _, rows = self._writer.script(SERVER_BEGIN % (
-                wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
-        except self.errors as error:
-            if error.sqlstate == "55P03":       # all of the wait is over
-                raise still_busy() from None
-            raise
-        self._checked(rows[1:-1])
+        wait = 100 + int(1000 * self.seconds_left())
+        self._open("_writer").roll_back()       # an earlier try may have waited too long
+        self._writer.foresee(foreseen)
+        *_, (_, locked), (_, [[now]]) = self._writer.ask(
+            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
+        self._checked(locked)
         self._writer.changes = 0
-        self._set_clock(rows[-1][0])
+        self._set_clock(now)
 
     def _set_clock(self, now):
         if isinstance(self.clock, ServerClock):
@@ -3032,14 +2955,14 @@ class PostgresDatabase(Database):
             self._number += 1
             self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
-            words, _ = self._writer.script("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
-            is_kept = words[0] == "COMMIT"
+            answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
+            is_kept = answers[0][0] == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
             if not is_kept:
                 raise
         if not is_kept:
-            raise still_busy()
+            raise Busy(BUSY)
         self._commits += is_new
 
     def _became_true(self):
@@ -3051,7 +2974,7 @@ class PostgresDatabase(Database):
             self._patiently(lambda: self._begin(False))     # once the old one has no lock any more
             found = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
         except (self.errors, JobQueueError):
-            raise Busy(UNSURE, retry_after=2) from None
+            raise Busy(UNSURE) from None
         finally:
             self._writer.roll_back()
         return found == self._number
@@ -3068,13 +2991,6 @@ class PostgresDatabase(Database):
     def _heard(self):
         with self._reading:
             return self._open("_reader").heard()
-
-    def is_told(self):
-        """True if notifications get here, as they do not through some poolers."""
-        seen = self.version_seen()
-        self.look("NOTIFY jobqueue")
-        select.select([self.alarm], (), (), 1.0)
-        return self.version_seen() != seen
 
     def size(self):
         """How many bytes it takes."""
@@ -3179,10 +3095,8 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""
             "The data folder %s has a database of its own, %s. One on PostgreSQL needs another "
             "folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
             "whose address is missing: set JOBQUEUE_DATABASE.") % (folder, path.name))
-    database = (PostgresDatabase(address, folder, clock, patience) if address
-                else SqliteDatabase(folder, clock, patience))
-    database.sign()
-    return database
+    return (PostgresDatabase(address, folder, clock, patience) if address
+            else SqliteDatabase(folder, clock, patience))
 
 
 def own_database(folder):
@@ -3247,55 +3161,51 @@ def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None
     return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
-class Logs:
-    """What attempts printed, in pieces; the middle of a long log is cut out."""
+def append_log(transaction, at, task_id, attempt, start, text):
+    """Keep a piece of what an attempt printed that begins at byte `start`. Of a long log the
+    middle pieces are dropped."""
+    length = len(text.encode("utf-8"))
+    transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
+                               "length": length, "text": text, "at": at})
+    if start + length > LOG_MAX_BYTES:
+        transaction.run(
+            "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
+            (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
 
-    def __init__(self, database):
-        self._database = database
 
-    @staticmethod
-    def append(transaction, at, task_id, attempt, start, text):
-        """Keep a piece that begins at byte `start`; room is made by dropping middle pieces."""
-        length = len(text.encode("utf-8"))
-        transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
-                                   "length": length, "text": text, "at": at})
-        if start + length > LOG_MAX_BYTES:
-            transaction.run(
-                "DELETE FROM log WHERE task_id=? AND attempt=? AND start>=? AND start<?",
-                (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
+def log_length(transaction, task_id, attempt):
+    """How many bytes an attempt has printed."""
+    return transaction.value("SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
+                             (task_id, attempt)) or 0
 
-    @staticmethod
-    def length(transaction, task_id, attempt):
-        """How many bytes an attempt has printed."""
-        return transaction.value("SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
-                                 (task_id, attempt)) or 0
 
-    def attempts(self, task_id):
-        """The attempts that printed something."""
-        return [row[0] for row in self._database.all(
-            "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
+def logged_attempts(db, task_id):
+    """The attempts that printed something."""
+    return [row[0] for row in db.all(
+        "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
-    def read(self, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-        """(text of at most `limit` bytes, next offset, whether something was cut out of it,
-        [[how many line ends are before a piece, when it came]])."""
-        parts, at, cut, times, ends = [], offset, False, [], 0
-        for row in self._database.all(
-                "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
-                "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
-            if row["start"] > at:
-                parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
-                at, cut, ends = row["start"], True, ends + 2
-            data = row["text"].encode("utf-8")[at - row["start"]:]
-            while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
-                data, at = data[1:], at + 1
-            text = data[:limit].decode("utf-8", "ignore")
-            taken = len(text.encode("utf-8"))
-            parts.append(text)
-            times.append([ends, iso(row["at"])])
-            at, limit, ends = at + taken, limit - taken, ends + text.count("\n")
-            if taken < len(data):
-                break
-        return "".join(parts), at, cut, times
+
+def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
+    """(text of at most `limit` bytes, next offset, whether something was cut out of it,
+    [[how many line ends are before a piece, when it came]])."""
+    parts, at, cut, times, ends = [], offset, False, [], 0
+    for row in db.all(
+            "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
+            "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
+        if row["start"] > at:
+            parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
+            at, cut, ends = row["start"], True, ends + 2
+        data = row["text"].encode("utf-8")[at - row["start"]:]
+        while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
+            data, at = data[1:], at + 1
+        text = data[:limit].decode("utf-8", "ignore")
+        taken = len(text.encode("utf-8"))
+        parts.append(text)
+        times.append([ends, iso(row["at"])])
+        at, limit, ends = at + taken, limit - taken, ends + text.count("\n")
+        if taken < len(data):
+            break
+    return "".join(parts), at, cut, times
 
 
 # Settings --------------------------------------------------------------------
@@ -3303,15 +3213,6 @@ class Logs:
 # What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
-
-def tidy_path(text):
-    """A path as it stands in front of others: "/jq", or "" for none."""
-    path = re.sub("/+", "/", "/%s/" % text)[:-1]
-    if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
-            or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
-        raise ValueError("must be the path of an address, such as /jq, and not one of our own")
-    return path
-
 
 @functools.lru_cache(maxsize=4)
 def read_networks(text):
@@ -3331,14 +3232,11 @@ def read_networks(text):
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
                 r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
 EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
-
-
-def tidy_server(text):
-    """HOST:PORT of a mail server; 587 is its port unless said."""
-    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
-    if text and not (match and 0 < int(match[2] or 587) < 65536):
-        raise ValueError("must be a host and a port, such as mail.example.org:587")
-    return match and "%s:%s" % (match[1], match[2] or 587) or ""
+SERVER = _text(r"(([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})?",
+               "must be a host and a port, such as mail.example.org:587")
+BASE_PATH = _text(r"(?!/(api|static|tick|healthz|metrics|openapi\.json)(/|$))"
+                  r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*",
+                  "must be the path of an address, such as /jq, and not one of our own")
 
 
 def tidy_webhooks(text):
@@ -3358,8 +3256,7 @@ def web_label(address):
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY = {"mail_server": tidy_server, "alert_webhook": tidy_webhooks, "base_path": tidy_path,
-        "page_address": tidy_webhooks,
+TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
@@ -3407,7 +3304,7 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
 }, "Web address": {
     "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
-    "base_path": ("Base path", "", _words(200), "",
+    "base_path": ("Base path", "", {**_words(200), **BASE_PATH}, "",
         "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
         "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
@@ -3424,7 +3321,8 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_mail": ("Mail to", "", {
         **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
         "Addresses, told when something goes wrong."),
-    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
+    "mail_server": ("Mail server", "", {**_words(300), **SERVER}, "",
+        "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
     "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
     "mail_from": ("Mail from", "", {
@@ -3444,10 +3342,9 @@ CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the defaul
 
 def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
-    one = SETTINGS[name]
+    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
     checked({"properties": {name: one.schema}}, {name: value})
     try:
-        value = value.strip() if isinstance(value, str) else value
         return TIDY.get(name, type(one.default))(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
@@ -4150,9 +4047,9 @@ class Files:
                                          "name": name, "size": kept[name]} for name in kept))
         if others:
             place = task["id"], task["attempts"]
-            Logs.append(transaction, now, *place, Logs.length(transaction, *place),
-                        "Not kept, as no plain files, too many or too large: %s\n"
-                        % shorten(", ".join(others), 2000))
+            append_log(transaction, now, *place, log_length(transaction, *place),
+                       "Not kept, as no plain files, too many or too large: %s\n"
+                       % shorten(", ".join(others), 2000))
         return list(kept)
 
     def tidy(self, task_id, verdict):
@@ -4420,6 +4317,7 @@ class Adding:
                 for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
+            transaction.set_last_id("task", placed[-1][1])      # a server does not see to that
             transaction.tell(
                 "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
                 "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
@@ -8960,10 +8858,10 @@ class RemoteWorkers:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
                                 storable(one.get("message") or "") or None)
         for piece in one.get("log", ()):
-            known = Logs.length(transaction, one["id"], task["attempts"])
+            known = log_length(transaction, one["id"], task["attempts"])
             if piece["start"] >= known and piece["text"]:
-                Logs.append(transaction, now, one["id"], task["attempts"], piece["start"],
-                            storable(piece["text"]))
+                append_log(transaction, now, one["id"], task["attempts"], piece["start"],
+                           storable(piece["text"]))
 
     def _end(self, transaction, ended, held, now):
         """The Verdicts on attempts that have ended; None for those of others."""
@@ -9632,7 +9530,6 @@ class JobQueue:
         self.adding = Adding(self.database, self.settings, self.files)
         self.tasks = TaskList(self.database)
         self.actions = Actions(self.database, self.tasks, self.adding)
-        self.logs = Logs(self.database)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues, self.files)
         self.rhythm = Rhythm(self.database)
@@ -10179,8 +10076,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                       "which counts", "set the time of this machine by NTP"),
     "database_far": ("Machines", NOTE, "an answer of the database takes {ms:.0f} ms, and a change "
                      "needs several", "bring machines and database closer together"),
-    "news_lost": ("Machines", NOTE, "no news of new tasks gets here: workers look once a second",
-                  "let the pooler keep a connection for each client (pool_mode = session)"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
     "late": ("", NOTE, "", "",
@@ -10417,8 +10312,6 @@ def _look_at_machines(queue):
     seconds = min(after - before for before, after in zip(moments, moments[1:]))
     if seconds > FAR_SECONDS:
         yield Finding("database_far", ms=seconds * 1000)
-    if not (database.hears_all or database.is_told()):
-        yield Finding("news_lost")
 
 
 def _look_at_ticks(queue):
@@ -11699,17 +11592,17 @@ LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if l
 
 def get_log(queue, request, task_id):
     """What an attempt printed, from a byte offset on."""
-    logs, row = queue.logs, queue.tasks.get(task_id, request.person.scope)
+    db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
     given = request.given
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with request.app.one_by_one:
-            text = logs.read(task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
+            text = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
         return Answer(200, text, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    text, following, cut, times = logs.read(task_id, attempt, offset)
-    return {"attempt": attempt, "attempts": logs.attempts(task_id), "offset": offset,
+    text, following, cut, times = read_log(db, task_id, attempt, offset)
+    return {"attempt": attempt, "attempts": logged_attempts(db, task_id), "offset": offset,
             "next": following, "text": text, "cut": cut, "times": times,
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 
@@ -11881,7 +11774,7 @@ def get_backup(queue, _):
     try:
         file = open(path, "rb", buffering=0)
     except FileNotFoundError:           # another request has just taken it
-        raise still_busy() from None
+        raise Busy(BUSY) from None
     path.unlink(missing_ok=True)
     name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
     return Answer(200, Portion(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [

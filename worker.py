@@ -49,8 +49,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Logs,
-                      Outcome, RetryAfter, TaskContext, declared, dump_json, is_deep, storable)
+from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Outcome,
+                      RetryAfter, TaskContext, append_log, declared, dump_json, is_deep, storable)
 
 jobqueue.refuse_half(__file__)
 
@@ -1385,7 +1385,7 @@ class Attempt:
     def _write(self, transaction, final):
         now = self._database.clock.now()
         for start, text in self.log.take_pieces(final):
-            Logs.append(transaction, now, self.row["id"], self.row["attempts"], start, text)
+            append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
         if self.report:
             self._claims.report(transaction, *self.key, self.report["progress"],
                                 self.report["message"])
@@ -2014,8 +2014,7 @@ class Worker(Loop):
         """Wait a little before looking again: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
-        if self._database.journal != "wal" or (
-                idle > 1 and alarm is not None and self._database.hears_all):
+        if self._database.journal != "wal" or (idle > 1 and alarm is not None):
             pause = 1.0                 # SQLite's bell wakes us
         self._database.calm()
         if alarm is not None and self._database.version_seen() != self._seen_version:

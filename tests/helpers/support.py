@@ -365,7 +365,7 @@ class TestCase(unittest.TestCase):
     def write_log(self, task_id, text, attempt=1, start=0):
         """Keep a piece of a log, as a worker does."""
         with self.database.transaction() as transaction:
-            self.queue.logs.append(transaction, self.clock.now(), task_id, attempt, start, text)
+            jobqueue.append_log(transaction, self.clock.now(), task_id, attempt, start, text)
 
     def reserve(self, mode="detached", wanted=1):
         """Reserve places for workers that are about to be started: [(id, name of the lock file)]."""

@@ -570,8 +570,8 @@ class Log(WebTestCase):
     def test_a_download_of_many_small_pieces_is_whole(self):
         with self.database.transaction() as transaction:
             for number in range(2500):
-                self.queue.logs.append(transaction, self.clock.now(), self.task, 1, number * 10,
-                                       "%09d\n" % number)
+                jobqueue.append_log(transaction, self.clock.now(), self.task, 1, number * 10,
+                                    "%09d\n" % number)
         reply = self.bob.get("/api/tasks/%d/log?download=1" % self.task)
         self.assertEqual(reply.body.decode().splitlines()[-1], "000002499")
 

@@ -6,8 +6,6 @@ be there as well: who loses the answer to a commit cannot know.)
 """
 
 import contextlib
-import json
-import os
 import shutil
 import signal
 import subprocess
@@ -17,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from jobqueue import Busy, JobQueue, StorageBroken, recall, remember
+from jobqueue import Busy, JobQueue, recall, remember
 from tests.helpers import machines, postgres
 from tests.helpers.faults import MANY, SiteCase, WatchedSite, mount, plant
 from tests.helpers.processes import look_at
@@ -43,18 +41,6 @@ with JobQueue().database.transaction() as transaction:
 TAKER = HOLDER.replace("    print", """\
     transaction._link.pgconn.send_query(b"SELECT repeat('x', 1000000) FROM generate_series(1, 100)")
     print""")
-PGBOUNCER = "/usr/sbin/pgbouncer"
-POOLER = """
-[databases]
-queue = host=%(server)s user=jobs
-[pgbouncer]
-pool_mode = %(mode)s
-listen_addr =
-unix_socket_dir = %(folder)s
-auth_type = any
-pidfile = %(folder)s/pid
-logfile = %(folder)s/log
-"""
 
 
 class People:
@@ -375,50 +361,6 @@ class TestVanished(NetworkCase):
             self.machine.cut("silent")
             people.are_heard()
         self.assertIsNone(self.site.value("SELECT value FROM setting WHERE name='.held'"))
-
-
-class TestPooler(PostgresCase):
-    """PgBouncer stands between; `check` says whether news gets through."""
-
-    def use_database(self, address):
-        need(os.path.exists(PGBOUNCER), "pgbouncer")
-
-    def pool(self, mode):
-        """The address behind one."""
-        folder = self.server.folder / mode
-        self.server.own(folder)
-        (folder / "ini").write_text(POOLER % {"server": self.server.folder, "mode": mode, "folder": folder})
-        self.server.program(PGBOUNCER, "-d", folder / "ini")
-        pid = wait_until(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), 60, "PgBouncer")
-        self.addCleanup(os.kill, int(pid), signal.SIGKILL)
-        return "postgresql://jobs@/queue?host=%s&port=6432" % folder
-
-    def check(self):
-        """What is said of the way to the server."""
-        said = json.loads(self.site.run("check", "--quick", "--json", code=None).stdout)
-        return next(one["text"] for one in said["checks"] if one["name"] == "Machines")
-
-    def test_who_keeps_a_connection_for_each_client_changes_nothing(self):
-        super().use_database(self.pool("session"))
-        with self.work() as people:
-            self.server.ask(CUT)
-            people.are_heard()
-            wait_until(lambda: "pooler" not in self.check(), 120, "news, beside whatever else runs here")
-
-    def test_who_shares_connections_out_brings_no_news(self):
-        super().use_database(self.pool("transaction"))
-        with self.work() as people:
-            self.server.ask(CUT)
-            people.are_heard()
-            self.assertIn("pool_mode = session", self.check())
-
-    def test_who_can_never_do_what_is_wanted_is_refused(self):
-        address, other = self.pool("statement"), self.pool("session")
-        for wrong, words in ((address, "transaction blocks not allowed"),
-                             (other.replace("/queue", "/other"), "config error|no such database"),
-                             (other + "&options=-cwork_mem%3D8MB", "unsupported startup parameter")):
-            with self.subTest(words), self.assertRaisesRegex(StorageBroken, "cannot be used: .*(%s)" % words):
-                JobQueue(self.new_folder(), environment={"JOBQUEUE_DATABASE": wrong})
 
 
 class TestFailover(PostgresCase):

@@ -136,7 +136,7 @@ class Rules:
     def test_a_busy_database_is_no_reason_to_end_either(self):
         attempt = self.attempt()
         self.clock.advance(2 * RENEW_SECONDS)
-        with mock.patch.object(type(self.database), "_begin", side_effect=jobqueue.still_busy()):
+        with mock.patch.object(type(self.database), "_begin", side_effect=jobqueue.Busy(jobqueue.BUSY)):
             attempt.check()
         self.assertIsNone(attempt.ending)
 

@@ -556,34 +556,6 @@ class TestWriteLock(DatabaseCase):
         look(0)
         self.assertTrue(free[-1])
 
-    def ask(self, turn, seconds):
-        """How often it is asked for when it is free after so many seconds."""
-        pauses, until = [], self.clock.monotonic() + seconds
-        with open(self.folder / "turn") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-
-            def sleep(pause):
-                pauses.append(pause)
-                self.clock.advance(pause)
-                if self.clock.monotonic() >= until:
-                    fcntl.flock(file, fcntl.LOCK_UN)
-
-            with mock.patch.object(self.clock, "sleep", sleep):
-                turn.take(until + 1)
-        turn.give()
-        return len(pauses)
-
-    def test_who_lately_waited_for_long_asks_more_seldom(self):
-        turn = jobqueue.WriteLock(self.folder / "turn", self.clock)
-        self.addCleanup(turn.close)
-        first, *_, last = [self.ask(turn, 0.1) for _ in range(20)]
-        self.assertLess(last, 2 / 3 * first)
-        self.assertGreaterEqual(last, jobqueue.WRITE_POLLS)
-        for _ in range(20):
-            turn.take(self.clock.monotonic() + 1)
-            turn.give()
-        self.assertGreater(self.ask(turn, 0.1), 0.9 * first)
-
     def test_who_writes_now_and_then_never_rests(self):
         turn = jobqueue.WriteLock(self.folder / "turn", self.clock)
         self.addCleanup(turn.close)

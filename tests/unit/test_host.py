@@ -141,12 +141,6 @@ class TestChecks(HostTestCase):
         self.clock.step = 0.03
         self.assertEqual(self.verdict("Machines", "closer together"), "note")
 
-    def test_a_pooler_that_loses_news_is_told(self):
-        for is_told, verdict, words in ((True, "ok", ""), (False, "note", "pool_mode = session")):
-            with mock.patch.object(self.database, "hears_all", False), \
-                    mock.patch.object(self.database, "is_told", lambda told=is_told: told, create=True):
-                self.assertEqual(self.verdict("Machines", words), verdict)
-
     def test_a_clock_that_was_put_back_is_bad(self):
         self.add("bob")
         self.assertEqual(self.verdict("Tasks"), "ok")

@@ -1,7 +1,7 @@
 """What attempts printed, in pieces, and one row per transition."""
 
 import jobqueue
-from jobqueue import LOG_MAX_BYTES, Logs, note
+from jobqueue import LOG_MAX_BYTES, append_log, logged_attempts, note, read_log
 from tests.helpers.support import TestCase
 
 
@@ -12,10 +12,10 @@ class TestLogs(TestCase):
 
     def append(self, start, text, attempt=1):
         with self.database.transaction(durable=False) as transaction:
-            Logs.append(transaction, self.clock.now(), self.task, attempt, start, text)
+            append_log(transaction, self.clock.now(), self.task, attempt, start, text)
 
     def read(self, *values, attempt=1):
-        return self.queue.logs.read(self.task, attempt, *values)[:3]
+        return read_log(self.database, self.task, attempt, *values)[:3]
 
     def read_on(self, at=0, limit=jobqueue.LOG_PAGE_BYTES):
         """All pages from an offset: text, end, whether something was cut out."""
@@ -55,11 +55,11 @@ class TestLogs(TestCase):
         self.append(0, "first")
         self.append(0, "second", attempt=2)
         self.assertEqual(self.read(attempt=2)[0], "second")
-        self.assertEqual(self.queue.logs.attempts(self.task), [1, 2])
+        self.assertEqual(logged_attempts(self.database, self.task), [1, 2])
 
     def test_no_log_is_an_empty_text(self):
         self.assertEqual(self.read(), ("", 0, False))
-        self.assertEqual(self.queue.logs.attempts(self.task), [])
+        self.assertEqual(logged_attempts(self.database, self.task), [])
 
     def test_the_middle_of_a_long_log_is_cut_out_and_it_says_so(self):
         piece, at = "x" * 65_000, 0
@@ -95,14 +95,14 @@ class TestLogs(TestCase):
             self.append(start, text)
             came.append(jobqueue.iso(self.clock.now()))
             self.clock.advance(5)
-        times = self.queue.logs.read(self.task, 1)[3]
+        times = read_log(self.database, self.task, 1)[3]
         self.assertEqual(times, [[0, came[0]], [2, came[1]], [2, came[2]]])
-        self.assertEqual(self.queue.logs.read(self.task, 1, 8)[3], [[0, came[1]], [0, came[2]]])
+        self.assertEqual(read_log(self.database, self.task, 1, 8)[3], [[0, came[1]], [0, came[2]]])
 
     def test_times_count_the_lines_that_tell_of_a_gap(self):
         self.append(0, "one\n")
         self.append(9, "two\n")
-        text, _, _, times = self.queue.logs.read(self.task, 1)
+        text, _, _, times = read_log(self.database, self.task, 1)
         self.assertEqual(text.split("\n")[times[1][0]], "two")
 
     def test_a_deleted_task_takes_its_logs_along(self):

@@ -1,6 +1,7 @@
 """A database of PostgreSQL's: whose it is, what is said of its address, and how long it is connected."""
 import contextlib
 import tempfile
+import threading
 import time
 import unittest
 import warnings
@@ -98,13 +99,13 @@ class Server(unittest.TestCase):
 
     def messages(self, action):
         """What the server is sent meanwhile."""
-        sent, real = [], jobqueue.ServerConnection._do
+        sent, real = [], jobqueue.ServerConnection._results
 
-        def do(link, text, *more):
+        def results(link, text, *more):
             sent.append(text)
             return real(link, text, *more)
 
-        with mock.patch.object(jobqueue.ServerConnection, "_do", do):
+        with mock.patch.object(jobqueue.ServerConnection, "_results", results):
             action()
         return sent
 
@@ -177,6 +178,38 @@ class Server(unittest.TestCase):
                 queue.database.transaction():
             pass
         self.assertLess(abs(queue.database.waited - 7), 5)
+
+    def test_the_lock_is_waited_for_longer_than_one_statement_may_take(self):
+        address, real, tries = self.database(), jobqueue.PostgresDatabase._begin, []
+        queue = self.open(address)
+        self.addCleanup(queue.close)
+
+        def begin(database, *values):
+            tries.append(values)
+            return real(database, *values)
+
+        def write():
+            with queue.database.transaction() as transaction:
+                jobqueue.remember(transaction, ".late", 1)
+
+        with postgres.connect(address) as link, mock.patch.object(jobqueue, "STATEMENT_MS", 100), \
+                mock.patch.object(jobqueue.PostgresDatabase, "_begin", begin):
+            writer = threading.Thread(target=write)
+            with link.transaction():
+                link.execute("SELECT * FROM jobqueue FOR UPDATE")
+                writer.start()
+                while len(tries) < 3 and writer.is_alive():
+                    time.sleep(0.01)
+            writer.join()
+        self.assertGreaterEqual(len(tries), 3)
+        self.assertEqual(jobqueue.recall(queue.database, ".late"), 1)
+
+    def test_a_reading_that_nobody_limits_is_busy_in_the_end(self):
+        queue = self.open_with_an_admin()
+        with mock.patch.object(jobqueue, "LOOK_SECONDS_MAX", 0.05), queue.database.deadline(0.2):
+            self.assertIsNone(queue.database.look("SELECT pg_sleep(9)", (), 0.01)[0])
+            with self.assertRaises(jobqueue.Busy):
+                queue.database.look("SELECT pg_sleep(9)")
 
     def test_what_was_answered_in_advance_is_forgotten_at_the_next_change(self):
         queue = self.open_with_an_admin()
@@ -258,9 +291,9 @@ class Server(unittest.TestCase):
 
     def write_without_an_answer(self, database, name, is_sent):
         """Remember something; the connection breaks before the COMMIT, or before its answer."""
-        real = jobqueue.ServerConnection.script
+        real = jobqueue.ServerConnection.ask
 
-        def script(link, text, *more):
+        def ask(link, text, *more):
             if not text.startswith("COMMIT"):
                 return real(link, text, *more)
             if is_sent:
@@ -269,7 +302,7 @@ class Server(unittest.TestCase):
             patch.stop()
             raise jobqueue.driver()[0].OperationalError("gone")
 
-        patch = mock.patch.object(jobqueue.ServerConnection, "script", script)
+        patch = mock.patch.object(jobqueue.ServerConnection, "ask", ask)
         with patch, database.transaction() as transaction:
             jobqueue.remember(transaction, name, 1)
 

@@ -195,7 +195,7 @@ class TestWhileNobodyCanWrite(TestCase):
 
     def test_a_runner_that_could_not_be_replaced_is_started_later(self):
         runners = self.worker._runners
-        with patch.object(self.queue.catalogue, "files", side_effect=jobqueue.still_busy()):
+        with patch.object(self.queue.catalogue, "files", side_effect=jobqueue.Busy(jobqueue.BUSY)):
             self.assertRaises(jobqueue.Busy, runners.start)
         with patch.object(runners, "start") as start, redirect_stderr(io.StringIO()):
             self.assertFalse(self.worker._is_over())
@@ -216,7 +216,7 @@ class TestWhileNobodyCanWrite(TestCase):
 
     def test_what_runs_is_watched_though_nobody_answers(self):
         batch = self.worker._batch = Mock(running=[Mock()], record_by=float("inf"))
-        with patch.object(self.queue.tick, "maybe", side_effect=jobqueue.still_busy()):
+        with patch.object(self.queue.tick, "maybe", side_effect=jobqueue.Busy(jobqueue.BUSY)):
             for _ in range(2):
                 self.clock.advance(jobqueue.RENEW_SECONDS)
                 self.assertFalse(self.worker._is_over())
@@ -234,7 +234,7 @@ class TestWhileNobodyCanWrite(TestCase):
 
         def begin_once(database, *values):
             if not turns:
-                raise jobqueue.still_busy()
+                raise jobqueue.Busy(jobqueue.BUSY)
             turns.pop()
             begin(database, *values)
         with patch.object(kind, "_begin", begin_once), redirect_stderr(io.StringIO()):
