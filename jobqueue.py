@@ -45,7 +45,7 @@ Contents (each section uses only the sections above it)
     Remote workers     those that ask over HTTP, from machines without the database
     Forecast           when tasks begin and end, and when a queue is empty
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
-    Host               limits, doors, what a browser could fetch, a test worker, lines to copy
+    Host               doors, what a browser could fetch, a test worker, lines to copy
     Findings           what `check` says of this host and the queue
     Backup             a checked copy, while everything goes on; restore, export, import
     HTTP               requests, answers, proxies, the rules of who may ask from where
@@ -10096,9 +10096,9 @@ def external(name, *, queue, who="user", **rest):
 
 # Host ------------------------------------------------------------------------
 #
-# What is known of this host: its limits, how its web server reaches us, what a browser could fetch,
-# whether it lets a worker live; and the lines to copy into its own files. What only a web server
-# or a browser sees is kept when an admin opens the page (.visit, .exposure), for the command.
+# What is known of this host: how its web server reaches us, what a browser could fetch, whether it
+# lets a worker live; and the lines to copy into its own files. What only a web server or a browser
+# sees is kept when an admin opens the page (.visit, .exposure), for the command.
 
 TEST_SLACK_SECONDS = 5.0        # a test worker may be late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
@@ -10135,25 +10135,6 @@ def stats_of(paths, **how):
         with contextlib.suppress(OSError):
             found[path] = os.stat(path, **how)
     return found
-
-
-def resource_limits():
-    """{"processes", "bytes of memory", "open files", "CPU seconds"}: what is allowed, or None."""
-    import resource
-    found = {"processes": resource.RLIMIT_NPROC, "bytes of memory": resource.RLIMIT_AS,
-             "open files": resource.RLIMIT_NOFILE, "CPU seconds": resource.RLIMIT_CPU}
-    for name, number in found.items():
-        limit = resource.getrlimit(number)[0]
-        is_counted = name != "processes" or os.getuid()     # root's are not
-        found[name] = limit if is_counted and limit != resource.RLIM_INFINITY else None
-    return found
-
-
-def count_processes():
-    """How many processes and threads of this user run now, as far as /proc shows them."""
-    import glob
-    found = stats_of(glob.glob("/proc/[0-9]*/task/[0-9]*"))
-    return sum(status.st_uid == os.getuid() for status in found.values())
 
 
 def last_visit(queue):
@@ -10336,8 +10317,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "disk_low": ("Disk", BAD, "", "remove files, or no task can be added soon"),
     "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
-    "no_process": ("Limits", BAD, "there is no room for a worker",
-                   "end some processes, or ask the host for more"),
     "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
@@ -10513,17 +10492,6 @@ def _look_at_disk(folder):
         yield Finding("database_closed", paths=" ".join(closed))
     if not locks:
         yield Finding("locks_missing")
-
-
-def _look_at_limits(_):
-    limits, running = resource_limits(), count_processes()
-    yield "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(
-        "%s %s" % (name, "without limit" if limit is None else limit)
-        for name, limit in limits.items()))
-    if os.path.exists("/proc/lve"):
-        yield "what CloudLinux allows stands in the panel, under Resource Usage"
-    if limits["processes"] is not None and limits["processes"] - running < 3:
-        yield Finding("no_process")
 
 
 # About the queue, by the JobQueue.
@@ -10821,8 +10789,7 @@ def describe_service(queue):
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 
-HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk,
-               "Limits": _look_at_limits}
+HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
 TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
           "Workers": _look_at_workers, "Worker": _look_at_worker, "Machines": _look_at_machines,
           "Cron": _look_at_ticks, "Journal": _look_at_journal, "Database": _look_at_database,

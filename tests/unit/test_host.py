@@ -199,7 +199,7 @@ class TestBrokenInstallations(HostTestCase):
         found = {check.name: check for check in report.checks}
         self.assertEqual(found[name].verdict, "bad", found[name].text)
         self.assertIn(words, found[name].text)
-        self.assertLessEqual({"Program", "Disk", "Limits"}, set(found))
+        self.assertLessEqual({"Program", "Disk"}, set(found))
 
     def setUp(self):
         super().setUp()
@@ -300,20 +300,9 @@ class TestBrokenInstallations(HostTestCase):
         self.broken("Program", "static/index.html")
 
     def test_what_cannot_be_looked_at_is_said_and_the_rest_is_looked_at(self):
-        with mock.patch.object(jobqueue, "count_processes", side_effect=RuntimeError("no /proc")):
-            self.assertEqual(self.verdict("Limits", "RuntimeError: no /proc"), "bad")
+        with mock.patch.object(jobqueue, "version_of", side_effect=RuntimeError("no file")):
+            self.assertEqual(self.verdict("Program", "RuntimeError: no file"), "bad")
             self.assertEqual(self.verdict("Journal"), "ok")
-
-
-class TestLimits(HostTestCase):
-    def limits(self, **found):
-        names = {"processes": None, "bytes of memory": None, **found}
-        with mock.patch.object(jobqueue, "resource_limits", return_value=names), \
-                mock.patch.object(jobqueue, "count_processes", return_value=9):
-            return self.look("Limits")
-
-    def test_no_room_for_a_worker_is_bad(self):
-        self.assertEqual(self.limits(processes=10).verdict, "bad")
 
 
 class TestFindings(HostTestCase):

@@ -24,7 +24,6 @@ TOGETHER = re.compile("|".join((
     ", and .*", "(?:every|what was found) .*", r".* \({software}\)", "(?:WAL|TRUNCATE) on .*",
     "{count} tasks(?: of {filter})?",
     "(?:idle|limit|refused) after .*", "{name}: (?:else|every)where", "must be at (?:least|most) .*",
-    "processes {.*",
     "It is not known yet how long tasks before it take.", ".*, and is not followed", "is not understood: .*",
     "(?:intact, )?{size} MB, schema .*", "{function} failed", "{program} (?:ended with|was ended by) .*")))
 # Chapters of which the page shows nothing: it is for programs, the command line, the host's owner.
