@@ -10145,8 +10145,6 @@ def last_visit(queue):
 def note_visit(queue, visit):
     """Keep how an admin reached the page, for the command line; daily if nothing is new."""
     now, known = queue.database.clock.now(), last_visit(queue)
-    if visit["authorization"] is None:
-        visit["authorization"] = known.get("authorization")
     if now - known.get("at", 0) > 86400 or {**known, **visit} != known:
         with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
             remember(transaction, ".visit", {**visit, "at": now})
@@ -10332,8 +10330,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                   "open the page by https://, which nearly every host offers"),
     "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors ({names}) does not "
                       "count: if it is your host's proxy, set trusted_proxies, or https to always"),
-    "authorization_lost": ("Web server", NOTE, "the web server removes the header Authorization: "
-                           "use X-Api-Key, or its lines from htaccess or apache.conf"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "service_missing": ("Workers", BAD, "No service is there",
                         "let the host keep worker.py --service running", "no_worker",
@@ -10528,23 +10524,17 @@ def _look_at_visit(queue):
         yield "not known until an admin opens This host"
         return
     client, forwarded = visit["client"], visit["forwarded"]
-    yield "%s%s; Python %s, SQLite %s" % (
-        DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
-        visit["python"], visit["sqlite"])
+    yield DOORS[visit["door"]][0]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
-    if visit["https"]:
+    if forwarded and not visit["trusted"]:
+        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
+    elif visit["https"]:
         yield "HTTPS"
     elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
         yield "HTTP, from this machine"
-    elif forwarded.get("X-Forwarded-Proto") != "https":
+    else:
         yield Finding("http_open")
-    if forwarded and not visit["trusted"]:
-        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
-    if visit["authorization"]:
-        yield "the header Authorization arrives"
-    elif visit["authorization"] is False:
-        yield Finding("authorization_lost")
 
 
 def _look_at_workers(queue):
@@ -11490,16 +11480,12 @@ class Request:
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
     def visit(self):
-        """What the web server shows of itself and of who asks."""
-        environ, token, proxies = self._environ, self.header("Authorization"), self._proxies
+        """How the page was reached, as the web server shows it."""
+        proxies = self._proxies
         return {"door": self.door, "https": self.secure, "base": self.base,
-                "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
                 "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
                 "client": proxies.client, "trusted": proxies.are_trusted,
-                "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
-                              for name in FORWARDED if self.header(name) is not None},
-                "authorization": token is not None if token or self.header("X-Probe") else None,
-                "python": PYTHON_VERSION, "sqlite": sqlite3.sqlite_version}
+                "forwarded": [name for name in FORWARDED if self.header(name) is not None]}
 
 
 class StaticFiles:

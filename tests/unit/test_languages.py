@@ -21,7 +21,7 @@ PLACE = re.compile(r"{(\w+)}")
 VALUE = re.compile(r"{\w*[^}]*}|%(?:\(\w+\))?[.0-9]*[a-z]")
 # What the server puts together of parts of which none looks like it.
 TOGETHER = re.compile("|".join((
-    ", and .*", "(?:every|what was found) .*", r".* \({software}\)", "(?:WAL|TRUNCATE) on .*",
+    ", and .*", "(?:every|what was found) .*", "(?:WAL|TRUNCATE) on .*",
     "{count} tasks(?: of {filter})?",
     "(?:idle|limit|refused) after .*", "{name}: (?:else|every)where", "must be at (?:least|most) .*",
     "It is not known yet how long tasks before it take.", ".*, and is not followed", "is not understood: .*",
@@ -62,8 +62,8 @@ ELSEWHERE = re.compile("|".join((
     "%s%s; Python .*", "%s: %s%.1f MB.*")))
 # What looks like a sentence, but is read by programs.
 SENTENCE = re.compile(r"'(?=[A-Z]?[a-z]+ [a-z])[^'\n]*'|'[A-Z][a-z]+'")
-WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification", "Authorization",
-         "GET", "Probe 1", "import sys", "from jobqueue import command")
+WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification",
+         "GET", "import sys", "from jobqueue import command")
 PROGRAM = re.compile(r"'(?:%s)'|(?:class|kind): '[^']*'|"
                      r"(?:find|closest|querySelector(?:All)?|table|said)\('[^']*'"
                      % "|".join(WORDS))
