@@ -59,7 +59,7 @@ ELSEWHERE = re.compile("|".join((
     "signal handlers", "an open file", "another priority", "other (?:functions|settings) of Python",
     # what stops the program, and names alone
     "jobqueue.*", "%s is not complete.*", "The database %.* cannot be used.*", "as it is",
-    "%s%s; Python .*", "%s: %s%.1f MB.*")))
+    "%s %s, SQLite %s", "%s: %s%.1f MB.*")))
 # What looks like a sentence, but is read by programs.
 SENTENCE = re.compile(r"'(?=[A-Z]?[a-z]+ [a-z])[^'\n]*'|'[A-Z][a-z]+'")
 WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification",
