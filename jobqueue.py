@@ -10127,13 +10127,11 @@ def version_of(path):
     return found and found[1]
 
 
-def stats_of(paths, **how):
-    """{path: what os.stat() says of it}, without those that are not there, or not any more."""
-    found = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            found[path] = os.stat(path, **how)
-    return found
+def is_open(path):
+    """True if every user of this machine can change it, or put another in its place."""
+    with contextlib.suppress(OSError):  # it is not there, or not any more
+        return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    return False
 
 
 def last_visit(queue):
@@ -10277,23 +10275,18 @@ FAR_SECONDS = 0.005             # an answer of the database takes longer where i
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
     "unknown": ("", BAD, "{why}"),
-    "files_missing": ("Program", BAD, "missing in {home}: {names}",
-                      "copy jobqueue.py, worker.py and static/ there"),
-    "files_mixed": ("Program", BAD, "but {names}", "copy all files of one version"),
+    "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
+                    "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
     "program_open": ("Program", BAD, "every user of this machine can change what runs here",
                      "chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
                          "must run as {user}, too; other sites that do can change it"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
-    "data_impossible": ("Data", BAD, "it is no folder and cannot be made: {user} must be able to "
-                        "write to {above}; else write another path into a text file called data"),
     "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}', "
                   "or move it if its file system ({system}) has no modes"),
     "address_open": ("Data", BAD, "other users can read the database's password",
                      "chmod 600 {path}"),
-    "data_of_others": ("Data", BAD, "not all in it belongs to {owner}: {names}. As root, run "
-                       "chown -R '{owner}' '{folder}'"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
                   "storage", "The data folder is gone or cannot be read."),
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
@@ -10406,21 +10399,17 @@ def _readable(moment):
 # About the machine and the folders, by the data folder.
 
 def _look_at_program(folder):
-    versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
-    missing = [name for name in versions if not (HOME / name).is_file()]
-    other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
+    other = [name for name in ("worker.py", "static/index.html")
+             if version_of(HOME / name) != VERSION]
     yield "jobqueue %s in %s" % (VERSION, HOME)
     yield "%s %s, SQLite %s" % (sys.executable, sys.version.split()[0], sqlite3.sqlite_version)
-    if missing:
-        yield Finding("files_missing", home=HOME, names=", ".join(missing))
-    elif other:
-        yield Finding("files_mixed", names=" and ".join(other))
+    if other:
+        yield Finding("files_mixed", names=", ".join(other))
     if not knows_scrypt():
         yield Finding("scrypt_missing")
     ours, owner = os.getuid(), HOME.stat().st_uid
-    found = stats_of([HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent])
-    open_ones = ["'%s'" % path for path, status in found.items()
-                 if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
+    open_ones = ["'%s'" % path for path in (
+        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
     yield "runs as %s (uid %d)" % (user_name(ours), ours)
     if open_ones:
         yield Finding("program_open", paths=" ".join(open_ones))
@@ -10431,32 +10420,20 @@ def _look_at_program(folder):
 def _look_at_data(folder):
     yield str(folder)
     if not folder.is_dir():
-        above = folder.parent
-        can_be_made = not os.path.lexists(folder) and os.access(above, os.W_OK | os.X_OK)
-        yield Finding("data_none" if can_be_made else "data_impossible", above=above,
-                      user=user_name(os.getuid()))
+        yield Finding("data_none")
         return
-    status, address = folder.stat(), HOME / "data"
+    mode, address = stat.S_IMODE(folder.stat().st_mode), HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
-    strange = sorted(path.name for path, one in found.items() if one.st_uid != status.st_uid)
-    if status.st_mode & 0o077:          # opening it has tried to mend that
-        yield Finding("data_open", mode=stat.S_IMODE(status.st_mode), folder=folder,
-                      system=file_system(folder))
-    elif strange:
-        yield Finding("data_of_others", names=", ".join(strange), folder=folder,
-                      owner=user_name(status.st_uid).lstrip("#"))
+    if mode & 0o077:                    # opening it has tried to mend that
+        yield Finding("data_open", mode=mode, folder=folder, system=file_system(folder))
 
 
 def _look_at_disk(folder):
     """How much room there is; a file like a worker's lock is made, written and removed."""
-    room = os.statvfs(folder if folder.is_dir() else HOME)
-    free = room.f_bavail * room.f_frsize
+    free = free_bytes(folder if folder.is_dir() else HOME)
     yield "%.1f GB free" % (free / 1e9)
-    if room.f_files:
-        yield "%d more files" % room.f_favail
-    if free < NARROW_BYTES or room.f_files and room.f_favail < 1000:
+    if free < NARROW_BYTES:
         yield Finding("disk_low")
     if not folder.is_dir():
         return
