@@ -10271,7 +10271,6 @@ def host_files(queue):
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
-FAR_SECONDS = 0.005             # an answer of the database takes longer where it is far away
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
     "unknown": ("", BAD, "{why}"),
@@ -10335,14 +10334,10 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "database_far": ("Machines", NOTE, "an answer of the database takes {ms:.0f} ms, and a change "
-                     "needs several", "bring machines and database closer together"),
     "news_lost": ("Machines", NOTE, "no news of new tasks gets here: workers look once a second",
                   "let the pooler keep a connection for each client (pool_mode = session)"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
-    "late": ("", NOTE, "", "",
-             "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
     "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
                  "must be ended (fuser '{path}' names it)", "", "storage",
                  "Something keeps the database's log, {size} MB, from being written back."),
@@ -10535,13 +10530,6 @@ def _look_at_machines(queue):
     if abs(ahead) > CLOCK_SLACK_SECONDS:
         way = "ahead of" if ahead > 0 else "behind"
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
-    moments = []
-    for _ in range(4):
-        moments.append(database.clock.monotonic())
-        database.value("SELECT 1")      # which needs no file
-    seconds = min(after - before for before, after in zip(moments, moments[1:]))
-    if seconds > FAR_SECONDS:
-        yield Finding("database_far", ms=seconds * 1000)
     if not (database.hears_all or database.is_told()):
         yield Finding("news_lost")
 
@@ -10565,11 +10553,7 @@ def _look_at_journal(queue):
         if server["lags"]:
             yield Finding("copy_lags")
         return
-    journal = Journal(database.path)
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
-    if database.journal == "wal":
-        yield "used on %s" % journal.machine
-        yield "log %.1f MB" % (database.wal_bytes() / 1e6)
 
 
 def _look_at_database(queue, reads_all=True):
@@ -10731,11 +10715,6 @@ def describe_work(queue):
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
-    at = queue.database.value("SELECT max(late_at) FROM schedule")
-    is_told = at and 0 <= queue.database.clock.now() - at < LATE_TOLD_SECONDS
-    period = queue.rhythm.period() if is_told else None
-    if period and period > TICK_PASSING_SECONDS:
-        yield Finding("late", at, often=how_often(period))
 
 
 def describe_service(queue):

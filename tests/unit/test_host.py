@@ -131,11 +131,6 @@ class TestChecks(HostTestCase):
                 self.assertEqual(self.verdict("Journal", "PostgreSQL 15.1"), verdict)
                 self.assertEqual(self.verdict("Backup", "jobqueue.py export FILE"), "note")
 
-    def test_a_database_that_is_far_away_is_told(self):
-        self.assertNotIn("closer", self.look("Machines").text)
-        self.clock.step = 0.03
-        self.assertEqual(self.verdict("Machines", "closer together"), "note")
-
     def test_a_pooler_that_loses_news_is_told(self):
         for is_told, verdict, words in ((True, "ok", ""), (False, "note", "pool_mode = session")):
             with mock.patch.object(self.database, "hears_all", False), \
