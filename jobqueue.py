@@ -3068,13 +3068,6 @@ class PostgresDatabase(Database):
         with self._reading:
             return self._open("_reader").heard()
 
-    def is_told(self):
-        """True if notifications get here, as they do not through some poolers."""
-        seen = self.version_seen()
-        self.look("NOTIFY jobqueue")
-        select.select([self.alarm], (), (), 1.0)
-        return self.version_seen() != seen
-
     def size(self):
         """How many bytes it takes."""
         return self.value("SELECT pg_database_size(current_database())")
@@ -4192,13 +4185,6 @@ class Files:
                 file.close()
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
-
-    def missing(self):
-        """Names of files that should be here, of tasks that have ended, and are not."""
-        return [row["name"] for row in self._database.all(
-            "SELECT file.key, file.name, task_id FROM file JOIN task ON task.id=task_id "
-            "WHERE status IN (2, 3, 4) ORDER BY file.id DESC LIMIT 1000")
-            if not self.site() and not os.path.isfile(self.path(row, row["task_id"]))]
 
     def clear(self, now, wholly=False):
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
@@ -10334,8 +10320,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "news_lost": ("Machines", NOTE, "no news of new tasks gets here: workers look once a second",
-                  "let the pooler keep a connection for each client (pool_mode = session)"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
     "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
@@ -10360,14 +10344,10 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
-    "files_lost": ("Tasks", NOTE, "{count} files are gone, such as {name}",
-                   "bring them back from a copy of the data folder"),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
-                     "process that sends them starts"),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
-                   "({at}): it was put back, or was wrong before")}
+                     "process that sends them starts")}
 
 
 class Finding:
@@ -10530,18 +10510,14 @@ def _look_at_machines(queue):
     if abs(ahead) > CLOCK_SLACK_SECONDS:
         way = "ahead of" if ahead > 0 else "behind"
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
-    if not (database.hears_all or database.is_told()):
-        yield Finding("news_lost")
 
 
 def _look_at_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
-    yield "schedules and retries " + (
-        "wait for visitors, since nobody else comes regularly" if period is None else
-        "are on time, since somebody comes " + how_often(period) if period <= 120 else
-        "can be late, since somebody comes only about " + how_often(period))
-    if not (period or any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS))):
+    if period:
+        yield "somebody looks for what is due " + how_often(period)
+    elif not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
 
@@ -10628,15 +10604,9 @@ def _look_at_tasks(queue):
         yield "the oldest task that could start has waited %d min" % (waited // 60)
     if queue.conditions.waiting():
         yield Finding("task_old")
-    lost = queue.files.missing()
-    if lost:
-        yield Finding("files_lost", count=len(lost), name=lost[0])
     if failures:
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
-    newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
-    if newest - now > CLOCK_SLACK_SECONDS:
-        yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
 
 
 def _look_at_alerts(queue):
