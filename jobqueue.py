@@ -10644,8 +10644,8 @@ def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
-    rows = queue.database.all("SELECT state FROM worker WHERE mode<>'remote'") if waits else ()
-    states = {row["state"] for row in rows}
+    states = {row["state"] for row in queue.database.all(
+        "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()
     nobody_works = waits and not states
     if not waits:
         yield from _describe_pause(queue)
@@ -10657,17 +10657,12 @@ def _describe_starts(queue):
                       at=_readable(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
-    awaited = queue.conditions.awaited(mode)
-    if mode == "service" and awaited:
-        yield Finding("service_missing", is_said=nobody_works)
-    if mode == "cron":
+    if queue.conditions.awaited(mode):
+        yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
+    elif mode == "cron" and nobody_works:
         cron = queue.rhythm.visitor("cron")
-        if awaited:
-            yield Finding("cron_missing", is_said=nobody_works)
-        elif nobody_works:
-            often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-            yield Finding("cron_awaited", cron["last_at"], often=often,
-                          at=time_of_day(cron["last_at"]))
+        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+        yield Finding("cron_awaited", cron["last_at"], often=often, at=time_of_day(cron["last_at"]))
     if waits and "idle" not in states:
         yield Finding("busy" if "busy" in states else "starting",
                       more=", and " + failure["message"] if failure else "")
@@ -10716,12 +10711,12 @@ def _look(topics, about):
 
 
 def _report(found):
-    topics, findings = {}, [one for _, one in found if isinstance(one, Finding)]
+    topics = {}
     for topic, one in found:
         topics.setdefault(topic, []).append(one)
-    checks = [Check(topic, min((one.verdict for one in here if one in findings), default=FINE),
+    checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
                     "; ".join(filter(None, map(str, here)))) for topic, here in topics.items()]
-    return Report(checks, findings)
+    return Report(checks, [one for _, one in found if isinstance(one, Finding)])
 
 
 def check_host(queue, reads_all=True):
@@ -10733,17 +10728,22 @@ def check_host(queue, reads_all=True):
     return _report(found)
 
 
-def check_installation(data=None):
-    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
-    folder, topic, queue = HOME / "data", "Data", None
+def check_installation(data=None, test=None):
+    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised.
+    The JobQueue is given to `test` before."""
+    folder, topic, queue, found = HOME / "data", "Data", None, []
     try:
         folder, topic = data_folder(data), "Database"
         queue = JobQueue(data) if os.path.lexists(folder) else None
     except (JobQueueError, OSError, sqlite3.Error) as error:
         topic = "Settings" if isinstance(error, Invalid) else topic
-        trouble = topic, Finding("unknown", why=str(error))
-        return _report([*_look(HOST_TOPICS, folder), trouble]), None
-    return check_host(queue) if queue else _report([*_look(HOST_TOPICS, folder)]), queue
+        found = [(topic, Finding("unknown", why=str(error)))]
+    if not queue:
+        return _report([*_look(HOST_TOPICS, folder), *found]), None
+    if test:
+        with contextlib.suppress(JobQueueError):        # the topics tell of it
+            test(queue)
+    return check_host(queue), queue
 
 
 def next_step(report):
@@ -13888,11 +13888,8 @@ def cmd_check(_, options):
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
-    report, queue = check_installation(options.data)
-    if queue and not {"quick", "files"} & options.given.keys():
-        with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
-            watch_worker_test(queue)
-        report = check_host(queue)
+    is_quick = {"quick", "files"} & options.given.keys()
+    report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
     shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
