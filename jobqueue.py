@@ -10081,9 +10081,8 @@ def external(name, *, queue, who="user", **rest):
 
 # Host ------------------------------------------------------------------------
 #
-# What is known of this host: how its web server reaches us, what a browser could fetch, whether it
-# lets a worker live; and the lines to copy into its own files. What only a web server or a browser
-# sees is kept when an admin opens the page (.visit, .exposure), for the command.
+# What is known of this host: what a browser could fetch, whether it lets a worker live; and the
+# lines to copy into its own files. What an admin's browser saw is kept in the setting row .exposure.
 
 TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
@@ -10118,19 +10117,6 @@ def is_open(path):
     with contextlib.suppress(OSError):  # it is not there, or not any more
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
-
-
-def last_visit(queue):
-    """How an admin reached the page last, see Request.visit(); {} before."""
-    return recall(queue.database, ".visit") or {}
-
-
-def note_visit(queue, visit):
-    """Keep how an admin reached the page, for the command line; daily if nothing is new."""
-    now, known = queue.database.clock.now(), last_visit(queue)
-    if now - known.get("at", 0) > 86400 or {**known, **visit} != known:
-        with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
-            remember(transaction, ".visit", {**visit, "at": now})
 
 
 def exposure(queue):
@@ -10233,13 +10219,14 @@ def fill_in(text, python, visit):
     return text
 
 
-def host_files(queue):
-    """[{"title", "name", "text"}]: lines to copy, with our paths; what fits comes first."""
-    visit, python = last_visit(queue), "python3"
+def host_files(queue, visit=None):
+    """[{"title", "name", "text"}]: lines to copy, with our paths and, if one has a Request.visit(),
+    the page's address; what fits comes first."""
+    python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()
     fitting = DOORS[visit["door"]][1] if visit else ()
-    first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
+    first = fitting if visit and visit["door"] == "server" else ("crontab", *fitting)
     folder = STATIC_FOLDER / "hosts"
     names = (*first, *sorted(path.name for path in folder.glob("[a-z]*")))
     found = {name: read_text(folder / name) for name in dict.fromkeys(names)}
@@ -10431,6 +10418,23 @@ def _look_at_disk(folder):
         yield Finding("locks_missing")
 
 
+# About how the page is reached, by a Request.visit().
+
+def _look_at_visit(visit):
+    client, forwarded = visit["client"], visit["forwarded"]
+    yield DOORS[visit["door"]][0]
+    if visit["door"] == "mod_wsgi embedded":
+        yield Finding("door_shared")
+    if forwarded and not visit["trusted"]:
+        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
+    elif visit["https"]:
+        yield "HTTPS"
+    elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
+        yield "HTTP, from this machine"
+    else:
+        yield Finding("http_open")
+
+
 # About the queue, by the JobQueue.
 
 def _look_at_admin(queue):
@@ -10457,25 +10461,6 @@ def _look_at_exposure(queue):
         yield "an admin's browser could fetch nothing private, %s" % _readable(seen["at"])
     else:
         yield Finding("unlooked")
-
-
-def _look_at_visit(queue):
-    visit = last_visit(queue)
-    if not visit:
-        yield "not known until an admin opens This host"
-        return
-    client, forwarded = visit["client"], visit["forwarded"]
-    yield DOORS[visit["door"]][0]
-    if visit["door"] == "mod_wsgi embedded":
-        yield Finding("door_shared")
-    if forwarded and not visit["trusted"]:
-        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
-    elif visit["https"]:
-        yield "HTTPS"
-    elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
-        yield "HTTP, from this machine"
-    else:
-        yield Finding("http_open")
 
 
 def _look_at_workers(queue):
@@ -10690,11 +10675,12 @@ def describe_service(queue):
 
 
 HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
-TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
-          "Workers": _look_at_workers, "Worker": _look_at_worker, "Machines": _look_at_machines,
-          "Cron": _look_at_ticks, "Journal": _look_at_journal, "Database": _look_at_database,
-          "Backup": _look_at_backup, "Functions": _look_at_functions,
-          "Schedules": _look_at_schedules, "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
+VISIT_TOPICS = {"Web server": _look_at_visit}
+TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
+          "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
+          "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
+          "Functions": _look_at_functions, "Schedules": _look_at_schedules,
+          "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
 Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
 Report = collections.namedtuple("Report", "checks findings")
 
@@ -10719,10 +10705,12 @@ def _report(found):
     return Report(checks, [one for _, one in found if isinstance(one, Finding)])
 
 
-def check_host(queue, reads_all=True):
-    """What this host and this queue are like: a Report. Not `reads_all`: somebody waits for it."""
-    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=reads_all)}
+def check_host(queue, visit=None):
+    """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
+    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    if visit:
+        found += _look(VISIT_TOPICS, visit)
     with contextlib.suppress(JobQueueError):            # the topics tell of it
         found += ((one.topic, one) for one in describe_work(queue) if one.topic)
     return _report(found)
@@ -11951,12 +11939,11 @@ def patch_queue(queue, request, name, new=False):
 
 def get_host(queue, request):
     """What `check` says of this host."""
-    folder = queue.database.folder
-    note_visit(queue, request.visit())
-    report, seen = check_host(queue, False), exposure(queue)
+    folder, visit = queue.database.folder, request.visit()
+    report, seen = check_host(queue, visit), exposure(queue)
     return {
         "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
-        "files": host_files(queue), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
+        "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}

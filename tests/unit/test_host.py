@@ -23,14 +23,22 @@ from tests.helpers.web import WebTestCase
 
 
 class HostTestCase(TestCase):
+    reached = None                      # how the page is, see visit()
+
     def look(self, name):
         """The Check of that name."""
-        return next(check for check in jobqueue.check_host(self.queue).checks if check.name == name)
+        found = jobqueue.check_host(self.queue, self.reached).checks
+        return next(check for check in found if check.name == name)
 
     def verdict(self, name, words=""):
         check = self.look(name)
         self.assertIn(words, check.text)
         return check.verdict
+
+    def visit(self, **more):
+        """From now on, the page is reached so."""
+        self.reached = {"door": "cgi", "https": True, "host": "jobs.example", "base": "/my/queue/",
+                        "client": "192.0.2.7", "trusted": False, "forwarded": [], **more}
 
 
 class TestChecks(HostTestCase):
@@ -54,8 +62,8 @@ class TestChecks(HostTestCase):
     def test_a_large_database_is_not_read_through_while_a_browser_waits(self):
         with mock.patch.object(jobqueue, "READ_ALL_BYTES", 1000), \
                 mock.patch.object(self.database, "damage", side_effect=AssertionError):
-            found = {check.name: check for check in jobqueue.check_host(self.queue, False).checks}
-        self.assertIn("only python3 jobqueue.py check reads", found["Database"].text)
+            self.visit()
+            self.verdict("Database", "only python3 jobqueue.py check reads")
 
     @about_sqlite("its file is read through")
     def test_looking_at_a_busy_database_is_not_damage(self):
@@ -301,7 +309,7 @@ class TestFindings(HostTestCase):
         for code, (topic, verdict, *texts) in jobqueue.FINDINGS.items():
             places = {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
             self.assertLessEqual(places, found[code], code)
-            self.assertIn(topic, {"", *jobqueue.HOST_TOPICS, *jobqueue.TOPICS})
+            self.assertIn(topic, {"", *jobqueue.HOST_TOPICS, *jobqueue.VISIT_TOPICS, *jobqueue.TOPICS})
             self.assertIn(verdict, ("bad", "note", "ok"))
             self.assertIn(len(texts), (0, 1, 2, 4), code)
             self.assertNotRegex("".join(texts[1:2]), r"^\w+ (it|something)\b", "the advice tells it alone")
@@ -322,18 +330,13 @@ class TestHostFiles(HostTestCase):
     def files(self, **visit):
         if visit:
             self.visit(**visit)
-        return {file["name"]: file["text"] for file in jobqueue.host_files(self.queue)}
-
-    def visit(self, **more):
-        known = {"door": "cgi", "https": True, "host": "jobs.example", "base": "/my/queue/",
-                 "client": "192.0.2.7", "trusted": False, "forwarded": [], **more}
-        jobqueue.note_visit(self.queue, known)
+        return {file["name"]: file["text"] for file in jobqueue.host_files(self.queue, self.reached)}
 
     def test_every_start_up_file_is_there_with_our_paths_and_no_example_left(self):
         found = self.files(door="cgi")
         there = {path.name for path in (ROOT / "static" / "hosts").iterdir()}
         self.assertEqual(set(found), there - {"README.md"})
-        titles = [file["title"] for file in jobqueue.host_files(self.queue)]
+        titles = [file["title"] for file in jobqueue.host_files(self.queue, self.reached)]
         self.assertEqual(len(set(titles) - set(found)), len(found))   # as no other
         self.assertIn("Start file for Passenger", titles)
         for name, text in found.items():
@@ -362,7 +365,6 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(list(self.files(door="passenger"))[:2], ["crontab", "passenger_wsgi.py"])
 
     def test_how_the_page_was_reached_is_said(self):
-        self.assertEqual(self.verdict("Web server", "not known until"), "ok")
         self.visit(door="mod_wsgi embedded")
         self.assertEqual(self.verdict("Web server", "WSGIDaemonProcess"), "note")
         self.visit(https=False)
@@ -420,7 +422,7 @@ class TestKindsOfHosts(HostTestCase):
 
     def be(self, door, worker=None, mode="auto", cron=None, address=None, **more):
         """What is looked at is as on such a host; what it then says, and its first lines to copy."""
-        TestHostFiles.visit(self, door=door)
+        self.visit(door=door)
         jobqueue.note_exposure(self.queue, [])
         with self.database.transaction() as transaction:
             jobqueue.remember(transaction, ".backup", {"at": self.clock.now(), "path": "x"})
@@ -447,9 +449,9 @@ class TestKindsOfHosts(HostTestCase):
             self.clock.advance(jobqueue.STARTING_SECONDS + 1)
             self.clean()
             self.clock.advance(1)
-        report = jobqueue.check_host(self.queue)
+        report = jobqueue.check_host(self.queue, self.reached)
         said = "\n".join([check.text for check in report.checks] + [jobqueue.next_step(report)])
-        return said, [file["name"] for file in jobqueue.host_files(self.queue)]
+        return said, [file["name"] for file in jobqueue.host_files(self.queue, self.reached)]
 
     def says(self, kind, *words, files=()):
         said, names = self.be(**kind)
@@ -710,22 +712,21 @@ class TestHostOverHttp(WebTestCase):
         reply = self.browser("ana").get("/api/host")
         self.check(reply, 200)
         names = [check["name"] for check in reply.json["checks"]]
-        self.assertEqual(names, [check.name for check in jobqueue.check_host(self.queue).checks])
+        self.assertEqual(names, [*jobqueue.HOST_TOPICS, *jobqueue.TOPICS, *jobqueue.VISIT_TOPICS])
 
     def test_a_browsers_question_shows_how_the_page_is_reached(self):
-        self.ana.get("/api/host", X_Forwarded_For="203.0.113.9")
-        visit = jobqueue.last_visit(self.queue)
-        self.assertEqual((visit["door"], visit["forwarded"], visit["host"]),
-                         ("wsgi", ["X-Forwarded-For"], "jobs.example.org"))
-
-    def test_nothing_is_written_when_the_page_is_reached_as_before(self):
-        self.ana.get("/api/host")
-        before = self.database.version_seen()
-        said = self.ana.get("/api/host").json
-        self.assertEqual(self.database.version_seen(), before)
-        self.assertIn("crontab", [file["name"] for file in said["files"]])
+        said = self.ana.get("/api/host", X_Forwarded_For="203.0.113.9").json
         checks = {one["name"]: one["text"] for one in said["checks"]}
         self.assertIn("a WSGI server", checks["Web server"])
+        self.assertIn("(X-Forwarded-For) does not count", checks["Web server"])
+        files = {one["name"]: one["text"] for one in said["files"]}
+        self.assertIn("://jobs.example.org/", files["crontab"])
+
+    def test_nothing_is_written_when_an_admin_looks_again(self):
+        self.ana.get("/api/host")
+        before = self.database.version_seen()
+        self.ana.get("/api/host")
+        self.assertEqual(self.database.version_seen(), before)
 
     def test_nobody_else_does(self):
         self.check(self.bob.get("/api/host"), 403)
