@@ -9885,18 +9885,18 @@ class JobQueue:
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
             known["schema"]) if name in arguments}}
 
-    def act(self, action, task_id, *who):
+    def act(self, action, task_id):
         """Cancel, retry or delete a task and start workers for what may start now; its row."""
         if action == "retry":
             self.catalogue.refresh()    # who may run it can have changed
-        row = getattr(self.actions, action)(task_id, *who)
+        row = getattr(self.actions, action)(task_id)
         self.start_workers()
         return row
 
-    def add(self, requests, owner_id, person=None):
+    def add(self, requests, owner_id):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests, person), owner_id)
+        added = self.add_orders(self.requests.check(requests), owner_id)
         self.start_workers()
         return added["ids"]
 
@@ -10103,13 +10103,6 @@ def read_text(path):
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
-
-
-def version_of(path):
-    """The version that a file of ours says it has, or None."""
-    found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
-                      read_text(path), re.I | re.M)
-    return found and found[1]
 
 
 def is_open(path):
@@ -10362,7 +10355,7 @@ def _readable(moment):
 
 def _look_at_program(folder):
     other = [name for name in ("worker.py", "static/index.html")
-             if version_of(HOME / name) != VERSION]
+             if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
     yield "%s %s, SQLite %s" % (sys.executable, sys.version.split()[0], sqlite3.sqlite_version)
     if other:
@@ -10569,14 +10562,6 @@ def _look_at_schedules(queue):
         yield Finding("script_idle", name=name)
 
 
-def _failures_of_a_day(database, now):
-    return database.all(
-        "SELECT function, count(*) AS failed FROM ("
-        "SELECT at, event, function FROM activity ORDER BY id DESC LIMIT 200000) AS recent "
-        "WHERE event='failed' AND at>? GROUP BY function ORDER BY failed DESC, function",
-        (now - 86400,))
-
-
 def _look_at_tasks(queue):
     now = queue.database.clock.now()
     leases = queue.claims.leases.left(now)
@@ -10584,7 +10569,10 @@ def _look_at_tasks(queue):
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
     if left < -queue.database.lease_seconds:
         yield Finding("task_lost", id=task_id, seconds=-left)
-    waited, failures = queue.claims.longest_wait(), list(_failures_of_a_day(queue.database, now))
+    waited, failures = queue.claims.longest_wait(), queue.database.all(
+        "SELECT function, count(*) AS failed FROM activity "
+        "WHERE id>(SELECT max(id) FROM activity)-200000 AND event='failed' AND at>? "
+        "GROUP BY function ORDER BY failed DESC, function", (now - 86400,))
     if waited is not None:
         yield "the oldest task that could start has waited %d min" % (waited // 60)
     if queue.conditions.waiting():
@@ -10927,20 +10915,16 @@ def import_lines(queue, lines):
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
     counts = dict.fromkeys(EXPORTED, 0)
     try:
+        found = itertools.chain.from_iterable(json.loads(line).items() for line in lines)
         with queue.database.transaction() as transaction:
-            counters = _store(transaction, map(_parsed, lines), counts)
+            counters = _store(transaction, found, counts)
             _settle_in(queue, transaction, counters)
     except JobQueueError:
         raise
     except Exception as error:          # json, or any database, does not take what is written there
-        raise Malformed("Nothing was imported: what follows the first %d rows is wrong (%s)." % (
-            sum(counts.values()), shorten(storable(str(error)), 300))) from None
+        raise Malformed("Nothing was imported: something in or before row %d is wrong (%s)." % (
+            sum(counts.values()) + 1, shorten(storable(str(error)), 300))) from None
     return counts
-
-
-def _parsed(line):
-    [(name, value)] = json.loads(line).items()
-    return name, value
 
 
 def _store(transaction, lines, counts):
@@ -10963,23 +10947,21 @@ def _store(transaction, lines, counts):
         if table == "end":
             end = [value for _, value in some]
             continue
-        rows = _checked(transaction, table, some)
-        for part in iter(lambda rows=rows: list(itertools.islice(rows, EXPORT_ROWS)), []):
-            transaction.insert_all(table, part)
-            counts[table] += len(part)
+        transaction.insert_all(table, _checked(transaction, table, some, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
     return header["counters"]
 
 
-def _checked(transaction, table, lines):
-    """The rows in `lines`; Malformed for one with other columns than the table has."""
+def _checked(transaction, table, lines, counts):
+    """The rows in `lines`, counted; Malformed for one with other columns than the table has."""
     known = transaction.one(            # their names, whether there is a row or not
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(known):
             raise Malformed("Nothing was imported: columns of %s are missing or unknown here: %s."
                             % (table, shorten(", ".join(sorted(row.keys() ^ set(known))), 200)))
+        counts[table] += 1
         yield {name: row[name] for name in known}
 
 

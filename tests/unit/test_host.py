@@ -279,7 +279,7 @@ class TestBrokenInstallations(HostTestCase):
         self.broken("Program", "worker.py, static/index.html")
 
     def test_what_cannot_be_looked_at_is_said_and_the_rest_is_looked_at(self):
-        with mock.patch.object(jobqueue, "version_of", side_effect=RuntimeError("no file")):
+        with mock.patch.object(jobqueue, "read_text", side_effect=RuntimeError("no file")):
             self.assertEqual(self.verdict("Program", "RuntimeError: no file"), "bad")
             self.assertEqual(self.verdict("Journal"), "ok")
 

@@ -682,7 +682,8 @@ class TestFolders(ScheduleCase):
     def test_nobody_can_add_it(self):
         for person in (self.people["ana"], None):
             with self.refused(Invalid, "folder-script is not known"):
-                self.queue.add([{"function": "folder-script", "arguments": {"script": "daily/x"}}], 1, person)
+                self.queue.requests.check(
+                    [{"function": "folder-script", "arguments": {"script": "daily/x"}}], person)
         with self.assertRaisesRegex(ValueError, "jobqueue's own"):
             jobqueue.command("folder-script", ["true"])
 
