@@ -5062,10 +5062,6 @@ class Leases:
         return [row for row in self._running() if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
-    def left(self, now):
-        """{id: seconds until others may take it over} of the running tasks."""
-        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
-
     def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
         late, known = self._late(now), recall(self._database, ".doubts") or {}
@@ -10248,8 +10244,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
                          "must run as {user}, too; other sites that do can change it"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
-    "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}', "
-                  "or move it if its file system ({system}) has no modes"),
+    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
+                  "file system has no modes"),
     "address_open": ("Data", BAD, "other users can read the database's password",
                      "chmod 600 {path}"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
@@ -10321,8 +10317,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "schedule_warning": ("Schedules", NOTE, "{words}"),
     "script_idle": ("Schedules", NOTE, "schedules/{name} is not run: it is neither executable "
                     "(rights 755) nor does its name end in .py"),
-    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
-                  "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
@@ -10377,11 +10371,11 @@ def _look_at_data(folder):
     if not folder.is_dir():
         yield Finding("data_none")
         return
-    mode, address = stat.S_IMODE(folder.stat().st_mode), HOME / "data"
+    address = HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    if mode & 0o077:                    # opening it has tried to mend that
-        yield Finding("data_open", mode=mode, folder=folder, system=file_system(folder))
+    if folder.stat().st_mode & 0o077:   # opening it has tried to mend that
+        yield Finding("data_open", folder=folder)
 
 
 def _look_at_disk(folder):
@@ -10395,11 +10389,9 @@ def _look_at_disk(folder):
     path = folder / "locks" / ("check-" + random_token(6))
     try:
         handle, locks = take_lock(path)
-        try:
-            os.write(handle, b"." * 4096)
-        finally:
-            os.close(handle)
-            path.unlink()
+        os.close(handle)
+        path.write_bytes(b"." * 4096)
+        path.unlink()
     except OSError as error:
         yield Finding("data_closed", folder=folder, why=error.strerror)
         return
@@ -10563,16 +10555,12 @@ def _look_at_schedules(queue):
 
 
 def _look_at_tasks(queue):
-    now = queue.database.clock.now()
-    leases = queue.claims.leases.left(now)
-    yield "%d running" % len(leases)
-    left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
-    if left < -queue.database.lease_seconds:
-        yield Finding("task_lost", id=task_id, seconds=-left)
-    waited, failures = queue.claims.longest_wait(), queue.database.all(
+    database, waited = queue.database, queue.claims.longest_wait()
+    failures = database.all(
         "SELECT function, count(*) AS failed FROM activity "
         "WHERE id>(SELECT max(id) FROM activity)-200000 AND event='failed' AND at>? "
-        "GROUP BY function ORDER BY failed DESC, function", (now - 86400,))
+        "GROUP BY function ORDER BY failed DESC, function", (database.clock.now() - 86400,))
+    yield "%d running" % database.value("SELECT count(*) FROM task WHERE status=1")
     if waited is not None:
         yield "the oldest task that could start has waited %d min" % (waited // 60)
     if queue.conditions.waiting():
