@@ -5546,9 +5546,9 @@ def plan_errors(given, now):
     return errors
 
 
-def find_scripts(runs=True):
+def find_scripts():
     """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
-    executable or Python, since FTP loses the mode; `runs=False`: those that are neither."""
+    executable or Python, since FTP loses the mode."""
     found = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
@@ -5557,7 +5557,7 @@ def find_scripts(runs=True):
                 "%s/%s" % (folder, entry.name) for entry in entries
                 if storable(entry.name) == entry.name and os.path.isfile(entry.path)
                 and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
-                and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)) == runs)
+                and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)))
     return found
 
 
@@ -10215,9 +10215,8 @@ def host_files(queue, visit=None):
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()
     fitting = DOORS[visit["door"]][1] if visit else ()
-    first = fitting if visit and visit["door"] == "server" else ("crontab", *fitting)
     folder = STATIC_FOLDER / "hosts"
-    names = (*first, *sorted(path.name for path in folder.glob("[a-z]*")))
+    names = ("crontab", *fitting, *sorted(path.name for path in folder.glob("[a-z]*")))
     found = {name: read_text(folder / name) for name in dict.fromkeys(names)}
     return [{"title": (re.search(WHAT_FOR, text) or ("", name))[1], "name": name,
              "text": fill_in(text, python, visit)} for name, text in found.items() if text]
@@ -10271,8 +10270,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
                   "open the page by https://, which nearly every host offers"),
-    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors ({names}) does not "
-                      "count: if it is your host's proxy, set trusted_proxies, or https to always"),
+    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
+                      "it is your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "service_missing": ("Workers", BAD, "No service is there",
                         "let the host keep worker.py --service running", "no_worker",
@@ -10315,8 +10314,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                    "code_error", "Nothing new is started: an admin has to fix tasks.py."),
     "schedule_problem": ("Schedules", BAD, "{words}"),
     "schedule_warning": ("Schedules", NOTE, "{words}"),
-    "script_idle": ("Schedules", NOTE, "schedules/{name} is not run: it is neither executable "
-                    "(rights 755) nor does its name end in .py"),
     "task_old": ("Tasks", NOTE),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
@@ -10406,15 +10403,14 @@ def _look_at_disk(folder):
 # About how the page is reached, by a Request.visit().
 
 def _look_at_visit(visit):
-    client, forwarded = visit["client"], visit["forwarded"]
     yield DOORS[visit["door"]][0]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
-    if forwarded and not visit["trusted"]:
-        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
+    if visit["forwarded"] and not visit["trusted"]:
+        yield Finding("proxy_unknown", client=visit["client"])
     elif visit["https"]:
         yield "HTTPS"
-    elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
+    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # else it is that of a proxy
         yield "HTTP, from this machine"
     else:
         yield Finding("http_open")
@@ -10550,8 +10546,6 @@ def _look_at_schedules(queue):
             yield Finding("schedule_" + key, words="%d of %d, such as %d (%s): %s" % (
                 len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
                 some[0][key]))
-    for name in find_scripts(runs=False)[:1]:
-        yield Finding("script_idle", name=name)
 
 
 def _look_at_tasks(queue):
@@ -10993,7 +10987,6 @@ STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
-FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
 
 
 class Answer:
@@ -11358,7 +11351,7 @@ class Request:
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "host": proxies.host if re.fullmatch(HOST, proxies.host) else "localhost",
                 "client": proxies.client, "trusted": proxies.are_trusted,
-                "forwarded": [name for name in FORWARDED if self.header(name) is not None]}
+                "forwarded": self.header("X-Forwarded-For") is not None}
 
 
 class StaticFiles:

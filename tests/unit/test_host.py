@@ -38,7 +38,7 @@ class HostTestCase(TestCase):
     def visit(self, **more):
         """From now on, the page is reached so."""
         self.reached = {"door": "cgi", "https": True, "host": "jobs.example", "base": "/my/queue/",
-                        "client": "192.0.2.7", "trusted": False, "forwarded": [], **more}
+                        "client": "192.0.2.7", "trusted": False, "forwarded": False, **more}
 
 
 class TestChecks(HostTestCase):
@@ -358,8 +358,7 @@ class TestHostFiles(HostTestCase):
     def test_what_fits_the_door_comes_first(self):
         for door, (_, fitting) in jobqueue.DOORS.items():
             names = list(self.files(door=door))
-            start = 0 if door == "server" else 1
-            self.assertEqual(tuple(names[start:start + len(fitting)]), fitting)
+            self.assertEqual(tuple(names[:1 + len(fitting)]), ("crontab", *fitting))
         self.assertEqual(list(self.files(door="passenger"))[:2], ["crontab", "passenger_wsgi.py"])
 
     def test_how_the_page_was_reached_is_said(self):
@@ -369,12 +368,12 @@ class TestHostFiles(HostTestCase):
         self.assertEqual(self.verdict("Web server", "open the page by https"), "note")
         self.visit(https=False, client="127.0.0.1")
         self.assertEqual(self.verdict("Web server", "from this machine"), "ok")
-        self.visit(https=False, client="127.0.0.1", trusted=True, forwarded=["X-Forwarded-Proto"])
+        self.visit(https=False, client="127.0.0.1", trusted=True, forwarded=True)
         self.assertEqual(self.verdict("Web server", "open the page by https"), "note")
-        self.visit(https=False, forwarded=["X-Forwarded-Proto"])
+        self.visit(https=False, forwarded=True)
         self.assertEqual(self.verdict("Web server", "https to always"), "note")
         self.assertEqual(self.verdict("Web server", "trusted_proxies"), "note")
-        self.visit(forwarded=["X-Forwarded-For"], trusted=True)
+        self.visit(forwarded=True, trusted=True)
         self.assertEqual(self.verdict("Web server"), "ok")
 
 
@@ -496,7 +495,7 @@ class TestKindsOfHosts(HostTestCase):
     def test_a_shell_and_a_server(self):
         self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server",
                   "whenever there is work", "due every 2 seconds", "Nothing has to be done",
-                  files=("jobqueue.service", "supervisord.conf"))
+                  files=("crontab", "jobqueue.service", "supervisord.conf"))
 
     def test_apache_with_mod_wsgi_and_a_cron_every_minute(self):
         self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi",
@@ -716,7 +715,7 @@ class TestHostOverHttp(WebTestCase):
         said = self.ana.get("/api/host", X_Forwarded_For="203.0.113.9").json
         checks = {one["name"]: one["text"] for one in said["checks"]}
         self.assertIn("a WSGI server", checks["Web server"])
-        self.assertIn("(X-Forwarded-For) does not count", checks["Web server"])
+        self.assertIn("says of its visitors does not count", checks["Web server"])
         files = {one["name"]: one["text"] for one in said["files"]}
         self.assertIn("://jobs.example.org/", files["crontab"])
 
