@@ -10148,12 +10148,12 @@ def private_addresses(folder, script="", root=""):
 # What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
 # itself; who looks later and does not find it knows that it was ended, or never began.
 
-def note_worker_test(queue, token, **seen):
-    """Add what is seen of the test worker with that token, unless another was started since."""
+def note_worker_test(queue, token):
+    """Note that the test worker with that token has lived, unless another was started since."""
     with queue.database.transaction(durable=False) as transaction:
         known = recall(transaction, ".worker_test")
         if known and known["token"] == token:
-            remember(transaction, ".worker_test", {**known, **seen})
+            remember(transaction, ".worker_test", {**known, "lived": True})
 
 
 def judge_worker_test(queue, test):
@@ -10181,14 +10181,13 @@ def worker_test(queue):
 def start_worker_test(queue, door):
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
-        token = random_token()
-        with queue.database.transaction() as transaction:
-            remember(transaction, ".worker_test", {"token": token, "at": queue.database.clock.now(),
-                                                   "door": door})
+        test = {"token": random_token(), "at": queue.database.clock.now(), "door": door}
         try:
-            queue.starter.start_helper("--test", token)
+            queue.starter.start_helper("--test", test["token"])
         except START_ERRORS as error:
-            note_worker_test(queue, token, error=explain_start_error(error))
+            test["error"] = explain_start_error(error)
+        with queue.database.transaction() as transaction:
+            remember(transaction, ".worker_test", test)
     return worker_test(queue)
 
 

@@ -2726,7 +2726,7 @@ def run_host_test(token, data):
     """The test worker of the page This host: notes at its end that it has lived until then."""
     queue = open_queue(data)
     time.sleep(jobqueue.TEST_SECONDS)
-    jobqueue.note_worker_test(queue, token, lived=True)
+    jobqueue.note_worker_test(queue, token)
     return 0
 
 

@@ -410,7 +410,7 @@ class TestWhoComes(HostTestCase):
         for door, starter in ((None, "the command line"), ("cgi", "the web server")):
             jobqueue.start_worker_test(self.queue, door)
             test = jobqueue.recall(self.database, ".worker_test")
-            jobqueue.note_worker_test(self.queue, test["token"], lived=True)
+            jobqueue.note_worker_test(self.queue, test["token"])
             self.assertEqual(self.verdict("Worker", "started by " + starter), "ok")
 
 
@@ -438,7 +438,7 @@ class TestKindsOfHosts(HostTestCase):
             jobqueue.start_worker_test(self.queue, door)
             test = jobqueue.recall(self.database, ".worker_test")
             if worker == "lives":
-                jobqueue.note_worker_test(self.queue, test["token"], lived=True)
+                jobqueue.note_worker_test(self.queue, test["token"])
             self.clock.advance(21)
         for _ in range(2 if worker == "dies" else 0):
             with self.database.transaction() as transaction:
@@ -509,8 +509,8 @@ class TestWorkerTest(HostTestCase):
         self.token = jobqueue.recall(self.database, ".worker_test")["token"]
         return said
 
-    def note(self, **seen):
-        jobqueue.note_worker_test(self.queue, self.token, **seen)
+    def note(self):
+        jobqueue.note_worker_test(self.queue, self.token)
 
     def is_now(self, state, words=""):
         said = jobqueue.worker_test(self.queue)
@@ -529,7 +529,7 @@ class TestWorkerTest(HostTestCase):
         self.start()
         self.is_now("running", "watched")
         self.clock.advance(10)
-        self.note(lived=True)
+        self.note()
         self.is_now("ok", "a worker lived for 10 s")
         self.assertEqual(self.verdict("Worker", "by the web server"), "ok")
 
@@ -546,7 +546,7 @@ class TestWorkerTest(HostTestCase):
         self.clock.advance(21)
         self.is_now("failed")
         self.clock.advance(10)
-        self.note(lived=True)
+        self.note()
         self.is_now("ok")
 
     def test_what_fails_by_itself_says_why(self):
@@ -567,14 +567,14 @@ class TestWorkerTest(HostTestCase):
         late = self.token
         self.clock.advance(21)
         self.start()
-        jobqueue.note_worker_test(self.queue, late, lived=True)
+        jobqueue.note_worker_test(self.queue, late)
         self.is_now("running")
 
     @contextmanager
     def another_begins_after_the_judgement(self):
         """The command line's test was ok; that of the web server begins when it has just been judged."""
         self.start(None)
-        self.note(lived=True)
+        self.note()
         judge, other = jobqueue.judge_worker_test, self.another_queue()
 
         def judge_then_start(*what):
