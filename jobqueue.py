@@ -10082,15 +10082,14 @@ def external(name, *, queue, who="user", **rest):
 
 TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-DOORS = {                       # what runs the page, and the start-up files that fit
-    "server": ("the built-in server",
-               ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
-    "cgi": ("CGI, a new process for each request", ("jobqueue.cgi", "htaccess", "index.html")),
-    "passenger": ("Passenger, which ends it while nobody asks for it", ("passenger_wsgi.py",)),
-    "mod_wsgi daemon": ("mod_wsgi in processes of its own", ("wsgi.py", "apache.conf")),
-    "mod_wsgi embedded": ("mod_wsgi within Apache", ("apache.conf", "wsgi.py")),
-    "uwsgi": ("uWSGI", ("wsgi.py", "nginx.conf")),
-    "wsgi": ("a WSGI server", ("wsgi.py",))}
+DOORS = {                       # what runs the page
+    "server": "the built-in server",
+    "cgi": "CGI, a new process for each request",
+    "passenger": "Passenger, which ends it while nobody asks for it",
+    "mod_wsgi daemon": "mod_wsgi in processes of its own",
+    "mod_wsgi embedded": "mod_wsgi within Apache",
+    "uwsgi": "uWSGI",
+    "wsgi": "a WSGI server"}
 WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
 
 
@@ -10208,15 +10207,14 @@ def fill_in(text, python, visit):
 
 
 def host_files(queue, visit=None):
-    """[{"title", "name", "text"}]: lines to copy, with our paths and, if one has a Request.visit(),
-    the page's address; what fits comes first."""
+    """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
+    Request.visit(), the page's address."""
     python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()
-    fitting = DOORS[visit["door"]][1] if visit else ()
-    folder = STATIC_FOLDER / "hosts"
-    names = ("crontab", *fitting, *sorted(path.name for path in folder.glob("[a-z]*")))
-    found = {name: read_text(folder / name) for name in dict.fromkeys(names)}
+    paths = (STATIC_FOLDER / "hosts").glob("[a-z]*")
+    found = {path.name: read_text(path) for path in sorted(
+        paths, key=lambda path: (path.name != "crontab", path.name))}
     return [{"title": (re.search(WHAT_FOR, text) or ("", name))[1], "name": name,
              "text": fill_in(text, python, visit)} for name, text in found.items() if text]
 
@@ -10402,7 +10400,7 @@ def _look_at_disk(folder):
 # About how the page is reached, by a Request.visit().
 
 def _look_at_visit(visit):
-    yield DOORS[visit["door"]][0]
+    yield DOORS[visit["door"]]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
     if visit["forwarded"] and not visit["trusted"]:

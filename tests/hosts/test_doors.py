@@ -223,7 +223,7 @@ class BasicTests:
 
     def test_the_admin_is_told_which_door_it_is(self):
         told = {check["name"]: check["text"] for check in self.ana.get("/api/host").json["checks"]}
-        self.assertIn(jobqueue.DOORS[self.door.kind][0], told["Web server"])
+        self.assertIn(jobqueue.DOORS[self.door.kind], told["Web server"])
 
     def test_without_the_last_slash_the_browser_is_sent_to_the_right_address(self):
         reply = self.unchecked(self.nobody, "GET", "")

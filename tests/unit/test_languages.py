@@ -145,7 +145,7 @@ def told():
     for one in jobqueue.ALERTS.values():
         yield one.title
     yield from (*jobqueue.HOST_TOPICS, *jobqueue.VISIT_TOPICS, *jobqueue.TOPICS)
-    yield from (door[0] for door in jobqueue.DOORS.values())
+    yield from jobqueue.DOORS.values()
     for path in (STATIC / "hosts").glob("[a-z]*"):
         yield re.search(jobqueue.WHAT_FOR, path.read_text("utf-8"))[1]
     yield from (field.name for field in jobqueue.CRON_FIELDS)
