@@ -9787,10 +9787,15 @@ class Task:
 
     def delete(self):
         """Remove it."""
-        self._queue.act("delete", self.id)
+        self._act("delete")
 
     def _act(self, action):
-        self._values = self._queue.row_json(self._queue.act(action, self.id))
+        if action == "retry":
+            self._queue.catalogue.refresh()     # who may run it can have changed
+        row = getattr(self._queue.actions, action)(self.id)
+        self._queue.start_workers()
+        if row:
+            self._values = self._queue.row_json(row)
         return self
 
 
@@ -9880,14 +9885,6 @@ class JobQueue:
         known = self.requests.function(function)
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
             known["schema"]) if name in arguments}}
-
-    def act(self, action, task_id):
-        """Cancel, retry or delete a task and start workers for what may start now; its row."""
-        if action == "retry":
-            self.catalogue.refresh()    # who may run it can have changed
-        row = getattr(self.actions, action)(task_id)
-        self.start_workers()
-        return row
 
     def add(self, requests, owner_id):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
