@@ -10701,10 +10701,9 @@ def check_installation(data=None, test=None):
 def next_step(report):
     """What to do next: the first remedy, of what is bad if anything is."""
     bad = [one for one in report.findings if one.verdict == BAD]
-    remedies = [one.remedy for one in bad or report.findings if one.remedy]
-    if remedies or bad:
-        return "Next, %s." % (remedies[0] if remedies else "see to what is bad")
-    return "Nothing has to be done."
+    remedy = next((one.remedy for one in bad or report.findings if one.remedy),
+                  "see to what is bad" if bad else "")
+    return "Next, %s." % remedy if remedy else "Nothing has to be done."
 
 
 # Backup ----------------------------------------------------------------------
