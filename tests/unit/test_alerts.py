@@ -8,6 +8,7 @@ import uuid
 from unittest import mock
 
 import jobqueue
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import TestCase
 from tests.helpers.web import WebTestCase
 
@@ -414,6 +415,7 @@ class TestConditions(AlertsCase):
         self.pass_time(330)
         self.assertEqual(self.open(), [])
 
+    @about_sqlite("its log")
     def test_a_long_log_of_the_database_opens_after_two_minutes(self):
         self.patch(self.database, "journal", "wal")
         self.patch(self.database, "wal_bytes", lambda: 99 << 20)
