@@ -45,7 +45,7 @@ Contents (each section uses only the sections above it)
     Remote workers     those that ask over HTTP, from machines without the database
     Forecast           when tasks begin and end, and when a queue is empty
     Python interface   JobQueue, Task, current_task, @task, command, http_request, external
-    Host               limits, doors, what a browser could fetch, a test worker, lines to copy
+    Host               doors, what a browser could fetch, a test worker, lines to copy
     Findings           what `check` says of this host and the queue
     Backup             a checked copy, while everything goes on; restore, export, import
     HTTP               requests, answers, proxies, the rules of who may ask from where
@@ -112,7 +112,6 @@ refuse_half(__file__)
 # What several sections share; what only one uses stands there. Units are in the names.
 
 VERSION = "1.0.0"
-PYTHON_VERSION = "%d.%d.%d" % sys.version_info[:3]
 HOME = Path(__file__).resolve().parent
 TASKS_FILE = Path(os.path.abspath(HOME / (os.environ.get("JOBQUEUE_TASKS") or "tasks.py")))
 WORKER_FILE = HOME / "worker.py"
@@ -4092,13 +4091,6 @@ class Files:
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
 
-    def missing(self):
-        """Names of files that should be here, of tasks that have ended, and are not."""
-        return [row["name"] for row in self._database.all(
-            "SELECT file.key, file.name, task_id FROM file JOIN task ON task.id=task_id "
-            "WHERE status IN (2, 3, 4) ORDER BY file.id DESC LIMIT 1000")
-            if not self.site() and not os.path.isfile(self.path(row, row["task_id"]))]
-
     def clear(self, now, wholly=False):
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
@@ -5464,9 +5456,9 @@ def plan_errors(given, now):
     return errors
 
 
-def find_scripts(runs=True):
+def find_scripts():
     """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
-    executable or Python, since FTP loses the mode; `runs=False`: those that are neither."""
+    executable or Python, since FTP loses the mode."""
     found = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
@@ -5475,7 +5467,7 @@ def find_scripts(runs=True):
                 "%s/%s" % (folder, entry.name) for entry in entries
                 if storable(entry.name) == entry.name and os.path.isfile(entry.path)
                 and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
-                and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)) == runs)
+                and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)))
     return found
 
 
@@ -9506,10 +9498,15 @@ class Task:
 
     def delete(self):
         """Remove it."""
-        self._queue.act("delete", self.id)
+        self._act("delete")
 
     def _act(self, action):
-        self._values = self._queue.row_json(self._queue.act(action, self.id))
+        if action == "retry":
+            self._queue.catalogue.refresh()     # who may run it can have changed
+        row = getattr(self._queue.actions, action)(self.id)
+        self._queue.start_workers()
+        if row:
+            self._values = self._queue.row_json(row)
         return self
 
 
@@ -9596,18 +9593,10 @@ class JobQueue:
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
             known["schema"]) if name in arguments}}
 
-    def act(self, action, task_id, *who):
-        """Cancel, retry or delete a task and start workers for what may start now; its row."""
-        if action == "retry":
-            self.catalogue.refresh()    # who may run it can have changed
-        row = getattr(self.actions, action)(task_id, *who)
-        self.start_workers()
-        return row
-
-    def add(self, requests, owner_id, person=None):
+    def add(self, requests, owner_id):
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests, person), owner_id)
+        added = self.add_orders(self.requests.check(requests), owner_id)
         self.start_workers()
         return added["ids"]
 
@@ -9792,21 +9781,19 @@ def external(name, *, queue, who="user", **rest):
 
 # Host ------------------------------------------------------------------------
 #
-# What is known of this host: its limits, how its web server reaches us, what a browser could fetch,
-# whether it lets a worker live; and the lines to copy into its own files. What only a web server
-# or a browser sees is kept when an admin opens the page (.visit, .exposure), for the command.
+# What is known of this host: what a browser could fetch, whether it lets a worker live; and the
+# lines to copy into its own files. What an admin's browser saw is kept in the setting row .exposure.
 
-TEST_SLACK_SECONDS = 5.0        # a test worker may be late on a slow host
+TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-DOORS = {                       # what runs the page, and the start-up files that fit
-    "server": ("the built-in server",
-               ("jobqueue.service", "supervisord.conf", "nginx.conf", "apache.conf")),
-    "cgi": ("CGI, a new process for each request", ("jobqueue.cgi", "htaccess", "index.html")),
-    "passenger": ("Passenger, which ends it while nobody asks for it", ("passenger_wsgi.py",)),
-    "mod_wsgi daemon": ("mod_wsgi in processes of its own", ("wsgi.py", "apache.conf")),
-    "mod_wsgi embedded": ("mod_wsgi within Apache", ("apache.conf", "wsgi.py")),
-    "uwsgi": ("uWSGI", ("wsgi.py", "nginx.conf")),
-    "wsgi": ("a WSGI server", ("wsgi.py",))}
+DOORS = {                       # what runs the page
+    "server": "the built-in server",
+    "cgi": "CGI, a new process for each request",
+    "passenger": "Passenger, which ends it while nobody asks for it",
+    "mod_wsgi daemon": "mod_wsgi in processes of its own",
+    "mod_wsgi embedded": "mod_wsgi within Apache",
+    "uwsgi": "uWSGI",
+    "wsgi": "a WSGI server"}
 WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
 
 
@@ -9817,54 +9804,11 @@ def read_text(path):
     return ""
 
 
-def version_of(path):
-    """The version that a file of ours says it has, or None."""
-    found = re.search(r'^\W*(?:meta name=")?version\W+(?:content=")?([0-9][0-9.]*)"',
-                      read_text(path), re.I | re.M)
-    return found and found[1]
-
-
-def stats_of(paths, **how):
-    """{path: what os.stat() says of it}, without those that are not there, or not any more."""
-    found = {}
-    for path in paths:
-        with contextlib.suppress(OSError):
-            found[path] = os.stat(path, **how)
-    return found
-
-
-def resource_limits():
-    """{"processes", "bytes of memory", "open files", "CPU seconds"}: what is allowed, or None."""
-    import resource
-    found = {"processes": resource.RLIMIT_NPROC, "bytes of memory": resource.RLIMIT_AS,
-             "open files": resource.RLIMIT_NOFILE, "CPU seconds": resource.RLIMIT_CPU}
-    for name, number in found.items():
-        limit = resource.getrlimit(number)[0]
-        is_counted = name != "processes" or os.getuid()     # root's are not
-        found[name] = limit if is_counted and limit != resource.RLIM_INFINITY else None
-    return found
-
-
-def count_processes():
-    """How many processes and threads of this user run now, as far as /proc shows them."""
-    import glob
-    found = stats_of(glob.glob("/proc/[0-9]*/task/[0-9]*"))
-    return sum(status.st_uid == os.getuid() for status in found.values())
-
-
-def last_visit(queue):
-    """How an admin reached the page last, see Request.visit(); {} before."""
-    return recall(queue.database, ".visit") or {}
-
-
-def note_visit(queue, visit):
-    """Keep how an admin reached the page, for the command line; daily if nothing is new."""
-    now, known = queue.database.clock.now(), last_visit(queue)
-    if visit["authorization"] is None:
-        visit["authorization"] = known.get("authorization")
-    if now - known.get("at", 0) > 86400 or {**known, **visit} != known:
-        with contextlib.suppress(JobQueueError), queue.database.transaction() as transaction:
-            remember(transaction, ".visit", {**visit, "at": now})
+def is_open(path):
+    """True if every user of this machine can change it, or put another in its place."""
+    with contextlib.suppress(OSError):  # it is not there, or not any more
+        return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    return False
 
 
 def exposure(queue):
@@ -9904,38 +9848,28 @@ def private_addresses(folder, script="", root=""):
     return [quote(address) for address in dict.fromkeys(found)]
 
 
-# What is known of the last test worker stands in the setting row .worker_test: it writes `arrived`
-# and `lived` itself; who looks later and does not find them knows that it was ended.
+# What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
+# itself; who looks later and does not find it knows that it was ended, or never began.
 
-def note_worker_test(queue, token, **seen):
-    """Add what is seen of the test worker with that token; what was known, None of an older."""
+def note_worker_test(queue, token):
+    """Note that the test worker with that token has lived, unless another was started since."""
     with queue.database.transaction(durable=False) as transaction:
         known = recall(transaction, ".worker_test")
-        if not known or known["token"] != token:
-            return None
-        remember(transaction, ".worker_test", {**known, **seen})
-        return known
+        if known and known["token"] == token:
+            remember(transaction, ".worker_test", {**known, "lived": True})
 
 
 def judge_worker_test(queue, test):
     """(state, text, whether it failed by itself) of what stands in .worker_test."""
-    arrived, patience = test.get("arrived"), TEST_SECONDS + TEST_SLACK_SECONDS
-    since = queue.database.clock.now() - (arrived or test)["at"]
     if "error" in test:
         return "failed", test["error"], True
     if test.get("lived"):
-        return "ok", "a worker lived for %d s; it had Python %s, SQLite %s and nice %d" % (
-            TEST_SECONDS, arrived["python"], arrived["sqlite"], arrived["nice"]), False
-    if "lived" in test:
-        text = "a worker was told to end by %s after %d s" % (test["signal"], test["after"])
-    elif -CLOCK_SLACK_SECONDS <= since <= patience:
-        return "running", ("a worker is being watched for %d s" % TEST_SECONDS if arrived else
-                           "a worker is being started"), False
-    else:
-        text = ("a worker was ended without a word within %d s" if arrived else
-                "a started worker did not report within %d s") % patience
+        return "ok", "a worker lived for %d s" % TEST_SECONDS, False
+    patience = TEST_SECONDS + TEST_SLACK_SECONDS
+    if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
+        return "running", "a worker is being watched for %d s" % TEST_SECONDS, False
     words = queue.workers.last_words(test["at"], test["at"] + patience)
-    return "failed", text + words, bool(words)
+    return "failed", "a started worker did not report within %d s%s" % (patience, words), bool(words)
 
 
 def worker_test(queue):
@@ -9950,14 +9884,13 @@ def worker_test(queue):
 def start_worker_test(queue, door):
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
-        token = random_token()
-        with queue.database.transaction() as transaction:
-            remember(transaction, ".worker_test", {"token": token, "at": queue.database.clock.now(),
-                                                   "door": door})
+        test = {"token": random_token(), "at": queue.database.clock.now(), "door": door}
         try:
-            queue.starter.start_helper("--test", token)
+            queue.starter.start_helper("--test", test["token"])
         except START_ERRORS as error:
-            note_worker_test(queue, token, error=explain_start_error(error))
+            test["error"] = explain_start_error(error)
+        with queue.database.transaction() as transaction:
+            remember(transaction, ".worker_test", test)
     return worker_test(queue)
 
 
@@ -9977,16 +9910,15 @@ def fill_in(text, python, visit):
     return text
 
 
-def host_files(queue):
-    """[{"title", "name", "text"}]: lines to copy, with our paths; what fits comes first."""
-    visit, python = last_visit(queue), "python3"
+def host_files(queue, visit=None):
+    """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
+    Request.visit(), the page's address."""
+    python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()
-    fitting = DOORS[visit["door"]][1] if visit else ()
-    first = fitting if visit.get("door") == "server" else ("crontab", *fitting)
-    folder = STATIC_FOLDER / "hosts"
-    names = (*first, *sorted(path.name for path in folder.glob("[a-z]*")))
-    found = {name: read_text(folder / name) for name in dict.fromkeys(names)}
+    paths = (STATIC_FOLDER / "hosts").glob("[a-z]*")
+    found = {path.name: read_text(path) for path in sorted(
+        paths, key=lambda path: (path.name != "crontab", path.name))}
     return [{"title": (re.search(WHAT_FOR, text) or ("", name))[1], "name": name,
              "text": fill_in(text, python, visit)} for name, text in found.items() if text]
 
@@ -10001,27 +9933,21 @@ def host_files(queue):
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
-FAR_SECONDS = 0.005             # an answer of the database takes longer where it is far away
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
     "unknown": ("", BAD, "{why}"),
-    "files_missing": ("Program", BAD, "missing in {home}: {names}",
-                      "copy jobqueue.py, worker.py and static/ there"),
-    "files_mixed": ("Program", BAD, "but {names}", "copy all files of one version"),
+    "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
+                    "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
     "program_open": ("Program", BAD, "every user of this machine can change what runs here",
                      "chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
                          "must run as {user}, too; other sites that do can change it"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
-    "data_impossible": ("Data", BAD, "it is no folder and cannot be made: {user} must be able to "
-                        "write to {above}; else write another path into a text file called data"),
-    "data_open": ("Data", BAD, "other users can read it (mode {mode:o}). Run chmod 700 '{folder}', "
-                  "or move it if its file system ({system}) has no modes"),
+    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
+                  "file system has no modes"),
     "address_open": ("Data", BAD, "other users can read the database's password",
                      "chmod 600 {path}"),
-    "data_of_others": ("Data", BAD, "not all in it belongs to {owner}: {names}. As root, run "
-                       "chown -R '{owner}' '{folder}'"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
                   "storage", "The data folder is gone or cannot be read."),
     "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
@@ -10032,8 +9958,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "disk_low": ("Disk", BAD, "", "remove files, or no task can be added soon"),
     "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
-    "no_process": ("Limits", BAD, "there is no room for a worker",
-                   "end some processes, or ask the host for more"),
     "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
@@ -10047,10 +9971,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
                   "open the page by https://, which nearly every host offers"),
-    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors ({names}) does not "
-                      "count: if it is your host's proxy, set trusted_proxies, or https to always"),
-    "authorization_lost": ("Web server", NOTE, "the web server removes the header Authorization: "
-                           "use X-Api-Key, or its lines from htaccess or apache.conf"),
+    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
+                      "it is your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "service_missing": ("Workers", BAD, "No service is there",
                         "let the host keep worker.py --service running", "no_worker",
@@ -10074,12 +9996,8 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "database_far": ("Machines", NOTE, "an answer of the database takes {ms:.0f} ms, and a change "
-                     "needs several", "bring machines and database closer together"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
-    "late": ("", NOTE, "", "",
-             "cron_wait", "Schedules run late: housekeeping comes about {often} here."),
     "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
                  "must be ended (fuser '{path}' names it)", "", "storage",
                  "Something keeps the database's log, {size} MB, from being written back."),
@@ -10097,19 +10015,15 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
                    "code_error", "Nothing new is started: an admin has to fix tasks.py."),
     "schedule_problem": ("Schedules", BAD, "{words}"),
     "schedule_warning": ("Schedules", NOTE, "{words}"),
-    "script_idle": ("Schedules", NOTE, "schedules/{name} is not run: it is neither executable "
-                    "(rights 755) nor does its name end in .py"),
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
-    "files_lost": ("Tasks", NOTE, "{count} files are gone, such as {name}",
-                   "bring them back from a copy of the data folder"),
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
+                   "({at}): it was put back, or was wrong before"),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
-                     "process that sends them starts"),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
-                   "({at}): it was put back, or was wrong before")}
+                     "process that sends them starts")}
 
 
 class Finding:
@@ -10136,21 +10050,17 @@ def _readable(moment):
 # About the machine and the folders, by the data folder.
 
 def _look_at_program(folder):
-    versions = {name: version_of(HOME / name) for name in ("worker.py", "static/index.html")}
-    missing = [name for name in versions if not (HOME / name).is_file()]
-    other = ["%s %s" % item for item in versions.items() if item[1] != VERSION]
+    other = [name for name in ("worker.py", "static/index.html")
+             if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
-    yield "%s %s, SQLite %s" % (sys.executable, PYTHON_VERSION, sqlite3.sqlite_version)
-    if missing:
-        yield Finding("files_missing", home=HOME, names=", ".join(missing))
-    elif other:
-        yield Finding("files_mixed", names=" and ".join(other))
+    yield "%s %s, SQLite %s" % (sys.executable, sys.version.split()[0], sqlite3.sqlite_version)
+    if other:
+        yield Finding("files_mixed", names=", ".join(other))
     if not knows_scrypt():
         yield Finding("scrypt_missing")
     ours, owner = os.getuid(), HOME.stat().st_uid
-    found = stats_of([HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent])
-    open_ones = ["'%s'" % path for path, status in found.items()
-                 if status.st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH]
+    open_ones = ["'%s'" % path for path in (
+        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
     yield "runs as %s (uid %d)" % (user_name(ours), ours)
     if open_ones:
         yield Finding("program_open", paths=" ".join(open_ones))
@@ -10161,43 +10071,29 @@ def _look_at_program(folder):
 def _look_at_data(folder):
     yield str(folder)
     if not folder.is_dir():
-        above = folder.parent
-        can_be_made = not os.path.lexists(folder) and os.access(above, os.W_OK | os.X_OK)
-        yield Finding("data_none" if can_be_made else "data_impossible", above=above,
-                      user=user_name(os.getuid()))
+        yield Finding("data_none")
         return
-    status, address = folder.stat(), HOME / "data"
+    address = HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    found = stats_of(folder.iterdir(), follow_symlinks=False)       # others' files come and go
-    strange = sorted(path.name for path, one in found.items() if one.st_uid != status.st_uid)
-    if status.st_mode & 0o077:          # opening it has tried to mend that
-        yield Finding("data_open", mode=stat.S_IMODE(status.st_mode), folder=folder,
-                      system=file_system(folder))
-    elif strange:
-        yield Finding("data_of_others", names=", ".join(strange), folder=folder,
-                      owner=user_name(status.st_uid).lstrip("#"))
+    if folder.stat().st_mode & 0o077:   # opening it has tried to mend that
+        yield Finding("data_open", folder=folder)
 
 
 def _look_at_disk(folder):
     """How much room there is; a file like a worker's lock is made, written and removed."""
-    room = os.statvfs(folder if folder.is_dir() else HOME)
-    free = room.f_bavail * room.f_frsize
+    free = free_bytes(folder if folder.is_dir() else HOME)
     yield "%.1f GB free" % (free / 1e9)
-    if room.f_files:
-        yield "%d more files" % room.f_favail
-    if free < NARROW_BYTES or room.f_files and room.f_favail < 1000:
+    if free < NARROW_BYTES:
         yield Finding("disk_low")
     if not folder.is_dir():
         return
     path = folder / "locks" / ("check-" + random_token(6))
     try:
         handle, locks = take_lock(path)
-        try:
-            os.write(handle, b"." * 4096)
-        finally:
-            os.close(handle)
-            path.unlink()
+        os.close(handle)
+        path.write_bytes(b"." * 4096)
+        path.unlink()
     except OSError as error:
         yield Finding("data_closed", folder=folder, why=error.strerror)
         return
@@ -10209,15 +10105,20 @@ def _look_at_disk(folder):
         yield Finding("locks_missing")
 
 
-def _look_at_limits(_):
-    limits, running = resource_limits(), count_processes()
-    yield "%d processes and threads of this user run; allowed: %s" % (running, ", ".join(
-        "%s %s" % (name, "without limit" if limit is None else limit)
-        for name, limit in limits.items()))
-    if os.path.exists("/proc/lve"):
-        yield "what CloudLinux allows stands in the panel, under Resource Usage"
-    if limits["processes"] is not None and limits["processes"] - running < 3:
-        yield Finding("no_process")
+# About how the page is reached, by a Request.visit().
+
+def _look_at_visit(visit):
+    yield DOORS[visit["door"]]
+    if visit["door"] == "mod_wsgi embedded":
+        yield Finding("door_shared")
+    if visit["forwarded"] and not visit["trusted"]:
+        yield Finding("proxy_unknown", client=visit["client"])
+    elif visit["https"]:
+        yield "HTTPS"
+    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # else it is that of a proxy
+        yield "HTTP, from this machine"
+    else:
+        yield Finding("http_open")
 
 
 # About the queue, by the JobQueue.
@@ -10246,31 +10147,6 @@ def _look_at_exposure(queue):
         yield "an admin's browser could fetch nothing private, %s" % _readable(seen["at"])
     else:
         yield Finding("unlooked")
-
-
-def _look_at_visit(queue):
-    visit = last_visit(queue)
-    if not visit:
-        yield "not known until an admin opens This host"
-        return
-    client, forwarded = visit["client"], visit["forwarded"]
-    yield "%s%s; Python %s, SQLite %s" % (
-        DOORS[visit["door"]][0], " (%s)" % visit["software"] if visit["software"] else "",
-        visit["python"], visit["sqlite"])
-    if visit["door"] == "mod_wsgi embedded":
-        yield Finding("door_shared")
-    if visit["https"]:
-        yield "HTTPS"
-    elif client in LOOPBACK and not forwarded:      # else it is that of a proxy
-        yield "HTTP, from this machine"
-    elif forwarded.get("X-Forwarded-Proto") != "https":
-        yield Finding("http_open")
-    if forwarded and not visit["trusted"]:
-        yield Finding("proxy_unknown", client=client, names=", ".join(forwarded))
-    if visit["authorization"]:
-        yield "the header Authorization arrives"
-    elif visit["authorization"] is False:
-        yield Finding("authorization_lost")
 
 
 def _look_at_workers(queue):
@@ -10305,23 +10181,14 @@ def _look_at_machines(queue):
     if abs(ahead) > CLOCK_SLACK_SECONDS:
         way = "ahead of" if ahead > 0 else "behind"
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
-    moments = []
-    for _ in range(4):
-        moments.append(database.clock.monotonic())
-        database.value("SELECT 1")      # which needs no file
-    seconds = min(after - before for before, after in zip(moments, moments[1:]))
-    if seconds > FAR_SECONDS:
-        yield Finding("database_far", ms=seconds * 1000)
 
 
 def _look_at_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
-    yield "schedules and retries " + (
-        "wait for visitors, since nobody else comes regularly" if period is None else
-        "are on time, since somebody comes " + how_often(period) if period <= 120 else
-        "can be late, since somebody comes only about " + how_often(period))
-    if not (period or any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS))):
+    if period:
+        yield "somebody looks for what is due " + how_often(period)
+    elif not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
 
@@ -10333,11 +10200,7 @@ def _look_at_journal(queue):
         if server["lags"]:
             yield Finding("copy_lags")
         return
-    journal = Journal(database.path)
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
-    if database.journal == "wal":
-        yield "used on %s" % journal.machine
-        yield "log %.1f MB" % (database.wal_bytes() / 1e6)
 
 
 def _look_at_database(queue, reads_all=True):
@@ -10388,37 +10251,27 @@ def _look_at_schedules(queue):
             yield Finding("schedule_" + key, words="%d of %d, such as %d (%s): %s" % (
                 len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
                 some[0][key]))
-    for name in find_scripts(runs=False)[:1]:
-        yield Finding("script_idle", name=name)
-
-
-def _failures_of_a_day(database, now):
-    return database.all(
-        "SELECT function, count(*) AS failed FROM ("
-        "SELECT at, event, function FROM activity ORDER BY id DESC LIMIT 200000) AS recent "
-        "WHERE event='failed' AND at>? GROUP BY function ORDER BY failed DESC, function",
-        (now - 86400,))
 
 
 def _look_at_tasks(queue):
-    now = queue.database.clock.now()
+    database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
     leases = queue.claims.leases.left(now)
+    failures = database.all(
+        "SELECT function, count(*) AS failed FROM activity "
+        "WHERE id>(SELECT max(id) FROM activity)-200000 AND event='failed' AND at>? "
+        "GROUP BY function ORDER BY failed DESC, function", (now - 86400,))
+    newest = database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     yield "%d running" % len(leases)
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
-    if left < -queue.database.lease_seconds:
+    if left < -database.lease_seconds:
         yield Finding("task_lost", id=task_id, seconds=-left)
-    waited, failures = queue.claims.longest_wait(), list(_failures_of_a_day(queue.database, now))
     if waited is not None:
         yield "the oldest task that could start has waited %d min" % (waited // 60)
     if queue.conditions.waiting():
         yield Finding("task_old")
-    lost = queue.files.missing()
-    if lost:
-        yield Finding("files_lost", count=len(lost), name=lost[0])
     if failures:
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
-    newest = queue.database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     if newest - now > CLOCK_SLACK_SECONDS:
         yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
 
@@ -10459,8 +10312,8 @@ def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
-    rows = queue.database.all("SELECT state FROM worker WHERE mode<>'remote'") if waits else ()
-    states = {row["state"] for row in rows}
+    states = {row["state"] for row in queue.database.all(
+        "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()
     nobody_works = waits and not states
     if not waits:
         yield from _describe_pause(queue)
@@ -10472,17 +10325,12 @@ def _describe_starts(queue):
                       at=_readable(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
-    awaited = queue.conditions.awaited(mode)
-    if mode == "service" and awaited:
-        yield Finding("service_missing", is_said=nobody_works)
-    if mode == "cron":
+    if queue.conditions.awaited(mode):
+        yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
+    elif mode == "cron" and nobody_works:
         cron = queue.rhythm.visitor("cron")
-        if awaited:
-            yield Finding("cron_missing", is_said=nobody_works)
-        elif nobody_works:
-            often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-            yield Finding("cron_awaited", cron["last_at"], often=often,
-                          at=time_of_day(cron["last_at"]))
+        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+        yield Finding("cron_awaited", cron["last_at"], often=often, at=time_of_day(cron["last_at"]))
     if waits and "idle" not in states:
         yield Finding("busy" if "busy" in states else "starting",
                       more=", and " + failure["message"] if failure else "")
@@ -10500,11 +10348,6 @@ def describe_work(queue):
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
-    at = queue.database.value("SELECT max(late_at) FROM schedule")
-    is_told = at and 0 <= queue.database.clock.now() - at < LATE_TOLD_SECONDS
-    period = queue.rhythm.period() if is_told else None
-    if period and period > TICK_PASSING_SECONDS:
-        yield Finding("late", at, often=how_often(period))
 
 
 def describe_service(queue):
@@ -10514,13 +10357,13 @@ def describe_service(queue):
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 
-HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk,
-               "Limits": _look_at_limits}
-TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Web server": _look_at_visit,
-          "Workers": _look_at_workers, "Worker": _look_at_worker, "Machines": _look_at_machines,
-          "Cron": _look_at_ticks, "Journal": _look_at_journal, "Database": _look_at_database,
-          "Backup": _look_at_backup, "Functions": _look_at_functions,
-          "Schedules": _look_at_schedules, "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
+HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
+VISIT_TOPICS = {"Web server": _look_at_visit}
+TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
+          "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
+          "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
+          "Functions": _look_at_functions, "Schedules": _look_at_schedules,
+          "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
 Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
 Report = collections.namedtuple("Report", "checks findings")
 
@@ -10537,43 +10380,49 @@ def _look(topics, about):
 
 
 def _report(found):
-    topics, findings = {}, [one for _, one in found if isinstance(one, Finding)]
+    topics = {}
     for topic, one in found:
         topics.setdefault(topic, []).append(one)
-    checks = [Check(topic, min((one.verdict for one in here if one in findings), default=FINE),
+    checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
                     "; ".join(filter(None, map(str, here)))) for topic, here in topics.items()]
-    return Report(checks, findings)
+    return Report(checks, [one for _, one in found if isinstance(one, Finding)])
 
 
-def check_host(queue, reads_all=True):
-    """What this host and this queue are like: a Report. Not `reads_all`: somebody waits for it."""
-    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=reads_all)}
+def check_host(queue, visit=None):
+    """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
+    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    if visit:
+        found += _look(VISIT_TOPICS, visit)
     with contextlib.suppress(JobQueueError):            # the topics tell of it
         found += ((one.topic, one) for one in describe_work(queue) if one.topic)
     return _report(found)
 
 
-def check_installation(data=None):
-    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised."""
-    folder, topic, queue = HOME / "data", "Data", None
+def check_installation(data=None, test=None):
+    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised.
+    The JobQueue is given to `test` before."""
+    folder, topic, queue, found = HOME / "data", "Data", None, []
     try:
         folder, topic = data_folder(data), "Database"
         queue = JobQueue(data) if os.path.lexists(folder) else None
     except (JobQueueError, OSError, sqlite3.Error) as error:
         topic = "Settings" if isinstance(error, Invalid) else topic
-        trouble = topic, Finding("unknown", why=str(error))
-        return _report([*_look(HOST_TOPICS, folder), trouble]), None
-    return check_host(queue) if queue else _report([*_look(HOST_TOPICS, folder)]), queue
+        found = [(topic, Finding("unknown", why=str(error)))]
+    if not queue:
+        return _report([*_look(HOST_TOPICS, folder), *found]), None
+    if test:
+        with contextlib.suppress(JobQueueError):        # the topics tell of it
+            test(queue)
+    return check_host(queue), queue
 
 
 def next_step(report):
     """What to do next: the first remedy, of what is bad if anything is."""
     bad = [one for one in report.findings if one.verdict == BAD]
-    remedies = [one.remedy for one in bad or report.findings if one.remedy]
-    if remedies or bad:
-        return "Next, %s." % (remedies[0] if remedies else "see to what is bad")
-    return "Nothing has to be done."
+    remedy = next((one.remedy for one in bad or report.findings if one.remedy),
+                  "see to what is bad" if bad else "")
+    return "Next, %s." % remedy if remedy else "Nothing has to be done."
 
 
 # Backup ----------------------------------------------------------------------
@@ -10760,20 +10609,16 @@ def import_lines(queue, lines):
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
     counts = dict.fromkeys(EXPORTED, 0)
     try:
+        found = itertools.chain.from_iterable(json.loads(line).items() for line in lines)
         with queue.database.transaction() as transaction:
-            counters = _store(transaction, map(_parsed, lines), counts)
+            counters = _store(transaction, found, counts)
             _settle_in(queue, transaction, counters)
     except JobQueueError:
         raise
     except Exception as error:          # json, or any database, does not take what is written there
-        raise Malformed("Nothing was imported: what follows the first %d rows is wrong (%s)." % (
-            sum(counts.values()), shorten(storable(str(error)), 300))) from None
+        raise Malformed("Nothing was imported: something in or before row %d is wrong (%s)." % (
+            sum(counts.values()) + 1, shorten(storable(str(error)), 300))) from None
     return counts
-
-
-def _parsed(line):
-    [(name, value)] = json.loads(line).items()
-    return name, value
 
 
 def _store(transaction, lines, counts):
@@ -10796,23 +10641,21 @@ def _store(transaction, lines, counts):
         if table == "end":
             end = [value for _, value in some]
             continue
-        rows = _checked(transaction, table, some)
-        for part in iter(lambda rows=rows: list(itertools.islice(rows, EXPORT_ROWS)), []):
-            transaction.insert_all(table, part)
-            counts[table] += len(part)
+        transaction.insert_all(table, _checked(transaction, table, some, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
     return header["counters"]
 
 
-def _checked(transaction, table, lines):
-    """The rows in `lines`; Malformed for one with other columns than the table has."""
+def _checked(transaction, table, lines, counts):
+    """The rows in `lines`, counted; Malformed for one with other columns than the table has."""
     known = transaction.one(            # their names, whether there is a row or not
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(known):
             raise Malformed("Nothing was imported: columns of %s are missing or unknown here: %s."
                             % (table, shorten(", ".join(sorted(row.keys() ^ set(known))), 200)))
+        counts[table] += 1
         yield {name: row[name] for name in known}
 
 
@@ -10856,7 +10699,6 @@ STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
-FORWARDED = ("X-Forwarded-For", "X-Forwarded-Proto", "X-Forwarded-Host")
 
 
 class Answer:
@@ -11205,16 +11047,11 @@ class Request:
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
     def visit(self):
-        """What the web server shows of itself and of who asks."""
-        environ, token = self._environ, self.header("Authorization")
+        """How the page was reached, as the web server shows it."""
         return {"door": self.door, "https": self.secure, "base": self.base,
-                "software": shorten(environ.get("SERVER_SOFTWARE", ""), 100),
                 "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
                 "client": self._client, "trusted": self._is_proxied,
-                "forwarded": {name: self.header(name) if name == "X-Forwarded-Proto" else ""
-                              for name in FORWARDED if self.header(name) is not None},
-                "authorization": token is not None if token or self.header("X-Probe") else None,
-                "python": PYTHON_VERSION, "sqlite": sqlite3.sqlite_version}
+                "forwarded": self.header("X-Forwarded-For") is not None}
 
 
 class StaticFiles:
@@ -11757,12 +11594,11 @@ def patch_queue(queue, request, name, new=False):
 
 def get_host(queue, request):
     """What `check` says of this host."""
-    folder = queue.database.folder
-    note_visit(queue, request.visit())
-    report, seen = check_host(queue, False), exposure(queue)
+    folder, visit = queue.database.folder, request.visit()
+    report, seen = check_host(queue, visit), exposure(queue)
     return {
         "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
-        "files": host_files(queue), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
+        "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
@@ -13637,11 +13473,8 @@ def cmd_check(_, options):
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
-    report, queue = check_installation(options.data)
-    if queue and not {"quick", "files"} & options.given.keys():
-        with contextlib.suppress(JobQueueError):        # a check says why it cannot be tested
-            watch_worker_test(queue)
-        report = check_host(queue)
+    is_quick = {"quick", "files"} & options.given.keys()
+    report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
     shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:

@@ -66,18 +66,11 @@ export async function lookForExposed(canary) {
   store.set('exposed', exposed);
 }
 
-/** Shows the server whether this header reaches it; a web server that wants it for itself may refuse. */
-async function sendAuthorization() {
-  const headers = { Authorization: 'Probe 1', 'X-Probe': 'authorization' };
-  await fetch('api/host', { method: 'HEAD', headers, cache: 'no-store' }).catch(Response.error);
-}
-
 /** What `check` says of this host, the problems first. @type {Page['show']} */
 export async function show(_, signal) {
   const back = h('a', { class: 'back', href: '#/settings' }, t('← Settings'));
   render(t('This host'), back, h('h1', { tabindex: -1 }, t('This host')),
     h('p', { class: 'lead' }, t('Looking…')));
-  await sendAuthorization();
   const view = new HostView(await get('api/host', signal), signal);
   if (signal.aborted) return;
   view.enter(back);

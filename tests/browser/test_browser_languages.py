@@ -134,10 +134,10 @@ class Languages(BrowserTestCase):
             self.assertEqual(ana.run("return document.querySelector('[name=stay_asleep]').innerText"),
                              "%s\n%s" % (own["no"], own["yes"]))
             ana.go("#/settings/host")
-            ana.see(own["the header Authorization arrives"], "main")
+            ana.see(own["HTTP, from this machine"], "main")
             ana.see(own["no worker was tested yet"], "main")
             ana.see(own["For systemd"], "main")
-            for topic in jobqueue.TOPICS:
+            for topic in (*jobqueue.VISIT_TOPICS, *jobqueue.TOPICS):
                 ana.see(own[topic], "main")
         self.keep(ana, language="en")
 

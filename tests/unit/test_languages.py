@@ -21,10 +21,9 @@ PLACE = re.compile(r"{(\w+)}")
 VALUE = re.compile(r"{\w*[^}]*}|%(?:\(\w+\))?[.0-9]*[a-z]")
 # What the server puts together of parts of which none looks like it.
 TOGETHER = re.compile("|".join((
-    ", and .*", "(?:every|what was found) .*", r".* \({software}\)", "(?:WAL|TRUNCATE) on .*",
+    ", and .*", "(?:every|what was found) .*", "(?:WAL|TRUNCATE) on .*",
     "{count} tasks(?: of {filter})?",
     "(?:idle|limit|refused) after .*", "{name}: (?:else|every)where", "must be at (?:least|most) .*",
-    "processes {.*",
     "It is not known yet how long tasks before it take.", ".*, and is not followed", "is not understood: .*",
     "(?:intact, )?{size} MB, schema .*", "{function} failed", "{program} (?:ended with|was ended by) .*")))
 # Chapters of which the page shows nothing: it is for programs, the command line, the host's owner.
@@ -60,11 +59,11 @@ ELSEWHERE = re.compile("|".join((
     "signal handlers", "an open file", "another priority", "other (?:functions|settings) of Python",
     # what stops the program, and names alone
     "jobqueue.*", "%s is not complete.*", "The database %.* cannot be used.*", "as it is",
-    "%s%s; Python .*", "%s: %s%.1f MB.*")))
+    "%s %s, SQLite %s", "%s: %s%.1f MB.*")))
 # What looks like a sentence, but is read by programs.
 SENTENCE = re.compile(r"'(?=[A-Z]?[a-z]+ [a-z])[^'\n]*'|'[A-Z][a-z]+'")
-WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification", "Authorization",
-         "GET", "Probe 1", "import sys", "from jobqueue import command")
+WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification",
+         "GET", "import sys", "from jobqueue import command")
 PROGRAM = re.compile(r"'(?:%s)'|(?:class|kind): '[^']*'|"
                      r"(?:find|closest|querySelector(?:All)?|table|said)\('[^']*'"
                      % "|".join(WORDS))
@@ -145,7 +144,8 @@ def told():
         yield from set(one.schema.get("enum", ())) & {"no", "yes", "always"}
     for one in jobqueue.ALERTS.values():
         yield one.title
-    yield from (*jobqueue.HOST_TOPICS, *jobqueue.TOPICS, *(door[0] for door in jobqueue.DOORS.values()))
+    yield from (*jobqueue.HOST_TOPICS, *jobqueue.VISIT_TOPICS, *jobqueue.TOPICS)
+    yield from jobqueue.DOORS.values()
     for path in (STATIC / "hosts").glob("[a-z]*"):
         yield re.search(jobqueue.WHAT_FOR, path.read_text("utf-8"))[1]
     yield from (field.name for field in jobqueue.CRON_FIELDS)

@@ -310,23 +310,6 @@ class TestWarnings(TestCase):
         self.assertEqual(check.verdict, "note")
         self.assertIn("1 of 2, such as 1 (add): Runs were late", check.text)
 
-    def test_everybody_hears_of_it_once_runs_were_late(self):
-        self.comes_every(QUARTER, 3)
-        self.schedule("every 14m", overlap="allow")
-        self.comes_every(QUARTER, 3)
-        self.write("UPDATE task SET status=2")
-        self.clock.advance(2)
-        self.assertEqual(jobqueue.describe_service(self.queue)["code"], "ok", "as late as cron is")
-        self.schedule("every 5m", overlap="allow")
-        self.comes_every(QUARTER, 3)
-        self.write("UPDATE task SET status=2")
-        self.clock.advance(2)
-        said = jobqueue.describe_service(self.queue)
-        self.assertEqual((said["code"], said["text"]), (
-            "cron_wait", "Schedules run late: housekeeping comes about every 15 minutes here."))
-        self.clock.advance(2 * DAY)
-        self.assertEqual(jobqueue.describe_service(self.queue)["code"], "ok")
-
 
 class TestWords(unittest.TestCase):
     def test_how_often_something_comes(self):

@@ -646,8 +646,6 @@ class TestFolders(ScheduleCase):
         shown = self.queue.schedules.find()[1]
         self.assertEqual([shown[key] for key in ("owner", "source", "rule", "overlap", "function")],
                          ["ana", "folder", "@daily", "skip", "folder-script"])
-        checks = {check.name: check.text for check in jobqueue.check_host(self.queue).checks}
-        self.assertIn("schedules/weekly/notes.txt is not run", checks["Schedules"])
 
     def test_a_folder_that_cannot_be_read_now_removes_nothing(self):
         self.put("daily/backup.sh")
@@ -682,7 +680,8 @@ class TestFolders(ScheduleCase):
     def test_nobody_can_add_it(self):
         for person in (self.people["ana"], None):
             with self.refused(Invalid, "folder-script is not known"):
-                self.queue.add([{"function": "folder-script", "arguments": {"script": "daily/x"}}], 1, person)
+                self.queue.requests.check(
+                    [{"function": "folder-script", "arguments": {"script": "daily/x"}}], person)
         with self.assertRaisesRegex(ValueError, "jobqueue's own"):
             jobqueue.command("folder-script", ["true"])
 
