@@ -3570,8 +3570,6 @@ QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=1) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
-SPARE_AND_PENDING = """SELECT %s, (SELECT count(*) FROM (SELECT 1 FROM task %s WHERE
-    owner_id=user.id AND status=0 AND queue=? LIMIT ?) AS found) FROM user""" % (SPARE, BY_TURN)
 # The priority of a queue's first pending task, and of the first whose owner may start one.
 HEAD = ("(SELECT priority FROM task %s WHERE status=0 AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
@@ -3638,14 +3636,6 @@ class Queues:
             due, interval = next_start(queue, now)
             room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
         return room
-
-    def startable(self, queue, most):
-        """How many tasks of an open queue their owners could start now, counted up to `most`."""
-        if most < 2 or queue["spare"] is None:
-            return most if most < 2 else self.count(PENDING, queue["name"], most)
-        found = sum(count if spare is None else max(0, min(count, spare)) for spare, count in
-                    self._database.all(SPARE_AND_PENDING, (queue["name"], most)))
-        return min(found, most)
 
     @staticmethod
     def started(transaction, queue, count, now):
@@ -5168,12 +5158,13 @@ class Claims:
         return min((moment for moment in moments if moment > now), default=None)
 
     def claimable(self, limit):
-        """How many tasks a worker here could claim now, counted up to `limit`."""
+        """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
+        may start some are all counted: a worker too many ends by itself."""
         found, now = 0, self._clock.now()
         for queue in self._filled():
             if found < limit:
                 room = min(limit - found, self._queues.room(queue, now))
-                found += self._queues.startable(queue, room)
+                found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
         return found
 
     def longest_wait(self):
