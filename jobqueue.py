@@ -3767,12 +3767,12 @@ class Queues:
 # have ended as they should:
 #
 # 1. It is added with a row of task_after for each that it comes after, and has the status 6.
-# 2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger.
+# 2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger; tie() writes those of
+#    tasks that had ended before.
 # 3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
 #    through `unsettled` and releases or fails the followers; a failure is an end again.
 
 SETTLE_AT_ONCE = 500            # followers in one transaction
-WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
@@ -3805,13 +3805,6 @@ def scheduled_turn(run_at):
     return math.ceil(run_at * 1000)
 
 
-def place(transaction, task, run_at, now):
-    """(status, turn) of a task, its row or the like, that waits for nothing but its time."""
-    if run_at is not None and run_at > now:
-        return SCHEDULED, scheduled_turn(run_at)
-    return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
-
-
 def lanes(db, status):
     """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
     found, lane = [], db.one(FIRST_LANE, (status,))
@@ -3821,12 +3814,6 @@ def lanes(db, status):
                       (status, *lane)) or db.one(
             LANES + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
     return found
-
-
-def settled_at_first(status, order):
-    """What task_after says from the start of a predecessor with this status."""
-    over = status == SUCCEEDED or (status in ENDED and order.after_failure == "run")
-    return SATISFIED if over else WAITED_FOR
 
 
 class Followers:
@@ -3860,11 +3847,13 @@ class Followers:
             waits = transaction.value(
                 "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1", (follower,))
             if not waits and not Followers.waits_again(transaction, task):
-                status, turn = place(transaction, task, task["run_at"], now)
-                transaction.update("task", {
-                    "status": status, "turn": turn,
-                    "run_at": now if status == PENDING else task["run_at"]},
-                    "id=? AND status=6", (follower,))
+                run_at = max(now, task["run_at"] or 0)
+                status, turn = SCHEDULED, scheduled_turn(run_at)
+                if run_at == now:
+                    status, turn = PENDING, next_turn(
+                        transaction, task["owner_id"], task["queue"], task["priority"])
+                transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
+                                   "id=? AND status=6", (follower,))
                 note(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
@@ -3903,13 +3892,12 @@ class Followers:
 
     @staticmethod
     def tie(transaction, edges, known, now):
-        """Store what new tasks come after; a task that had failed before fails them at once."""
+        """Store what new tasks come after, {id: status}; what has ended releases or fails them."""
         transaction.insert_all("task_after", edges)
-        failed = {edge["after_id"] for edge in edges
-                  if edge["settled"] == WAITED_FOR and known[edge["after_id"]] in ENDED}
-        for before in failed:
+        ended = [before for before, status in known.items() if status in ENDED]
+        for before in ended:
             transaction.ensure("unsettled", {"task_id": before, "status": known[before]})
-        if failed:
+        if ended:
             Followers.settle(transaction, now)
 
 
@@ -4291,10 +4279,9 @@ class Adding:
         turns, placed, edges = {}, [], []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
-            settled = [settled_at_first(known[before], order) for before in order.after]
-            edges += [{"task_id": task_id, "after_id": before, "settled": how, "place": at}
-                      for at, (before, how) in enumerate(zip(order.after, settled))]
-            if WAITED_FOR in settled:
+            edges += [{"task_id": task_id, "after_id": before, "place": at}
+                      for at, before in enumerate(order.after)]
+            if order.after:
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
@@ -4898,7 +4885,8 @@ class Actions:
                 continue
             status, turn = WAITING, 0
             if not Followers.waits_again(transaction, row):
-                status, turn = place(transaction, row, None, now)
+                status, turn = PENDING, next_turn(
+                    transaction, row["owner_id"], row["queue"], row["priority"])
             transaction.run(
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
                 "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "

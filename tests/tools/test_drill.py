@@ -126,12 +126,20 @@ FileConnection.many = _many
 # No limit, rate, quota, key, order or turn holds, and schedules do not look back.
 LIMITS_FAULT_TEXT = """
 assert Queues.room and Adding.check_quota and Adding._holders and Firing.unfinished
-assert settled_at_first and next_turn
+assert Adding._predecessors and next_turn
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
 Adding.check_quota = lambda *_: None
 Adding._holders = staticmethod(lambda *_: {})
 Firing.unfinished = staticmethod(lambda *_: None)
-settled_at_first = lambda *_: SATISFIED
+
+
+def _predecessors(transaction, owner_id, orders, new):
+    for order in new:
+        order.after = ()
+    return {}
+
+
+Adding._predecessors = staticmethod(_predecessors)
 
 
 def next_turn(transaction, owner_id, queue, priority):
