@@ -1581,7 +1581,7 @@ class Reader:
         return row[0] if row else None
 
     def all_of(self, statement, values, many):
-        """All rows where `%s`, at the end of the statement, stands for any number of values."""
+        """All rows where `%s`, after all other values, stands for any number of them."""
         many = list(many)
         for at in range(0, len(many), MANY_AT_ONCE):
             some = many[at:at + MANY_AT_ONCE]
@@ -4728,7 +4728,7 @@ class TaskList:
 # task is only marked: its worker ends it, and records that. Many are changed in short transactions,
 # so that nobody waits for long; each reads its rows again.
 
-PORTION_ROWS = 500              # of a bulk action in one short transaction
+PORTION_ROWS = 200              # of a bulk action in one short transaction
 ACTION_SECONDS = 0.2            # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
@@ -4812,7 +4812,7 @@ class Actions:
         done, left = 0, sorted(set(ids))
         while left:
             rows, left = self._change(left, (condition, values), functools.partial(change, by=by),
-                                      0.05, limited=limited)
+                                      limited=limited)
             done += len(rows)
             if action == "delete":
                 self._remove_folders(rows)
@@ -4824,30 +4824,23 @@ class Actions:
         """Remove those that ended before a time and nothing waits for; the ids not looked at."""
         condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
-        rows, left = self._change(ids, (condition, (before,)), self._remove, 0.02, False)
+        rows, left = self._change(ids, (condition, (before,)), self._remove, durable=False)
         self._remove_folders(rows)
         return left
 
-    def _change(self, ids, where, change, seconds, durable=True, limited=None):
-        """Call `change` with the rows that are still as `where` says, until it took `seconds`, and
-        only as many as may wait of the owner `limited`; (these rows, the ids not looked at)."""
-        condition, values = where
-        changed, handled, most = [], 0, min(PORTION_ROWS, len(ids))
+    def _change(self, ids, where, change, durable=True, limited=None):
+        """Call `change` with the rows of the first that are still as `where` says, of the owner
+        `limited` only as many as may wait; (these rows, the ids not looked at)."""
+        (condition, values), most = where, PORTION_ROWS
         with self._database.transaction(durable) as transaction:
             if limited is not None:
                 most = min(most, self._adding.check_quota(
                     transaction, limited, 1, "Not all were retried"))
-            deadline = self._clock.monotonic() + seconds
-            while handled < most and (not handled or self._clock.monotonic() <= deadline):
-                some = ids[handled:min(most, handled + 50)]
-                rows = transaction.all(
-                    "SELECT id, owner_id, queue, function, priority, attempts, status, "
-                    "cancel_requested, after_failure FROM task %s "
-                    "WHERE id IN (%s) AND cancel_requested<2 AND %s ORDER BY id"
-                    % (BY_ID, ", ".join("?" * len(some)), condition), (*some, *values))
-                changed += change(transaction, rows, self._clock.now())
-                handled += len(some)
-        return changed, ids[handled:]
+            rows = list(transaction.all_of(
+                "SELECT id, owner_id, queue, function, priority, attempts, status, "
+                "cancel_requested, after_failure FROM task %s WHERE cancel_requested<2 AND %s "
+                "AND id IN (%%s) ORDER BY id" % (BY_ID, condition), values, ids[:most]))
+            return change(transaction, rows, self._clock.now()), ids[most:]
 
     @staticmethod
     def _cancel(transaction, rows, now, by):
