@@ -4615,11 +4615,8 @@ class TaskList:
 
     def _rows(self, select, ids):
         """The rows of these tasks in this order, but of those that are gone."""
-        found = {}
-        for at in range(0, len(ids), PAGE_ROWS):
-            some = ids[at:at + PAGE_ROWS]
-            found.update((row["id"], row) for row in self._database.look(
-                select % "" + "task.id IN (%s)" % ", ".join("?" * len(some)), some)[0])
+        found = {row["id"]: row for row in self._database.all_of(
+            select % "" + "task.id IN (%s)", (), ids)}
         return [found[task_id] for task_id in ids if task_id in found]
 
     def pages(self, wanted, sort):
