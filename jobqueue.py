@@ -3916,7 +3916,7 @@ class Followers:
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
 FILE_NAME_BYTES = 200
-USED_SECONDS = 10.0             # how old what is known of sums and places of files may be
+SITE_SECONDS = 10.0             # how old what is known of their place may be
 USED_BYTES = """
     SELECT sum(size) FROM file WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
@@ -4018,8 +4018,7 @@ class Files:
     def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
-        self._rooms = {}                # {owner id: (until, bytes)}
-        self._looks, self._machine = Every(USED_SECONDS, database.clock), None     # who has them
+        self._looks, self._machine = Every(SITE_SECONDS, database.clock), None     # who has them
 
     def settle(self):
         """From now on this machine, whose web server asks, has the files."""
@@ -4112,17 +4111,14 @@ class Files:
         names = names_left(folder)
         if names is None or self.site():    # they were sent there
             return names
-        until, room = self._rooms.get(task["owner_id"], (0, 0))
-        if names and self._clock.monotonic() > until:
-            until, room = self._clock.monotonic() + USED_SECONDS, self._room(task["owner_id"])
+        transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
+        room = self._room(task["owner_id"]) if names else 0
         for name in names:
             size = plain_size(folder, name) if len(kept) < FILES_MAX else None
             if size is not None and size <= room:
                 kept[name], room = size, room - size
             else:
                 others.append(storable(name))
-        self._rooms[task["owner_id"]] = until, room
-        transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
         transaction.insert_all("file", ({"owner_id": task["owner_id"], "task_id": task["id"],
                                          "name": name, "size": kept[name]} for name in kept))
         if others:
