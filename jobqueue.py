@@ -5143,12 +5143,6 @@ class Claims:
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
-    def has_crashed(self):
-        """True if a task waits to be run again that died with who ran it."""
-        return bool(self._database.value(
-            "SELECT max(crashes) FROM ("
-            "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS found" % BY_CLAIM))
-
     def foreseen(self, wanted=1):
         """What claim() asks, most often."""
         return ((UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)), (OPEN_QUEUES, (0,)),
@@ -11515,8 +11509,7 @@ def get_page(queue, request):
 def tick(queue, request):
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.person else "address")
-    is_short = request.person and not queue.claims.has_crashed()
-    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if is_short else SLICE_SECONDS)
+    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
     told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
