@@ -3599,13 +3599,6 @@ def is_limited(queue):
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
-def paused_words(queue):
-    """A sentence that says who paused a queue and why."""
-    return "The queue %s is paused%s%s." % (
-        queue["name"], queue["paused_by"] and " by " + queue["paused_by"] or "",
-        queue["paused_why"] and ": " + queue["paused_why"].rstrip(".") or "")
-
-
 def plain(number):
     """A whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
@@ -3666,7 +3659,9 @@ class Queues:
         if row is None:
             return None, None
         if row["paused"]:
-            return "paused", paused_words(row)
+            return "paused", "The queue %s is paused%s%s." % (
+                name, row["paused_by"] and " by " + row["paused_by"] or "",
+                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or "")
         if row["external"]:
             return "external", "The queue %s is served by %s." % (
                 name, "programs of its own" if row["external"] == 1 else "remote workers")
@@ -3821,19 +3816,18 @@ class Followers:
 
     @staticmethod
     def settle(transaction, now):
-        """Release or fail what came after ended tasks, a portion of it; True if more may be left.
-        Each end, a failure by this as well, is in `unsettled`: long chains fall link by link."""
+        """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
+        this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
         while room > 0:
             pair = transaction.one(UNSETTLED)
             if pair is None:
-                return False
+                return
             room -= 1
             if pair["follower"] is None:
                 transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
             else:
                 room -= Followers._settle_follower(transaction, *pair, now)
-        return True
 
     @staticmethod
     def _settle_follower(transaction, ended, how, follower, now):
@@ -4594,7 +4588,10 @@ class TaskList:
         elif not wanted.searches:
             ids = self._ids(wanted, limit + 1, low, high, newest)
         if ids is None:
-            return self._search(select, wanted, limit, low, high, newest, seconds)
+            select += "%%s ORDER BY task.id %s LIMIT %d" % ("DESC" if newest else "", limit + 1)
+            return self._database.search(
+                *self._ranged(select, wanted), low, min(high, self._database.last_id("task")),
+                limit, seconds, newest)
         return self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None
 
     def _sorted(self, wanted, sort, cursor):
@@ -4697,12 +4694,6 @@ class TaskList:
         condition, values = wanted.where()
         return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
-
-    def _search(self, select, wanted, limit, low, high, newest, seconds):
-        high = min(high, self._database.last_id("task"))
-        select += "%%s ORDER BY task.id %s LIMIT %d" % ("DESC" if newest else "", limit + 1)
-        return self._database.search(
-            *self._ranged(select, wanted), low, high, limit, seconds, newest)
 
     def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
