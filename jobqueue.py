@@ -4162,13 +4162,6 @@ class Files:
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
 
-    def missing(self):
-        """Names of files that should be here, of tasks that have ended, and are not."""
-        return [row["name"] for row in self._database.all(
-            "SELECT file.key, file.name, task_id FROM file JOIN task ON task.id=task_id "
-            "WHERE status IN (2, 3, 4) ORDER BY file.id DESC LIMIT 1000")
-            if not self.site() and not os.path.isfile(self.path(row, row["task_id"]))]
-
     def clear(self, now, wholly=False):
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
@@ -10332,8 +10325,6 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
     "task_old": ("Tasks", NOTE),
-    "files_lost": ("Tasks", NOTE, "{count} files are gone, such as {name}",
-                   "bring them back from a copy of the data folder"),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
@@ -10644,9 +10635,6 @@ def _look_at_tasks(queue):
         yield "the oldest task that could start has waited %d min" % (waited // 60)
     if queue.conditions.waiting():
         yield Finding("task_old")
-    lost = queue.files.missing()
-    if lost:
-        yield Finding("files_lost", count=len(lost), name=lost[0])
     if failures:
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
