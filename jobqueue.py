@@ -3779,19 +3779,20 @@ UNSETTLED = (
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
-def turns_question(owner_id, queue, priority):
+def turns_question(task):
     """What next_turn() asks."""
+    lane = task["queue"], task["priority"]
     return """
         SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
                 ORDER BY turn LIMIT 1),
                (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
                 ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN), (
-        queue, priority, owner_id, queue, priority)
+        *lane, task["owner_id"], *lane)
 
 
-def next_turn(transaction, *lane):
+def next_turn(db, task):
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = transaction.one(*turns_question(*lane))
+    lowest, highest = db.one(*turns_question(task))
     return max(lowest or 0, highest or 0) + 1
 
 
@@ -3844,8 +3845,7 @@ class Followers:
                 run_at = max(now, task["run_at"] or 0)
                 status, turn = SCHEDULED, scheduled_turn(run_at)
                 if run_at == now:
-                    status, turn = PENDING, next_turn(
-                        transaction, task["owner_id"], task["queue"], task["priority"])
+                    status, turn = PENDING, next_turn(transaction, task)
                 transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
                                    "id=? AND status=6", (follower,))
                 note(transaction, now, "released", task)
@@ -3945,15 +3945,12 @@ def file_name(text):
 
 
 def names_left(folder):
-    """What is in a task's folder, which the task may have closed; None if there is no folder."""
+    """What is in a task's folder; None if there is no folder."""
     try:
-        mode = os.lstat(folder).st_mode     # as quick as can be: most have none
-        if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-            os.chmod(folder, 0o700)
         return sorted(name for name in os.listdir(folder) if name[0] != ".")
     except FileNotFoundError:
         return None
-    except OSError:                         # no folder any more, or not ours
+    except OSError:                     # no folder any more, or closed
         return []
 
 
@@ -4248,7 +4245,7 @@ class Adding:
         """What add() asks in any case."""
         options = orders[0].options if orders else TASK_DEFAULTS
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
-                turns_question(owner_id, options["queue"], options["priority"]))
+                turns_question({"owner_id": owner_id, **options}))
 
     def add(self, transaction, owner_id, orders, now):
         """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
@@ -4267,8 +4264,9 @@ class Adding:
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
             else:
-                turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
-                status, turns[lane] = PENDING, turn
+                turn = turns.get(lane) or next_turn(
+                    transaction, {"owner_id": owner_id, **order.options})
+                status, turns[lane] = PENDING, turn + 1
             placed.append((order, task_id, status, turn))
         self._insert(transaction, owner_id, placed, now)
         self._give(transaction, owner_id, orders, placed, now)
@@ -4844,8 +4842,7 @@ class Actions:
                 continue
             status, turn = WAITING, 0
             if not Followers.waits_again(transaction, row):
-                status, turn = PENDING, next_turn(
-                    transaction, row["owner_id"], row["queue"], row["priority"])
+                status, turn = PENDING, next_turn(transaction, row)
             transaction.run(
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
                 "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "
@@ -5069,14 +5066,15 @@ class Claims:
         room = PROMOTE_AT_ONCE
         for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
-                "SELECT id, owner_id, queue, function, attempts FROM task %s WHERE status=5 "
-                "AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?" % BY_CLAIM,
+                "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
+                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
+                % BY_CLAIM,
                 (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
-                turn = next_turn(transaction, row["owner_id"], *lane)
-                transaction.update("task", {"status": PENDING, "turn": turn},
-                                   "id=? AND status=5", (row["id"],))
+                transaction.update(
+                    "task", {"status": PENDING, "turn": next_turn(transaction, row)},
+                    "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
     def next_due(self, of_all=False):
@@ -5314,7 +5312,7 @@ class Claims:
         if status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
         elif status == PENDING and outcome.kind != "put_back":
-            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+            turn = next_turn(transaction, task)
             run_at = now
         return (status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
                 verdict.interruption, verdict.event == "put_back", verdict.unknown_since,
@@ -9461,7 +9459,7 @@ class Forecast:
 
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
-        turn = next_turn(self._database, owner_id, options["queue"], options["priority"])
+        turn = next_turn(self._database, {"owner_id": owner_id, **options})
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
                         run_at=None, retries_left=options["max_retries"],
                         **{name: options[name] for name in Waiting._fields if name in options})

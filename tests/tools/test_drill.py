@@ -142,9 +142,9 @@ def _predecessors(transaction, owner_id, orders, new):
 Adding._predecessors = staticmethod(_predecessors)
 
 
-def next_turn(transaction, owner_id, queue, priority):
+def next_turn(transaction, task):
     return 1 + (transaction.value("SELECT max(turn) FROM task WHERE status=0 AND queue=? "
-                                  "AND priority=?", (queue, priority)) or 0)
+                                  "AND priority=?", (task["queue"], task["priority"])) or 0)
 """
 
 PLANTS = {"claim": CLAIM_FAULT_TEXT, "fence": FENCE_FAULT_TEXT, "count": COUNT_FAULT_TEXT,
