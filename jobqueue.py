@@ -4675,10 +4675,6 @@ class TaskList:
             return None
         return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
 
-    def walk(self, select, wanted, low, high, seconds):
-        """Look through the wanted tasks as Database.walk does."""
-        return self._database.walk(*self._ranged(select, wanted), low, high, seconds)
-
     @staticmethod
     def _ranged(select, wanted):
         """(statement, values but the ids) of wanted tasks in a range of ids."""
@@ -4690,7 +4686,8 @@ class TaskList:
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
         counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
                                    "WHERE cancel_requested<2 AND %s GROUP BY status")
-        for rows, reached in self.walk(select, wanted, low, top, seconds):
+        for rows, reached in self._database.walk(
+                *self._ranged(select, wanted), low, top, seconds):
             low = reached
             for status, count in rows:
                 counts[status] += count
@@ -4704,7 +4701,7 @@ class TaskList:
 # so that nobody waits for long; each reads its rows again.
 
 PORTION_ROWS = 200              # of a bulk action in one short transaction
-ACTION_SECONDS = 0.2            # of a bulk action in one request
+ACTION_ROWS = 1000              # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
@@ -4763,22 +4760,16 @@ class Actions:
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
     def act(self, action, wanted, low, top, owner_id=None, by=None):
-        """As act_on(), for ACTION_SECONDS, to the wanted tasks with ids above `low` up to `top`;
-        (how many were changed, the id up to which it is done)."""
-        done, deadline = 0, self._clock.monotonic() + ACTION_SECONDS
-        for rows, reached in self._tasks.walk(
-                "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
-                wanted.within(ACTIONS[action]), low, top, ACTION_SECONDS):
-            changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, by, deadline)
-            done, low = done + changed, left[0] - 1 if left else reached
-            if left:
-                break
-        return done, low
+        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`; (how many
+        were changed, the id up to which it is done)."""
+        rows, going_on = self._tasks.find(
+            wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+        done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
+        return done, top if going_on is None else min(going_on, top)
 
-    def act_on(self, action, ids, owner_id=None, by=None, deadline=math.inf):
+    def act_on(self, action, ids, owner_id=None, by=None):
         """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
-        (not None) may do it; TooMany if no more of them may wait to be run. (how many were changed,
-        those that were not looked at before the deadline)"""
+        (not None) may do it; how many. TooMany if no more of them may wait to be run."""
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
         if limited is not None:
@@ -4791,9 +4782,7 @@ class Actions:
             done += len(rows)
             if action == "delete":
                 self._remove_folders(rows)
-            if self._clock.monotonic() > deadline:
-                break
-        return done, left
+        return done
 
     def prune(self, ids, before):
         """Remove those that ended before a time and nothing waits for; the ids not looked at."""
@@ -11775,7 +11764,7 @@ def post_actions(queue, request):
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
-        done, _ = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
+        done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
     else:
         done, remaining, going_on = _act_on_filter(queue, request, given)
     if done:

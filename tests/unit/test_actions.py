@@ -149,7 +149,7 @@ class TestFilters(Actions):
 
     def test_a_large_deletion_goes_in_portions_and_ends(self):
         self.add_many("bob", 120)
-        self.clock.step = jobqueue.ACTION_SECONDS / 3
+        self.patch(jobqueue, "ACTION_ROWS", 50)
         answers = self.act_on_all(self.bob, "delete", {}, 120)
         self.assertGreater(len(answers), 2)
         self.assertEqual(sum(one["done"] for one in answers), 120)
@@ -173,7 +173,7 @@ class TestFilters(Actions):
 
     def test_tasks_added_later_are_not_swept_in(self):
         self.add_many("bob", 60)
-        self.clock.step = jobqueue.ACTION_SECONDS
+        self.patch(jobqueue, "ACTION_ROWS", 50)
         answer = self.act(self.bob, "delete", filter={}, expected_count=60)
         later = self.add_many("bob", 5)
         while answer["continue"]:
