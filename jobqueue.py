@@ -4775,36 +4775,36 @@ class Actions:
         if limited is not None:
             condition += " AND " + OPEN_TO_USERS
         change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
-        done, left = 0, sorted(set(ids))
-        while left:
-            rows, left = self._change(left, (condition, values), functools.partial(change, by=by),
-                                      limited=limited)
-            done += len(rows)
-            if action == "delete":
-                self._remove_folders(rows)
-        return done
+        return self._change(sorted(set(ids)), condition, values, functools.partial(change, by=by),
+                            action == "delete", limited=limited)
 
     def prune(self, ids, before):
-        """Remove those that ended before a time and nothing waits for; the ids not looked at."""
-        condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
-                     "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
-        rows, left = self._change(ids, (condition, (before,)), self._remove, durable=False)
-        self._remove_folders(rows)
-        return left
+        """Remove those that ended before a time and nothing waits for."""
+        self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
+                     "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
+                     (before,), self._remove, True, durable=False)
 
-    def _change(self, ids, where, change, durable=True, limited=None):
-        """Call `change` with the rows of the first that are still as `where` says, of the owner
-        `limited` only as many as may wait; (these rows, the ids not looked at)."""
-        (condition, values), most = where, PORTION_ROWS
-        with self._database.transaction(durable) as transaction:
-            if limited is not None:
-                most = min(most, self._adding.check_quota(
-                    transaction, limited, 1, "Not all were retried"))
-            rows = list(transaction.all_of(
-                "SELECT id, owner_id, queue, function, priority, attempts, status, "
-                "cancel_requested, after_failure FROM task %s WHERE cancel_requested<2 AND %s "
-                "AND id IN (%%s) ORDER BY id" % (BY_ID, condition), values, ids[:most]))
-            return change(transaction, rows, self._clock.now()), ids[most:]
+    def _change(self, ids, condition, values, change, removes, durable=True, limited=None):
+        """Call `change` with the rows that are still as the condition says, portion after portion,
+        of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
+        their folders go, too."""
+        done = 0
+        while ids:
+            most = PORTION_ROWS
+            with self._database.transaction(durable) as transaction:
+                if limited is not None:
+                    most = min(most, self._adding.check_quota(
+                        transaction, limited, 1, "Not all were retried"))
+                rows = change(transaction, list(transaction.all_of(
+                    "SELECT id, owner_id, queue, function, priority, attempts, status, "
+                    "cancel_requested, after_failure FROM task %s WHERE cancel_requested<2 AND %s "
+                    "AND id IN (%%s) ORDER BY id" % (BY_ID, condition), values, ids[:most])),
+                    self._clock.now())
+            for row in rows if removes else ():
+                if row["status"] != RUNNING:
+                    remove_task_folder(self._database.folder, row["id"])
+            done, ids = done + len(rows), ids[most:]
+        return done
 
     @staticmethod
     def _cancel(transaction, rows, now, by):
@@ -4861,11 +4861,6 @@ class Actions:
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
                          [(row["id"],) for row in rows])
         return rows
-
-    def _remove_folders(self, rows):
-        for row in rows:
-            if row["status"] != RUNNING:
-                remove_task_folder(self._database.folder, row["id"])
 
 
 # Claims ----------------------------------------------------------------------
@@ -7065,12 +7060,8 @@ class Keeping:
             now - days * 86400 if days else -math.inf
             for days in map(self._settings.get, KEEP_SETTINGS)]
         for ids in self._oldest(TASK_AGES, tasks, now):
-            found = bool(ids)
-            while ids:
-                ids = self._actions.prune(ids, tasks)
-                if ids:
-                    yield True
-            yield found
+            self._actions.prune(ids, tasks)
+            yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
             yield self._remove("DELETE FROM activity WHERE id=?", [

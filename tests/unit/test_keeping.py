@@ -110,7 +110,7 @@ class TestTasks(Keep):
             self.look_in("worker")
             self.clock.advance(jobqueue.KEEP_AGAIN_SECONDS)
             left.append(self.count())
-        self.assertEqual(left, [1200, 1000, 800, 700, 500, 300, 200, 0])
+        self.assertEqual(left, [1200, 700, 200, 0])
 
 
 class TestRemoveOnSuccess(Keep):
