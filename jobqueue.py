@@ -4480,26 +4480,20 @@ class Filter(collections.namedtuple(
 
     def where(self):
         """(SQL condition, values)"""
-        parts, values = [], []
-        for name, wanted in (("owner_id=?", self.owner_id), ("function=?", self.function),
-                             ("queue=?", self.queue), ("error_type=?", self.error),
-                             ("finished_at>=?", self.ended_since),
-                             ("task.created_at>=?", self.since), ("task.created_at<?", self.until)):
-            if wanted is not None:
-                parts.append(name)
-                values.append(wanted)
+        asked = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
+                 "error_type=?": self.error, "finished_at>=?": self.ended_since,
+                 "task.created_at>=?": self.since, "task.created_at<?": self.until}
+        parts = {words: [value] for words, value in asked.items() if value is not None}
         for name, some in (("status", self.statuses), ("task.id", self.ids)):
             if some is not None:
-                parts.append("%s IN (%s)" % (name, ", ".join("?" * len(some))))
-                values += some
+                parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
         if self.text:
-            parts.append("(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
-                CONTAINS % "name",
-                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED)))
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
-            values.append(int(number[1]) if number else 0)
-            values += [storable(self.text)] * (1 + len(SEARCHED))
-        return " AND ".join(parts) or "1=1", values
+            parts["(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
+                CONTAINS % "name",
+                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED))] = [
+                    int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
+        return " AND ".join(parts) or "1=1", list(itertools.chain(*parts.values()))
 
 
 class TaskList:
