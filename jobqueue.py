@@ -5183,8 +5183,7 @@ class Claims:
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
-            if not reach:               # another machine has another clock
-                row["claimed"] = self._clock.monotonic()
+            row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
