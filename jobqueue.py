@@ -4624,7 +4624,7 @@ class TaskList:
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
         found = [self._database.one(
-            "SELECT id, function, queue, created_at, run_at %s AND queue=? AND priority=? "
+            "SELECT id, function, queue, turn, created_at, run_at %s AND queue=? AND priority=? "
             "ORDER BY turn LIMIT 1" % scan, (*values, *lane))
             for lane in lanes(self._database, status)]
         return [row for row in found if row]
@@ -5032,9 +5032,9 @@ class Leases:
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
-    def __init__(self, database, queues, files):
+    def __init__(self, database, queues, files, tasks):
         self._database, self._queues, self._clock = database, queues, database.clock
-        self._files = files
+        self._files, self._tasks = files, tasks
         self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
 
@@ -5061,12 +5061,8 @@ class Claims:
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         served = of_all or {queue["name"] for queue in self._queues.open(self.machine)}
-        turns = [self._database.value(
-            "SELECT turn FROM task %s WHERE status=5 AND queue=? AND priority=? "
-            "ORDER BY turn LIMIT 1" % BY_CLAIM, lane)
-            for lane in lanes(self._database, SCHEDULED) if of_all or lane[0] in served]
-        turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
-        return min(turns) / 1000 if turns else None
+        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
+                    if of_all or row["queue"] in served), default=None)
 
     def rate_opens(self):
         """When the next task may start that only the rate of its queue holds back, or None."""
@@ -9720,7 +9716,7 @@ class JobQueue:
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.logs = Logs(self.database)
         self.queues = Queues(self.database)
-        self.claims = Claims(self.database, self.queues, self.files)
+        self.claims = Claims(self.database, self.queues, self.files, self.tasks)
         self.rhythm = Rhythm(self.database)
         self.interpreter = Interpreter(self.settings)
         self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
