@@ -3888,9 +3888,9 @@ class Followers:
     def tie(transaction, edges, known, now):
         """Store what new tasks come after, {id: status}; what has ended releases or fails them."""
         transaction.insert_all("task_after", edges)
-        ended = [before for before, status in known.items() if status in ENDED]
-        for before in ended:
-            transaction.ensure("unsettled", {"task_id": before, "status": known[before]})
+        ended = {before: status for before, status in known.items() if status in ENDED}
+        for before, status in ended.items():
+            transaction.ensure("unsettled", {"task_id": before, "status": status})
         if ended:
             Followers.settle(transaction, now)
 
@@ -5046,8 +5046,7 @@ class Claims:
             due = transaction.all(
                 "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
                 "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
-                % BY_CLAIM,
-                (*lane, int(now * 1000), room))
+                % BY_CLAIM, (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
                 transaction.update(
