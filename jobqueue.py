@@ -4181,6 +4181,7 @@ class Files:
 # large may wait in a file until then. A request with an Idempotency-Key is answered once.
 
 FEW_ORDERS = 10                 # may share a commit with others
+UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
@@ -4240,6 +4241,7 @@ class Adding:
 
     def __init__(self, database, settings, files):
         self._database, self._settings, self._files = database, settings, files
+        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
 
     def foreseen(self, owner_id, orders):
         """What add() asks in any case."""
@@ -4301,8 +4303,10 @@ class Adding:
             holders[key] = task_id
         return holders
 
-    def check_quota(self, transaction, owner_id, count, refusal="Nothing was added"):
-        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`."""
+    def check_quota(self, transaction, owner_id, count, refusal=None):
+        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
+        While very many wait, they are not counted again for each that is added (no `refusal`):
+        retries in between may then exceed the limit by UNCOUNTED_MAX."""
         user = transaction.one(OWNER_LIMIT, (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
@@ -4311,6 +4315,10 @@ class Adding:
             limit = self._settings.get("max_pending")
         if not limit:
             return INTEGER_MAX
+        last = self._database.last_id("task")
+        sure = self._sure.get((owner_id, limit), 0)
+        if refusal is None and last + count <= sure:
+            return sure - last
         waiting = transaction.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
@@ -4318,8 +4326,11 @@ class Adding:
             raise TooMany(
                 "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
                 "when some of them have been run." % (
-                    refusal, limit, user["name"], "so many do" if waiting == limit else
+                    refusal or "Nothing was added", limit, user["name"],
+                    "so many do" if waiting == limit else
                     "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+        if waiting > COUNT_MAX:
+            self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
         return limit - waiting
 
     @staticmethod

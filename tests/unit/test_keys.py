@@ -259,6 +259,39 @@ class TestQuota(TestCase):
             self.add("bob")
         self.add("ana")
 
+    def test_what_very_many_wait_is_not_counted_for_each_add(self):
+        counted = []
+        with mock.patch.object(jobqueue, "COUNT_MAX", 10):
+            self.limit(100)
+            self.add_many("bob", 20)
+            connection = self.database._writer
+            value = connection.value
+            with mock.patch.object(connection, "value", lambda text, values=(): (
+                    counted.append(text.startswith("SELECT count(*)")), value(text, values))[1]):
+                for _ in range(80):
+                    self.add("bob")
+            self.assertLess(sum(counted), 80)
+            with self.refused(jobqueue.TooMany, "and so many do"):
+                self.add("bob")
+            self.limit(90)
+            with self.refused(jobqueue.TooMany, "at most 90"):
+                self.add("bob")
+
+    def test_retries_between_adds_exceed_the_limit_by_little(self):
+        with mock.patch.multiple(jobqueue, COUNT_MAX=10, UNCOUNTED_MAX=5):
+            failed = self.add_many("bob", 20)
+            for _ in failed:
+                self.run_one("fail")
+            self.limit(60)
+            self.add_many("bob", 30)
+            self.another_queue().actions.act_on("retry", failed, self.owner_id("bob"))
+            with self.assertRaises(jobqueue.TooMany):
+                for _ in range(60):
+                    self.add("bob")
+        self.assertLessEqual(
+            self.database.value("SELECT count(*) FROM task WHERE status=0 AND owner_id=?",
+                                (self.owner_id("bob"),)), 60 + 5)
+
     def test_what_is_there_already_counts_once(self):
         self.limit(1)
         options = {"unique_key": "k"}
