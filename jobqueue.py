@@ -4889,7 +4889,7 @@ UNCONFIRMED = "?"               # what a remote worker's claim begins with until
 REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
 REACH_ROWS = 1000               # of a queue that remote workers look through for their functions
 
-# What is read of a task at its claim.
+# What is read of a task at its claim and at its end.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
         on_crash, task.created_at, run_at, user.name AS owner,
@@ -4907,6 +4907,11 @@ WITHIN_REACH = """AND task.id IN (
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 # What a remote worker may take, and under which claims; `queues` None: of any.
 Reach = collections.namedtuple("Reach", "machine functions queues claims")
+ENDING_COLUMNS = (
+    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
+    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
+    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
+    "unknown_since")
 
 
 class Outcome:
@@ -5247,14 +5252,14 @@ class Claims:
     @staticmethod
     def ending(ids):
         """What end_all() asks first."""
-        return "SELECT * FROM task %s WHERE id IN (%s) AND status=1" % (
-            BY_ID, ", ".join("?" * len(ids))), ids
+        return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
 
     def end_all(self, transaction, ended, now, wanted=0):
         """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end(). Next
         so many tasks will be claimed."""
         rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
-        held = {row["id"]: row for row in rows}
+        held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts, leaving, notes = [], [], []
         for task_id, claim, outcome in ended:
             task, verdict = held.get(task_id), None

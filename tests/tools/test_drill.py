@@ -81,7 +81,7 @@ Reaper._end_silent = staticmethod(lambda *_: False)
 FENCE_FAULT_TEXT = FAULT_TEXT + SILENT_TEXT + '''
 
 def _all(self, statement, values=()):
-    if statement.startswith("SELECT * FROM task ") and "AND status=1" in statement:
+    if "interruptions" in statement and "AND status=1" in statement:
         statement = _changed(statement, "AND status=1", "")
     return _true_all(self, statement, values)
 
