@@ -4883,6 +4883,7 @@ class Actions:
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
 PROMOTE_AT_ONCE = 500
+PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ERROR_MAX_CHARACTERS = 2000
 UNCONFIRMED = "?"               # what a remote worker's claim begins with until it says it has it
@@ -4907,6 +4908,7 @@ WITHIN_REACH = """AND task.id IN (
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 # What a remote worker may take, and under which claims; `queues` None: of any.
 Reach = collections.namedtuple("Reach", "machine functions queues claims")
+PROMOTING = (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,))     # what promote() asks, most often
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
     "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
@@ -5053,6 +5055,7 @@ class Claims:
         self._files, self._tasks = files, tasks
         self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
+        self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
     def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
@@ -5116,8 +5119,7 @@ class Claims:
 
     def foreseen(self, wanted=1):
         """What claim() asks, most often."""
-        return ((UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)), (OPEN_QUEUES, (0,)),
-                (ALL_HEADS, (self._last_queue, wanted)))
+        return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
 
     def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
               reach=None):
@@ -5126,9 +5128,17 @@ class Claims:
         workers have: only what is within it, and they must renew() it. A batch holds first
         attempts only, and none that must not be run twice: what did not begin before its worker
         died counts as crashed like the one that did. It is handed to the runner in one piece, so
-        arguments that are long come alone. After many that are refused nothing is taken, though
-        there may be more."""
-        self.promote(transaction, now)
+        arguments that are long come alone."""
+        what = transaction, worker_id, now, wanted, function, owner_id, reach
+        rows = [] if self._promotions.is_due() else self._claim_pending(*what)
+        if not rows:
+            self._promotions.put_off(PROMOTE_SECONDS)
+            self.promote(transaction, now)
+            rows = self._claim_pending(*what)
+        return rows
+
+    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id, reach):
+        """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
             queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
             if queue is None:

@@ -2002,7 +2002,7 @@ class Worker:
             if self._runners.is_stale():
                 self._runners.start()
                 return []
-            foreseen = self._claims.foreseen()
+            foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
             with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
                 owner = self._runners.current.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)

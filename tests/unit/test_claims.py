@@ -211,12 +211,14 @@ class TestPromote(TestCase):
         self.clock.advance(11)
         self.assertEqual(self.claim()["id"], task_id)
 
-    def test_a_busy_worker_sees_what_is_due_as_an_idle_one_does(self):
-        plain = self.add_many("bob", 2)
+    def test_a_busy_worker_sees_now_and_then_what_is_due_and_an_idle_one_at_once(self):
+        plain = self.add_many("bob", 3)
         self.claim()
         late = self.add_many("ana", 2, options={"delay": 0.01, "priority": 5})
         self.clock.advance(0.02)
-        self.assertEqual([self.claim()["id"] for _ in range(3)], late + plain[1:])
+        self.assertEqual(self.claim()["id"], plain[1])
+        self.clock.advance(jobqueue.PROMOTE_SECONDS)
+        self.assertEqual([self.claim()["id"] for _ in range(3)], late + plain[2:])
         last = self.add(options={"delay": 0.01})
         self.clock.advance(0.02)
         self.assertEqual(self.claim()["id"], last)

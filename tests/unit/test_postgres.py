@@ -129,6 +129,7 @@ class Server(unittest.TestCase):
                 rows[:] = claims.claim(transaction, None, now, wanted, "add")
 
         work(1)
+        queue.claims._promotions.put_off(3600)
         work(3)
         sent = self.messages(lambda: work(3))
         self.assertEqual(len(rows), 3)
@@ -142,10 +143,11 @@ class Server(unittest.TestCase):
         with queue.database.transaction() as transaction:       # so it knows its queue
             queue.claims.claim(transaction, None, queue.database.clock.now())
         queue.enqueue("add", {"a": 1, "b": 2})
+        queue.claims._promotions.put_off(0)
 
         def work():
-            with queue.database.transaction(
-                    durable=False, foreseen=queue.claims.foreseen()) as transaction:
+            foreseen = *jobqueue.PROMOTING, *queue.claims.foreseen()
+            with queue.database.transaction(durable=False, foreseen=foreseen) as transaction:
                 [row] = queue.claims.claim(transaction, 1, queue.database.clock.now())
                 queue.workers.heartbeat(transaction, 1, "busy", 0)
 
