@@ -1577,7 +1577,7 @@ class Reader:
         return row[0] if row else None
 
     def all_of(self, statement, values, many):
-        """All rows where `%s`, at the end of the statement, stands for any number of values."""
+        """All rows where `%s`, after all other values, stands for any number of them."""
         many = list(many)
         for at in range(0, len(many), MANY_AT_ONCE):
             some = many[at:at + MANY_AT_ONCE]
@@ -3467,8 +3467,6 @@ QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=1) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
-SPARE_AND_PENDING = """SELECT %s, (SELECT count(*) FROM (SELECT 1 FROM task %s WHERE
-    owner_id=user.id AND status=0 AND queue=? LIMIT ?) AS found) FROM user""" % (SPARE, BY_TURN)
 # The priority of a queue's first pending task, and of the first whose owner may start one.
 HEAD = ("(SELECT priority FROM task %s WHERE status=0 AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
@@ -3496,13 +3494,6 @@ def is_limited(queue):
     """True if a queue holds anything back: then users do not get around it by another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
-
-
-def paused_words(queue):
-    """A sentence that says who paused a queue and why."""
-    return "The queue %s is paused%s%s." % (
-        queue["name"], queue["paused_by"] and " by " + queue["paused_by"] or "",
-        queue["paused_why"] and ": " + queue["paused_why"].rstrip(".") or "")
 
 
 def plain(number):
@@ -3536,14 +3527,6 @@ class Queues:
             room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
         return room
 
-    def startable(self, queue, most):
-        """How many tasks of an open queue their owners could start now, counted up to `most`."""
-        if most < 2 or queue["spare"] is None:
-            return most if most < 2 else self.count(PENDING, queue["name"], most)
-        found = sum(count if spare is None else max(0, min(count, spare)) for spare, count in
-                    self._database.all(SPARE_AND_PENDING, (queue["name"], most)))
-        return min(found, most)
-
     @staticmethod
     def started(transaction, queue, count, now):
         """Keep in mind that tasks of a queue have started."""
@@ -3573,7 +3556,9 @@ class Queues:
         if row is None:
             return None, None
         if row["paused"]:
-            return "paused", paused_words(row)
+            return "paused", "The queue %s is paused%s%s." % (
+                name, row["paused_by"] and " by " + row["paused_by"] or "",
+                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or "")
         if row["external"]:
             return "external", "The queue %s is served by %s." % (
                 name, "programs of its own" if row["external"] == 1 else "remote workers")
@@ -3674,12 +3659,12 @@ class Queues:
 # have ended as they should:
 #
 # 1. It is added with a row of task_after for each that it comes after, and has the status 6.
-# 2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger.
+# 2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger; tie() writes those of
+#    tasks that had ended before.
 # 3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
 #    through `unsettled` and releases or fails the followers; a failure is an end again.
 
 SETTLE_AT_ONCE = 500            # followers in one transaction
-WAITED_FOR, SATISFIED, GIVEN_UP = range(3)     # what task_after.settled says
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
@@ -3691,32 +3676,26 @@ UNSETTLED = (
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
-def turns_question(owner_id, queue, priority):
+def turns_question(task):
     """What next_turn() asks."""
+    lane = task["queue"], task["priority"]
     return """
         SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
                 ORDER BY turn LIMIT 1),
                (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
                 ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN), (
-        queue, priority, owner_id, queue, priority)
+        *lane, task["owner_id"], *lane)
 
 
-def next_turn(transaction, *lane):
+def next_turn(db, task):
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = transaction.one(*turns_question(*lane))
+    lowest, highest = db.one(*turns_question(task))
     return max(lowest or 0, highest or 0) + 1
 
 
 def scheduled_turn(run_at):
     """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
     return math.ceil(run_at * 1000)
-
-
-def place(transaction, task, run_at, now):
-    """(status, turn) of a task, its row or the like, that waits for nothing but its time."""
-    if run_at is not None and run_at > now:
-        return SCHEDULED, scheduled_turn(run_at)
-    return PENDING, next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
 
 
 def lanes(db, status):
@@ -3730,30 +3709,23 @@ def lanes(db, status):
     return found
 
 
-def settled_at_first(status, order):
-    """What task_after says from the start of a predecessor with this status."""
-    over = status == SUCCEEDED or (status in ENDED and order.after_failure == "run")
-    return SATISFIED if over else WAITED_FOR
-
-
 class Followers:
     """Tasks that come after others: released, failed, waiting again."""
 
     @staticmethod
     def settle(transaction, now):
-        """Release or fail what came after ended tasks, a portion of it; True if more may be left.
-        Each end, a failure by this as well, is in `unsettled`: long chains fall link by link."""
+        """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
+        this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
         while room > 0:
             pair = transaction.one(UNSETTLED)
             if pair is None:
-                return False
+                return
             room -= 1
             if pair["follower"] is None:
                 transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
             else:
                 room -= Followers._settle_follower(transaction, *pair, now)
-        return True
 
     @staticmethod
     def _settle_follower(transaction, ended, how, follower, now):
@@ -3767,11 +3739,12 @@ class Followers:
             waits = transaction.value(
                 "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1", (follower,))
             if not waits and not Followers.waits_again(transaction, task):
-                status, turn = place(transaction, task, task["run_at"], now)
-                transaction.update("task", {
-                    "status": status, "turn": turn,
-                    "run_at": now if status == PENDING else task["run_at"]},
-                    "id=? AND status=6", (follower,))
+                run_at = max(now, task["run_at"] or 0)
+                status, turn = SCHEDULED, scheduled_turn(run_at)
+                if run_at == now:
+                    status, turn = PENDING, next_turn(transaction, task)
+                transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
+                                   "id=? AND status=6", (follower,))
                 note(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
@@ -3810,13 +3783,12 @@ class Followers:
 
     @staticmethod
     def tie(transaction, edges, known, now):
-        """Store what new tasks come after; a task that had failed before fails them at once."""
+        """Store what new tasks come after, {id: status}; what has ended releases or fails them."""
         transaction.insert_all("task_after", edges)
-        failed = {edge["after_id"] for edge in edges
-                  if edge["settled"] == WAITED_FOR and known[edge["after_id"]] in ENDED}
-        for before in failed:
-            transaction.ensure("unsettled", {"task_id": before, "status": known[before]})
-        if failed:
+        ended = {before: status for before, status in known.items() if status in ENDED}
+        for before, status in ended.items():
+            transaction.ensure("unsettled", {"task_id": before, "status": status})
+        if ended:
             Followers.settle(transaction, now)
 
 
@@ -3835,7 +3807,7 @@ class Followers:
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
 FILE_NAME_BYTES = 200
-USED_SECONDS = 10.0             # how old what is known of sums and places of files may be
+SITE_SECONDS = 10.0             # how old what is known of their place may be
 USED_BYTES = """
     SELECT sum(size) FROM file WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
@@ -3870,15 +3842,12 @@ def file_name(text):
 
 
 def names_left(folder):
-    """What is in a task's folder, which the task may have closed; None if there is no folder."""
+    """What is in a task's folder; None if there is no folder."""
     try:
-        mode = os.lstat(folder).st_mode     # as quick as can be: most have none
-        if stat.S_ISDIR(mode) and mode & 0o700 != 0o700:
-            os.chmod(folder, 0o700)
         return sorted(name for name in os.listdir(folder) if name[0] != ".")
     except FileNotFoundError:
         return None
-    except OSError:                         # no folder any more, or not ours
+    except OSError:                     # no folder any more, or closed
         return []
 
 
@@ -3937,8 +3906,7 @@ class Files:
     def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
-        self._rooms = {}                # {owner id: (until, bytes)}
-        self._looks, self._machine = Every(USED_SECONDS, database.clock), None     # who has them
+        self._looks, self._machine = Every(SITE_SECONDS, database.clock), None     # who has them
 
     def settle(self):
         """From now on this machine, whose web server asks, has the files."""
@@ -4031,17 +3999,14 @@ class Files:
         names = names_left(folder)
         if names is None or self.site():    # they were sent there
             return names
-        until, room = self._rooms.get(task["owner_id"], (0, 0))
-        if names and self._clock.monotonic() > until:
-            until, room = self._clock.monotonic() + USED_SECONDS, self._room(task["owner_id"])
+        transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
+        room = self._room(task["owner_id"]) if names else 0
         for name in names:
             size = plain_size(folder, name) if len(kept) < FILES_MAX else None
             if size is not None and size <= room:
                 kept[name], room = size, room - size
             else:
                 others.append(storable(name))
-        self._rooms[task["owner_id"]] = until, room
-        transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
         transaction.insert_all("file", ({"owner_id": task["owner_id"], "task_id": task["id"],
                                          "name": name, "size": kept[name]} for name in kept))
         if others:
@@ -4179,7 +4144,7 @@ class Adding:
         """What add() asks in any case."""
         options = orders[0].options if orders else TASK_DEFAULTS
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
-                turns_question(owner_id, options["queue"], options["priority"]))
+                turns_question({"owner_id": owner_id, **options}))
 
     def add(self, transaction, owner_id, orders, now):
         """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
@@ -4191,16 +4156,16 @@ class Adding:
         turns, placed, edges = {}, [], []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
-            settled = [settled_at_first(known[before], order) for before in order.after]
-            edges += [{"task_id": task_id, "after_id": before, "settled": how, "place": at}
-                      for at, (before, how) in enumerate(zip(order.after, settled))]
-            if WAITED_FOR in settled:
+            edges += [{"task_id": task_id, "after_id": before, "place": at}
+                      for at, before in enumerate(order.after)]
+            if order.after:
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
             else:
-                turn = turns[lane] + 1 if lane in turns else next_turn(transaction, owner_id, *lane)
-                status, turns[lane] = PENDING, turn
+                turn = turns.get(lane) or next_turn(
+                    transaction, {"owner_id": owner_id, **order.options})
+                status, turns[lane] = PENDING, turn + 1
             placed.append((order, task_id, status, turn))
         self._insert(transaction, owner_id, placed, now)
         self._give(transaction, owner_id, orders, placed, now)
@@ -4424,26 +4389,20 @@ class Filter(collections.namedtuple(
 
     def where(self):
         """(SQL condition, values)"""
-        parts, values = [], []
-        for name, wanted in (("owner_id=?", self.owner_id), ("function=?", self.function),
-                             ("queue=?", self.queue), ("error_type=?", self.error),
-                             ("finished_at>=?", self.ended_since),
-                             ("task.created_at>=?", self.since), ("task.created_at<?", self.until)):
-            if wanted is not None:
-                parts.append(name)
-                values.append(wanted)
+        asked = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
+                 "error_type=?": self.error, "finished_at>=?": self.ended_since,
+                 "task.created_at>=?": self.since, "task.created_at<?": self.until}
+        parts = {words: [value] for words, value in asked.items() if value is not None}
         for name, some in (("status", self.statuses), ("task.id", self.ids)):
             if some is not None:
-                parts.append("%s IN (%s)" % (name, ", ".join("?" * len(some))))
-                values += some
+                parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
         if self.text:
-            parts.append("(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
-                CONTAINS % "name",
-                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED)))
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
-            values.append(int(number[1]) if number else 0)
-            values += [storable(self.text)] * (1 + len(SEARCHED))
-        return " AND ".join(parts) or "1=1", values
+            parts["(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
+                CONTAINS % "name",
+                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED))] = [
+                    int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
+        return " AND ".join(parts) or "1=1", list(itertools.chain(*parts.values()))
 
 
 class TaskList:
@@ -4523,7 +4482,10 @@ class TaskList:
         elif not wanted.searches:
             ids = self._ids(wanted, limit + 1, low, high, newest)
         if ids is None:
-            return self._search(select, wanted, limit, low, high, newest, seconds)
+            select += "%%s ORDER BY task.id %s LIMIT %d" % ("DESC" if newest else "", limit + 1)
+            return self._database.search(
+                *self._ranged(select, wanted), low, min(high, self._database.last_id("task")),
+                limit, seconds, newest)
         return self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None
 
     def _sorted(self, wanted, sort, cursor):
@@ -4540,11 +4502,8 @@ class TaskList:
 
     def _rows(self, select, ids):
         """The rows of these tasks in this order, but of those that are gone."""
-        found = {}
-        for at in range(0, len(ids), PAGE_ROWS):
-            some = ids[at:at + PAGE_ROWS]
-            found.update((row["id"], row) for row in self._database.look(
-                select % "" + "task.id IN (%s)" % ", ".join("?" * len(some)), some)[0])
+        found = {row["id"]: row for row in self._database.all_of(
+            select % "" + "task.id IN (%s)", (), ids)}
         return [found[task_id] for task_id in ids if task_id in found]
 
     def pages(self, wanted, sort):
@@ -4574,7 +4533,7 @@ class TaskList:
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
         found = [self._database.one(
-            "SELECT id, function, queue, created_at, run_at %s AND queue=? AND priority=? "
+            "SELECT id, function, queue, turn, created_at, run_at %s AND queue=? AND priority=? "
             "ORDER BY turn LIMIT 1" % scan, (*values, *lane))
             for lane in lanes(self._database, status)]
         return [row for row in found if row]
@@ -4619,10 +4578,6 @@ class TaskList:
             return None
         return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
 
-    def walk(self, select, wanted, low, high, seconds):
-        """Look through the wanted tasks as Database.walk does."""
-        return self._database.walk(*self._ranged(select, wanted), low, high, seconds)
-
     @staticmethod
     def _ranged(select, wanted):
         """(statement, values but the ids) of wanted tasks in a range of ids."""
@@ -4630,17 +4585,12 @@ class TaskList:
         return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
 
-    def _search(self, select, wanted, limit, low, high, newest, seconds):
-        high = min(high, self._database.last_id("task"))
-        select += "%%s ORDER BY task.id %s LIMIT %d" % ("DESC" if newest else "", limit + 1)
-        return self._database.search(
-            *self._ranged(select, wanted), low, high, limit, seconds, newest)
-
     def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
         """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
         counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
                                    "WHERE cancel_requested<2 AND %s GROUP BY status")
-        for rows, reached in self.walk(select, wanted, low, top, seconds):
+        for rows, reached in self._database.walk(
+                *self._ranged(select, wanted), low, top, seconds):
             low = reached
             for status, count in rows:
                 counts[status] += count
@@ -4653,8 +4603,8 @@ class TaskList:
 # task is only marked: its worker ends it, and records that. Many are changed in short transactions,
 # so that nobody waits for long; each reads its rows again.
 
-PORTION_ROWS = 500              # of a bulk action in one short transaction
-ACTION_SECONDS = 0.2            # of a bulk action in one request
+PORTION_ROWS = 200              # of a bulk action in one short transaction
+ACTION_ROWS = 1000              # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
@@ -4713,66 +4663,51 @@ class Actions:
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
     def act(self, action, wanted, low, top, owner_id=None, by=None):
-        """As act_on(), for ACTION_SECONDS, to the wanted tasks with ids above `low` up to `top`;
-        (how many were changed, the id up to which it is done)."""
-        done, deadline = 0, self._clock.monotonic() + ACTION_SECONDS
-        for rows, reached in self._tasks.walk(
-                "SELECT id FROM task %s WHERE cancel_requested<2 AND %s ORDER BY id",
-                wanted.within(ACTIONS[action]), low, top, ACTION_SECONDS):
-            changed, left = self.act_on(action, [row["id"] for row in rows], owner_id, by, deadline)
-            done, low = done + changed, left[0] - 1 if left else reached
-            if left:
-                break
-        return done, low
+        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`; (how many
+        were changed, the id up to which it is done)."""
+        rows, going_on = self._tasks.find(
+            wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+        done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
+        return done, top if going_on is None else min(going_on, top)
 
-    def act_on(self, action, ids, owner_id=None, by=None, deadline=math.inf):
+    def act_on(self, action, ids, owner_id=None, by=None):
         """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
-        (not None) may do it; TooMany if no more of them may wait to be run. (how many were changed,
-        those that were not looked at before the deadline)"""
+        (not None) may do it; how many. TooMany if no more of them may wait to be run."""
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
         if limited is not None:
             condition += " AND " + OPEN_TO_USERS
         change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
-        done, left = 0, sorted(set(ids))
-        while left:
-            rows, left = self._change(left, (condition, values), functools.partial(change, by=by),
-                                      0.05, limited=limited)
-            done += len(rows)
-            if action == "delete":
-                self._remove_folders(rows)
-            if self._clock.monotonic() > deadline:
-                break
-        return done, left
+        return self._change(sorted(set(ids)), condition, values, functools.partial(change, by=by),
+                            action == "delete", limited=limited)
 
     def prune(self, ids, before):
-        """Remove those that ended before a time and nothing waits for; the ids not looked at."""
-        condition = ("status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
-                     "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)")
-        rows, left = self._change(ids, (condition, (before,)), self._remove, 0.02, False)
-        self._remove_folders(rows)
-        return left
+        """Remove those that ended before a time and nothing waits for."""
+        self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
+                     "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
+                     (before,), self._remove, True, durable=False)
 
-    def _change(self, ids, where, change, seconds, durable=True, limited=None):
-        """Call `change` with the rows that are still as `where` says, until it took `seconds`, and
-        only as many as may wait of the owner `limited`; (these rows, the ids not looked at)."""
-        condition, values = where
-        changed, handled, most = [], 0, min(PORTION_ROWS, len(ids))
-        with self._database.transaction(durable) as transaction:
-            if limited is not None:
-                most = min(most, self._adding.check_quota(
-                    transaction, limited, 1, "Not all were retried"))
-            deadline = self._clock.monotonic() + seconds
-            while handled < most and (not handled or self._clock.monotonic() <= deadline):
-                some = ids[handled:min(most, handled + 50)]
-                rows = transaction.all(
+    def _change(self, ids, condition, values, change, removes, durable=True, limited=None):
+        """Call `change` with the rows that are still as the condition says, portion after portion,
+        of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
+        their folders go, too."""
+        done = 0
+        while ids:
+            most = PORTION_ROWS
+            with self._database.transaction(durable) as transaction:
+                if limited is not None:
+                    most = min(most, self._adding.check_quota(
+                        transaction, limited, 1, "Not all were retried"))
+                rows = change(transaction, list(transaction.all_of(
                     "SELECT id, owner_id, queue, function, priority, attempts, status, "
-                    "cancel_requested, after_failure FROM task %s "
-                    "WHERE id IN (%s) AND cancel_requested<2 AND %s ORDER BY id"
-                    % (BY_ID, ", ".join("?" * len(some)), condition), (*some, *values))
-                changed += change(transaction, rows, self._clock.now())
-                handled += len(some)
-        return changed, ids[handled:]
+                    "cancel_requested, after_failure FROM task %s WHERE cancel_requested<2 AND %s "
+                    "AND id IN (%%s) ORDER BY id" % (BY_ID, condition), values, ids[:most])),
+                    self._clock.now())
+            for row in rows if removes else ():
+                if row["status"] != RUNNING:
+                    remove_task_folder(self._database.folder, row["id"])
+            done, ids = done + len(rows), ids[most:]
+        return done
 
     @staticmethod
     def _cancel(transaction, rows, now, by):
@@ -4799,7 +4734,7 @@ class Actions:
                 continue
             status, turn = WAITING, 0
             if not Followers.waits_again(transaction, row):
-                status, turn = place(transaction, row, None, now)
+                status, turn = PENDING, next_turn(transaction, row)
             transaction.run(
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
                 "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "
@@ -4829,11 +4764,6 @@ class Actions:
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
                          [(row["id"],) for row in rows])
         return rows
-
-    def _remove_folders(self, rows):
-        for row in rows:
-            if row["status"] != RUNNING:
-                remove_task_folder(self._database.folder, row["id"])
 
 
 # Claims ----------------------------------------------------------------------
@@ -5018,9 +4948,9 @@ class Leases:
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
-    def __init__(self, database, queues, files):
+    def __init__(self, database, queues, files, tasks):
         self._database, self._queues, self._clock = database, queues, database.clock
-        self._files = files
+        self._files, self._tasks = files, tasks
         self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
@@ -5031,14 +4961,14 @@ class Claims:
         room = PROMOTE_AT_ONCE
         for lane in lanes(self._database, SCHEDULED):
             due = transaction.all(
-                "SELECT id, owner_id, queue, function, attempts FROM task %s WHERE status=5 "
-                "AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?" % BY_CLAIM,
-                (*lane, int(now * 1000), room))
+                "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
+                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
+                % BY_CLAIM, (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
-                turn = next_turn(transaction, row["owner_id"], *lane)
-                transaction.update("task", {"status": PENDING, "turn": turn},
-                                   "id=? AND status=5", (row["id"],))
+                transaction.update(
+                    "task", {"status": PENDING, "turn": next_turn(transaction, row)},
+                    "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
     def next_due(self, of_all=False):
@@ -5047,12 +4977,8 @@ class Claims:
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         served = of_all or {queue["name"] for queue in self._queues.open(self.machine)}
-        turns = [self._database.value(
-            "SELECT turn FROM task %s WHERE status=5 AND queue=? AND priority=? "
-            "ORDER BY turn LIMIT 1" % BY_CLAIM, lane)
-            for lane in lanes(self._database, SCHEDULED) if of_all or lane[0] in served]
-        turns = [turn for turn in turns if turn is not None]    # a lane may be empty by now
-        return min(turns) / 1000 if turns else None
+        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
+                    if of_all or row["queue"] in served), default=None)
 
     def rate_opens(self):
         """When the next task may start that only the rate of its queue holds back, or None."""
@@ -5062,12 +4988,13 @@ class Claims:
         return min((moment for moment in moments if moment > now), default=None)
 
     def claimable(self, limit):
-        """How many tasks a worker here could claim now, counted up to `limit`."""
+        """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
+        may start some are all counted: a worker too many ends by itself."""
         found, now = 0, self._clock.now()
         for queue in self._filled():
             if found < limit:
                 room = min(limit - found, self._queues.room(queue, now))
-                found += self._queues.startable(queue, room)
+                found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
         return found
 
     def longest_wait(self):
@@ -5087,12 +5014,6 @@ class Claims:
         queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
-
-    def has_crashed(self):
-        """True if a task waits to be run again that died with who ran it."""
-        return bool(self._database.value(
-            "SELECT max(crashes) FROM ("
-            "SELECT crashes FROM task %s WHERE status=0 LIMIT 10000) AS found" % BY_CLAIM))
 
     def foreseen(self, wanted=1):
         """What claim() asks, most often."""
@@ -5181,8 +5102,7 @@ class Claims:
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
-            if not reach:               # another machine has another clock
-                row["claimed"] = self._clock.monotonic()
+            row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
             UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
@@ -5288,7 +5208,7 @@ class Claims:
         if status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
         elif status == PENDING and outcome.kind != "put_back":
-            turn = next_turn(transaction, task["owner_id"], task["queue"], task["priority"])
+            turn = next_turn(transaction, task)
             run_at = now
         return (status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
                 verdict.interruption, verdict.event == "put_back", verdict.unknown_since,
@@ -7017,12 +6937,8 @@ class Keeping:
             now - days * 86400 if days else -math.inf
             for days in map(self._settings.get, KEEP_SETTINGS)]
         for ids in self._oldest(TASK_AGES, tasks, now):
-            found = bool(ids)
-            while ids:
-                ids = self._actions.prune(ids, tasks)
-                if ids:
-                    yield True
-            yield found
+            self._actions.prune(ids, tasks)
+            yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
             ids = [(one,) for one in ids if one < folded]
@@ -9243,7 +9159,7 @@ class Forecast:
 
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
-        turn = next_turn(self._database, owner_id, options["queue"], options["priority"])
+        turn = next_turn(self._database, {"owner_id": owner_id, **options})
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
                         run_at=None, retries_left=options["max_retries"],
                         **{name: options[name] for name in Waiting._fields if name in options})
@@ -9528,7 +9444,7 @@ class JobQueue:
         self.tasks = TaskList(self.database)
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.queues = Queues(self.database)
-        self.claims = Claims(self.database, self.queues, self.files)
+        self.claims = Claims(self.database, self.queues, self.files, self.tasks)
         self.rhythm = Rhythm(self.database)
         self.interpreter = Interpreter(self.settings)
         self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
@@ -11095,8 +11011,7 @@ def get_page(queue, request):
 def tick(queue, request):
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.person else "address")
-    is_short = request.person and not queue.claims.has_crashed()
-    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if is_short else SLICE_SECONDS)
+    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
     told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
@@ -11382,7 +11297,7 @@ def post_actions(queue, request):
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
-        done, _ = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
+        done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
     else:
         done, remaining, going_on = _act_on_filter(queue, request, given)
     if done:

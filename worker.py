@@ -48,8 +48,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, Followers, JobQueue, JobQueueError, Outcome,
-                      RetryAfter, TaskContext, append_log, declared, dump_json, is_deep, storable)
+from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, JobQueue, JobQueueError, Outcome, RetryAfter,
+                      TaskContext, append_log, declared, dump_json, is_deep, storable)
 
 jobqueue.refuse_half(__file__)
 
@@ -1975,9 +1975,8 @@ class Worker(Loop):
     def _leave_unless_needed(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
-            more = Followers.settle(transaction, self._clock.now())
             self._claims.promote(transaction, self._clock.now())
-            if more or self._claims.claimable(1) or self._has_work_soon():
+            if self._claims.claimable(1) or self._has_work_soon():
                 self._seen_version = None
                 return
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)

@@ -111,11 +111,3 @@ class TickAddress(WebTestCase):
             self.assertEqual(self.bob.post("/tick").json["worked"], 3)
         self.assertEqual([call.args for call in work.call_args_list], [
             (jobqueue.SLICE_SECONDS,), (jobqueue.SLICE_PAGE_SECONDS,)])
-
-    def test_what_died_in_the_short_slice_of_a_page_gets_a_long_one(self):
-        self.add()
-        for crashes, seconds in ((0, jobqueue.SLICE_PAGE_SECONDS), (1, jobqueue.SLICE_SECONDS)):
-            self.write("UPDATE task SET crashes=?", (crashes,))
-            with mock.patch.object(self.queue.starter, "work_slice", return_value=0) as work:
-                self.bob.post("/tick")
-            work.assert_called_once_with(seconds)

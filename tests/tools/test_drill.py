@@ -126,17 +126,25 @@ FileConnection.many = _many
 # No limit, rate, quota, key, order or turn holds, and schedules do not look back.
 LIMITS_FAULT_TEXT = """
 assert Queues.room and Adding.check_quota and Adding._holders and Firing.unfinished
-assert settled_at_first and next_turn
+assert Adding._predecessors and next_turn
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
 Adding.check_quota = lambda *_: None
 Adding._holders = staticmethod(lambda *_: {})
 Firing.unfinished = staticmethod(lambda *_: None)
-settled_at_first = lambda *_: SATISFIED
 
 
-def next_turn(transaction, owner_id, queue, priority):
+def _predecessors(transaction, owner_id, orders, new):
+    for order in new:
+        order.after = ()
+    return {}
+
+
+Adding._predecessors = staticmethod(_predecessors)
+
+
+def next_turn(transaction, task):
     return 1 + (transaction.value("SELECT max(turn) FROM task WHERE status=0 AND queue=? "
-                                  "AND priority=?", (queue, priority)) or 0)
+                                  "AND priority=?", (task["queue"], task["priority"])) or 0)
 """
 
 PLANTS = {"claim": CLAIM_FAULT_TEXT, "fence": FENCE_FAULT_TEXT, "count": COUNT_FAULT_TEXT,

@@ -112,15 +112,6 @@ class TestTasks(Keep):
             left.append(self.count())
         self.assertEqual(left, [1200, 700, 200, 0])
 
-    def test_a_slow_disk_gets_smaller_portions(self):
-        ids = self.add_many("bob", 120)
-        self.queue.actions.act_on("cancel", ids)
-        self.days(30)
-        self.clock.advance(DAY / 2)
-        self.clock.step = 1.0
-        self.round_begins().prune()
-        self.assertEqual(self.count(), 70)
-
 
 class TestRemoveOnSuccess(Keep):
 

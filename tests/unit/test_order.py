@@ -315,7 +315,7 @@ class TestRetry(OrderCase):
         second, third = self.after(first), self.after(other)
         self.run_one("fail")
         self.cancel(other)
-        self.assertEqual(self.queue.actions.act_on("retry", [third, second, first]), (2, []))
+        self.assertEqual(self.queue.actions.act_on("retry", [third, second, first]), 2)
         self.assertEqual(self.states(first, second, third), ["pending", "waiting", "failed"])
 
 
