@@ -9045,9 +9045,10 @@ class Outlook:
     def __init__(self, database, runs, crews, homes, late, guest=None):
         self._database, self.now, self._told = database, database.clock.now(), {}
         self.crews, self.late, self.attempts = crews, late, {}
-        for name, (*_, event, seconds) in ((name, run) for name in runs for run in runs[name]):
-            if event in TRIED:
-                self.attempts.setdefault(name, []).append((seconds, event))
+        for name in runs:
+            tried = [(seconds, event) for *_, event, seconds in runs[name] if event in TRIED]
+            if tried:
+                self.attempts[name] = tried
         self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
         self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "

@@ -246,7 +246,7 @@ class TestWhileNobodyCanWrite(TestCase):
         first, second = self.add(), self.add()
         batch = Batch(self.queue, Mock(owner=None), [], Mock())
         batch.ended = [(Attempt(self.queue, Mock(), self.claim()), Outcome("succeeded"))]
-        with patch.object(self.queue.files, "tidy", side_effect=jobqueue.still_busy()):
+        with patch.object(self.queue.files, "tidy", side_effect=jobqueue.Busy("busy")):
             rows = self.worker._recorder.record(batch, Pace(), 10)
         self.assertEqual((self.status(first), [row["id"] for row in rows]), ("succeeded", [second]))
 
