@@ -3213,6 +3213,15 @@ def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 
+def tidy_path(text):
+    """A path as it stands in front of others: "/jq", or "" for none."""
+    path = re.sub("/+", "/", "/%s/" % text)[:-1]
+    if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
+            or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
+        raise ValueError("must be the path of an address, such as /jq, and not one of our own")
+    return path
+
+
 @functools.lru_cache(maxsize=4)
 def read_networks(text):
     """The addresses and networks that a text lists; ValueError says which word is none."""
@@ -3233,9 +3242,6 @@ MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
 EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
 SERVER = _text(r"(([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})?",
                "must be a host and a port, such as mail.example.org:587")
-BASE_PATH = _text(r"(?!/(api|static|tick|healthz|metrics|openapi\.json)(/|$))"
-                  r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*",
-                  "must be the path of an address, such as /jq, and not one of our own")
 
 
 def tidy_webhooks(text):
@@ -3255,7 +3261,7 @@ def web_label(address):
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks,
+TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
@@ -3303,7 +3309,7 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
 }, "Web address": {
     "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
-    "base_path": ("Base path", "", {**_words(200), **BASE_PATH}, "",
+    "base_path": ("Base path", "", _words(200), "",
         "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
         "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
@@ -6231,8 +6237,11 @@ class Starter:
     def needed(self, least=0):
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
+        room = self._settings.get("NbMaxWorker")
+        if not room:                    # all are services
+            return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
-        room = self._settings.get("NbMaxWorker") - len(workers)
+        room -= len(workers)
         if room <= 0:
             return 0
         ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
@@ -6953,12 +6962,13 @@ class Keeping:
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
+            keys = ", ".join(key)
             while self._database.value(
                     "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):
                 with self._database.transaction(durable=False) as transaction:
-                    transaction.run("DELETE FROM {0} WHERE ({1}) IN (SELECT {1} FROM {0} WHERE {2} "
-                                    "LIMIT ?)".format(table, ", ".join(key), is_old),
-                                    (*values, KEEP_ROWS))
+                    transaction.run(
+                        "DELETE FROM %s WHERE (%s) IN (SELECT %s FROM %s WHERE %s LIMIT ?)" % (
+                            table, keys, keys, table, is_old), (*values, KEEP_ROWS))
                 yield True
 
     def _oldest(self, ages, before, now):
@@ -7974,6 +7984,7 @@ class Users:
     def __init__(self, database, settings):
         self._database, self._settings = database, settings
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
+        self._owner = (-math.inf, None, None)   # until, default_owner, its row
 
     def has_admin(self):
         """True once somebody can administer this."""
@@ -7996,10 +8007,14 @@ class Users:
         return row and Person(row)
 
     def owner(self, name=None):
-        """The row of this user, without a name of the one whose tasks code and shell add."""
+        """The row of this user, without a name of the one whose tasks code and shell add: that may
+        be as old as a setting. Who was deleted since then is missed when the task is added."""
         if name:
             return self.find(name)
-        name = self._settings.get("default_owner")
+        name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
+        until, known, row = self._owner
+        if known == name and now <= until:
+            return row
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
@@ -8007,6 +8022,7 @@ class Users:
             raise SetupError("There is no user %s, whom the setting default_owner names." % name
                              if name else "There is no admin yet who could own the task. Open the "
                              "page and make one, or run: python3 jobqueue.py user add NAME --admin")
+        self._owner = now + CACHE_SECONDS, name, row
         return row
 
     @staticmethod
