@@ -666,32 +666,40 @@ def usage():
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
 
 
-# What a task changes in its process the next would feel. It is looked at after each task.
+# What a task changes in its process the next would feel. Some of it is looked at after each task,
+# all of it after the last of a batch and after each that did one of CHANGES (Python's audit
+# events): a look at all takes 10 us, and quick functions run 15,000 times a second.
 LIMITS = [getattr(resource, "RLIMIT_" + name)
           for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
           if hasattr(resource, "RLIMIT_" + name)]
+CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
+                    "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED = range(1, 32)                  # signals
-TRACES = ("limits", "a timer", "signal handlers", "blocked signals", "environment variables",
-          "sys.path", "threads", "other functions of Python", "other settings of Python", "a child",
-          "another priority")
+HANDLED = [getattr(signal, "SIG" + name) for name in
+           "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
+               "threads", "other functions of Python", "other settings of Python")
+ALL_TRACES = "limits", "a child", "another priority"
 
 
-def traces():
-    """What TRACES says, by the modules of C, which are quicker."""
-    has_child = False                   # that runs, or has ended and was not waited for
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        has_child = True
-    return (list(map(resource.getrlimit, LIMITS)),
-            list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
+def some_traces():
+    """What SOME_TRACES says, by the modules of C, which are quicker."""
+    return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
             (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
              open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
-            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()),
-            has_child, os.getpriority(os.PRIO_PROCESS, 0))
+            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
+
+
+def all_traces():
+    """What ALL_TRACES says."""
+    has_child = False                   # that runs, or has ended and was not waited for
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        has_child = True
+    return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def lowest_free():
@@ -716,16 +724,22 @@ class Runner:
         self._go = None                 # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}              # our stdout and stderr
+        self._changed = False           # the task did one of CHANGES
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
-        self._traces, self._folder = traces(), working_folder()
+        sys.addaudithook(self._heed)
+        self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
         self._used = usage()            # from now on that at the end of the last attempt
         for message in iter(self._receive, None):
             self._run_in_a_row(message["orders"])
         return 0
+
+    def _heed(self, event, _):
+        if event in CHANGES:
+            self._changed = True
 
     def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
@@ -765,7 +779,7 @@ class Runner:
         with self._lock:                # a thread may be adding a task
             self._claim = None
         try:
-            left = self._left()
+            left = self._left(is_last)
         except Exception as error:      # whatever it did to Python: its outcome must be told
             left = "what cannot be looked at: %s" % type(error).__name__
         for stream in self._streams.values():
@@ -786,10 +800,15 @@ class Runner:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=is_last or left)
         return left
 
-    def _left(self):
+    def _left(self, is_last):
         """What a task left behind, in words; None if nothing is seen. Limits are set back."""
-        found = [name for name, one, other in zip(TRACES, self._traces, traces()) if one != other]
-        for kind, limits in zip(LIMITS, self._traces[0] if found else ()):
+        some = some_traces()
+        if some == self._some and not (is_last or self._changed):
+            return None
+        self._changed, now = False, all_traces()
+        found = [name for name, one, other in zip(
+            SOME_TRACES + ALL_TRACES, self._some + self._all, some + now) if one != other]
+        for kind, limits in zip(LIMITS, self._all[0] if found else ()):
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)    # or even its outcome could not be told
         if not found and self._free != lowest_free():
