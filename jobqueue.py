@@ -1887,6 +1887,7 @@ class Database(Reader):
 # SqliteDatabase reads and writes.
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
+WRITE_POLLS = 8                 # while it waits as long as it lately did
 WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
@@ -2002,8 +2003,9 @@ class WriteLock(OneThread):
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
     SQLite's own waiting starves: older waiters sleep longer. Here all ask again as often, whoever
-    came first. Who has written back-to-back for a while stays away for a moment, if a shared lock
-    on the second file says that somebody waits.
+    came first, and the more seldom the longer they lately waited: many who ask keep the processor
+    from the one who writes. Who has written back-to-back for a while stays away for a moment, if
+    a shared lock on the second file says that somebody waits.
     """
 
     def __init__(self, path, clock):
@@ -2011,6 +2013,7 @@ class WriteLock(OneThread):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
+        self._usual = 0.0               # seconds that are waited lately
 
     def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
@@ -2023,6 +2026,7 @@ class WriteLock(OneThread):
                 self._rest()
             if not self._flock(self._file, fcntl.LOCK_EX):
                 self._wait(deadline)
+            self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
             super().give()
             raise
@@ -2050,6 +2054,7 @@ class WriteLock(OneThread):
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
+        pause = max(pause, min(longest, self._usual / WRITE_POLLS))
         try:
             while not self._flock(self._file, fcntl.LOCK_EX):
                 if self._clock.monotonic() > deadline:

@@ -783,8 +783,10 @@ class Runner:
         except Exception as error:      # whatever it did to Python: its outcome must be told
             left = "what cannot be looked at: %s" % type(error).__name__
         for stream in self._streams.values():
-            with contextlib.suppress(Exception):
+            try:                        # suppress() takes longer than all of this
                 stream.flush()
+            except Exception:
+                pass
         self._print_to(self._null)
         outcome.update(seconds=round(seconds, 6), peak_memory=self._used[1],
                        cpu_seconds=round(self._used[0] - before[0], 6))
@@ -957,7 +959,7 @@ class LogPipe:
     def __init__(self, end):
         os.set_blocking(end, False)
         self.end = end
-        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        self._decoder = None            # made when something is printed
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
         self.pieces = []                # (offset, text) that are not known to be stored
         self.start = 0                  # offset of what waits
@@ -999,6 +1001,8 @@ class LogPipe:
     def take_pieces(self, final):
         """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:
+            if self._decoder is None:
+                self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
             text = self._decoder.decode(bytes(self._waiting), final)
             self._waiting.clear()
             self.put(storable(text))
