@@ -6701,7 +6701,10 @@ class Tally:
         cell["executed"].append(seconds)
         if shift["ended_at"] is not None:       # a death may be noticed late
             at = min(at, shift["counted_to"])
-        self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+        if at - seconds >= hour:        # as most do
+            cell["busy_seconds"].append(seconds)
+        else:
+            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
 
     def _count_life(self, event, at, silent, worker_id, machine):
         shift = self.shifts.get(worker_id)
@@ -6740,13 +6743,11 @@ class Fold:
     def fold(self):
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
         mark = self.mark()
-        rows, tally = self.tally(mark)
-        at = rows[0]["at"] if rows else self._clock.now()
-        is_young = is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS
-        if len(rows) < FOLD_LEAST_ROWS and is_young:
+        if not self._is_due(mark):
             return False
+        rows, tally = self.tally(mark)
         with self._database.transaction(durable=False) as transaction:
-            if (recall(transaction, FOLDED) or 0) == mark:
+            if rows and (recall(transaction, FOLDED) or 0) == mark:
                 self._store(transaction, tally)
                 remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
@@ -6758,6 +6759,13 @@ class Fold:
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
         tally.count(rows)
         return rows, tally
+
+    def _is_due(self, mark):
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
+            return newest > mark
+        at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
+        return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
     def _store(self, transaction, tally):
         whole = collections.defaultdict(Sums)
