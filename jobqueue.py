@@ -3245,8 +3245,14 @@ def read_networks(text):
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
                 r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
 EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
-SERVER = _text(r"(([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\]):[1-9][0-9]{0,4})?",
-               "must be a host and a port, such as mail.example.org:587")
+
+
+def tidy_server(text):
+    """HOST:PORT of a mail server; 587 is its port unless said."""
+    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
+    if text and not (match and 0 < int(match[2] or 587) < 65536):
+        raise ValueError("must be a host and a port, such as mail.example.org:587")
+    return match and "%s:%s" % (match[1], match[2] or 587) or ""
 
 
 def tidy_webhooks(text):
@@ -3267,6 +3273,7 @@ def web_label(address):
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
 TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
+        "mail_server": tidy_server,
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
@@ -3331,8 +3338,7 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_mail": ("Mail to", "", {
         **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
         "Addresses, told when something goes wrong."),
-    "mail_server": ("Mail server", "", {**_words(300), **SERVER}, "",
-        "HOST:PORT; empty: the host's sendmail."),
+    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
     "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
     "mail_from": ("Mail from", "", {
@@ -3794,9 +3800,10 @@ class Followers:
 
     @staticmethod
     def tie(transaction, edges, known, now):
-        """Store what new tasks come after, {id: status}; what has ended releases or fails them."""
+        """Store what new tasks come after, {id: status}; what has failed releases or fails them."""
         transaction.insert_all("task_after", edges)
-        ended = {before: status for before, status in known.items() if status in ENDED}
+        ended = {before: status for before, status in known.items()
+                 if status in (FAILED, CANCELLED)}
         for before, status in ended.items():
             transaction.ensure("unsettled", {"task_id": before, "status": status})
         if ended:
@@ -4167,9 +4174,10 @@ class Adding:
         turns, placed, edges = {}, [], []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
-            edges += [{"task_id": task_id, "after_id": before, "place": at}
+            edges += [{"task_id": task_id, "after_id": before, "place": at,
+                       "settled": int(known[before] == SUCCEEDED)}
                       for at, before in enumerate(order.after)]
-            if order.after:
+            if any(known[before] != SUCCEEDED for before in order.after):
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
@@ -6438,18 +6446,23 @@ class Catalogue:
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
         import subprocess
-        try:
-            answer = subprocess.run(
-                [self._interpreter.path(), "-m", "worker", "--catalogue"],
-                stdin=subprocess.DEVNULL, capture_output=True, timeout=CATALOGUE_SECONDS,
-                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
-            return json.loads(answer.stdout)
-        except subprocess.TimeoutExpired:
-            return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-        except ValueError:
-            said = answer.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
-            return self._failure("the process that reads it failed: %s" % (
-                shorten(storable(said), 300) or "exit code %d" % answer.returncode))
+        import tempfile
+        # A file, since what tasks.py starts may keep its end of a pipe open for long.
+        with tempfile.TemporaryFile(dir=self._database.folder) as words:
+            try:
+                answer = subprocess.run(
+                    [self._interpreter.path(), "-m", "worker", "--catalogue"],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
+                    timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
+                    env=self._interpreter.environment())
+                return json.loads(answer.stdout)
+            except subprocess.TimeoutExpired:
+                return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
+            except ValueError:
+                words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
+                said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+                return self._failure("the process that reads it failed: "
+                                     + shorten(storable(said), 300))
 
     @staticmethod
     def _failure(problem):
@@ -8880,7 +8893,7 @@ FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-SHARE = 0.03                    # of a process's time goes into them at most
+SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most; for new tasks
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
@@ -9155,7 +9168,7 @@ class Outlook:
             own = [(moment, means.get(self.tasks[task_id].function, 0))
                    for task_id, moment in course.began.items()
                    if self.tasks[task_id].queue == name]
-            done = sum(mean for _, mean in own[1:])     # 0: what is more urgent keeps all of it back
+            done = sum(mean for _, mean in own[1:])     # 0: what is more urgent keeps it back
             is_known = done and work < math.inf
             yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
 
@@ -9174,7 +9187,8 @@ class Forecast:
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
-        self._outlook, self._until, self._lists_before = None, -math.inf, False
+        self._outlook, self._lists_before = None, False
+        self._until = self._soon = -math.inf
 
     def of_task(self, row):
         """What is told of a task (its row); None once it has ended."""
@@ -9183,9 +9197,9 @@ class Forecast:
         if row["status"] == WAITING:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
-            return self._of_running(row, self._look())
+            return self._of_running(row, self._look(row))
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
-                                self._look())
+                                self._look(row))
 
     def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
@@ -9246,12 +9260,15 @@ class Forecast:
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in outlook.attempts else function + " takes")
 
-    def _look(self):
-        """The Outlook of lately. Tasks that were added since are far away for it."""
+    def _look(self, row=None):
+        """The Outlook of lately; a new one, mostly, if a task was added since."""
         with self._lock:
-            began = self._clock.monotonic()
-            if began > self._until:
+            began, known = self._clock.monotonic(), self._outlook
+            if began > self._until or (
+                    row and began > self._soon and known.is_whole and row["id"] not in known.known
+                    and (row["status"] == RUNNING or known.places(row["queue"]))):
                 self._outlook, ended = self._read(), self._clock.monotonic()
+                self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return self._outlook
 
@@ -9728,7 +9745,7 @@ def external(name, *, queue, who="user", **rest):
 # Host ------------------------------------------------------------------------
 #
 # What is known of this host: what a browser could fetch, whether it lets a worker live; and the
-# lines to copy into its own files. What an admin's browser saw is kept in the setting row .exposure.
+# lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
 
 TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
@@ -9815,7 +9832,8 @@ def judge_worker_test(queue, test):
     if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
         return "running", "a worker is being watched for %d s" % TEST_SECONDS, False
     words = queue.workers.last_words(test["at"], test["at"] + patience)
-    return "failed", "a started worker did not report within %d s%s" % (patience, words), bool(words)
+    said = "a started worker did not report within %d s%s" % (patience, words)
+    return "failed", said, bool(words)
 
 
 def worker_test(queue):
@@ -12695,7 +12713,7 @@ def _use_compiled_module(data):
     import tempfile
     from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
-    with contextlib.suppress(OSError, MemoryError):     # no room: at the next start
+    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
         for path in CODE_FILES:                 # workers read what Python keeps of both
             code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         file = tempfile.TemporaryFile(dir=data)
@@ -13566,7 +13584,8 @@ def command_parser(words):
     """The parser of all commands, with the arguments of the one that these words are of: of all
     they take longer than most commands."""
     import argparse
-    looks = {"formatter_class": functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)}
+    shape = functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)
+    looks = {"formatter_class": shape}
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                         "Without a command it serves the page.",

@@ -2613,11 +2613,9 @@ def fork_runner(data):
 
 
 def print_catalogue():
-    """Announce the functions on standard output, whatever tasks.py itself prints. What it starts
-    and leaves behind must not hold the pipes open."""
-    out, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    for stream in (1, 2):
-        os.dup2(null, stream)
+    """Announce the functions on standard output, whatever tasks.py itself prints."""
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
         file.write(dump_json(read_functions()).encode("utf-8"))
     return 0

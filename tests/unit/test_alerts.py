@@ -577,11 +577,13 @@ class TestSettings(AlertsCase):
         self.assertEqual(jobqueue.recipients_of_alerts(self.queue.settings),
                          [("mail", "b@example.org"), ("mail", "c@example.org")])
 
-    def test_a_mail_server_is_a_host_and_a_port(self):
+    def test_a_mail_server_is_a_host_and_a_port_which_is_587_unless_said(self):
         for right in ("mail.example.org:587", "[::1]:25", ""):
             self.change_settings(mail_server=right)
             self.assertEqual(self.queue.settings.get("mail_server"), right)
-        for bad in ("mail.example.org", "mail.example.org:0", ":25", "a:1:2"):
+        self.change_settings(mail_server="mail.example.org")
+        self.assertEqual(self.queue.settings.get("mail_server"), "mail.example.org:587")
+        for bad in ("mail.example.org:0", "mail.example.org:99999", ":25", "a:1:2"):
             with self.subTest(bad), self.refused(jobqueue.Invalid, "a host and a port"):
                 self.change_settings(mail_server=bad)
 

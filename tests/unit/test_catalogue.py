@@ -1,5 +1,6 @@
 """The functions of tasks.py, as a child process announced them."""
 
+import io
 import json
 import subprocess
 from unittest import mock
@@ -24,7 +25,7 @@ class TestCatalogue(TestCase):
         self.answers, self.asked = [], 0
         self.patch(subprocess, "run", self.answer)
 
-    def answer(self, arguments, **_):
+    def answer(self, arguments, stderr=io.BytesIO(), **_):
         """Stands for the child that imports tasks.py."""
         self.assertIn("--catalogue", arguments)
         self.asked += 1
@@ -32,8 +33,8 @@ class TestCatalogue(TestCase):
         if isinstance(answer, Exception):
             raise answer
         text = answer if isinstance(answer, str) else json.dumps(answer)
-        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode(),
-                                           stderr=b"x" * 5000 + b"\njobqueue needs Python 3.9 or newer\n")
+        stderr.write(b"x" * 5000 + b"\njobqueue needs Python 3.9 or newer\n")
+        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode())
 
     def announce(self, *names, **more):
         self.answers.append({"functions": [function_json(name) for name in names], "error": None, **more})

@@ -420,6 +420,12 @@ class Asked(WebTestCase):
         self.assertEqual(self.eve.get("/api/forecast?function=add&priority=-3").json["before"], 3)
         self.assertEqual(self.queue.tasks.count(jobqueue.Filter())["all"], 3)
 
+    def test_a_task_is_foreseen_at_once_though_all_was_looked_at_before_it(self):
+        self.bob.get("/api/queues")
+        self.add_many("bob", 1)
+        told = self.bob.get("/api/tasks/4").json["forecast"]
+        self.assertEqual((told["before"], told["reason"]), (3, None))
+
     def test_every_admin_is_told_of_their_own_turn(self):
         self.queue.users.change("eve", role="admin")
         self.add_many("eve", 3)
