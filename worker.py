@@ -507,6 +507,15 @@ TRY_AGAIN = (408, 429, 502, 503, 504)
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
 
 
+def told_by(answer):
+    """What an answer says that is no success; Fail if jobqueue itself refuses for good."""
+    with answer:
+        is_ours = answer.headers.get_content_type() == "application/problem+json"
+        if is_ours and answer.status not in TRY_AGAIN:
+            raise Fail("the site refuses: %s" % json.load(answer)["detail"])
+        return "the server answered %d %s" % (answer.status, answer.reason)
+
+
 class TaskFiles:
     """The files of the task that runs; `site` is (address, certificates) if it has them."""
 
@@ -585,11 +594,7 @@ class TaskFiles:
                 answer = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
-                with answer:
-                    told = "the server answered %d %s" % (answer.status, answer.reason)
-                    is_ours = answer.headers.get_content_type() == "application/problem+json"
-                    if is_ours and answer.status not in TRY_AGAIN:
-                        raise Fail("the site refuses: %s" % json.load(answer)["detail"])
+                told = told_by(answer)
             except (HTTPException, OSError) as error:
                 told = error
             time.sleep(pause)
