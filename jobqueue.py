@@ -1604,6 +1604,9 @@ class Connection(Reader):
     def foresee(self, questions):
         """(statement, values) of what is asked next: a server far away answers in advance."""
 
+    def note_ids(self, table, last):
+        """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
+
     # Nobody asks these how many rows they change: they may go along with the next question.
 
     def tell(self, statement, values=()):
@@ -2361,6 +2364,8 @@ class SqliteDatabase(DataFile):
     def together(self, action, foreseen=()):
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
+        if threading.active_count() == 1:
+            return self.alone(action)
         mine = SimpleNamespace(action=action, answer=None)
         with self.deadline(self.patience), self._gathering:
             self._wanted.append(mine)
@@ -2763,6 +2768,8 @@ class ServerConnection(Connection):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                    (max(last, 1), "true" if last else "false"))
+
+    note_ids = set_last_id
 
     def all(self, statement, values=()):
         """All rows."""
@@ -4293,7 +4300,7 @@ class Adding:
                 for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
-            transaction.set_last_id("task", placed[-1][1])      # a server does not see to that
+            transaction.note_ids("task", placed[-1][1])
             transaction.tell(
                 "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
                 "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
