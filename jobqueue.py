@@ -2937,7 +2937,7 @@ class PostgresDatabase(Database):
 
     def _read(self, statement, values):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
-            raise Busy(BUSY)          # a server that is silent keeps who asked first
+            raise Busy(BUSY)            # a server that is silent keeps who asked first
         try:
             link = self._open("_reader")
             link.limit = max(1.0, self.seconds_left())
