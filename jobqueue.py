@@ -1633,11 +1633,11 @@ class Connection(Reader):
             return
         rows, size = itertools.chain([first], rows), max(1, most // len(first))
         for some in iter(lambda: list(itertools.islice(rows, size)), []):
-            self._insert_some(table, tuple(first), some, len(some) == size)
+            self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
+                              len(some) == size)
 
     def _insert_some(self, table, columns, rows, _):
-        self.tell(_insertion("INSERT", table, columns, len(rows)),
-                  list(itertools.chain.from_iterable(map(dict.values, rows))))
+        self.tell_many(_insertion("INSERT", table, columns), rows)
 
     def upsert(self, table, key, row):
         """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
@@ -1962,9 +1962,10 @@ class FileConnection(Connection):
 
     def _insert_some(self, table, columns, rows, are_full):
         if are_full:
-            super()._insert_some(table, columns, rows, are_full)
+            self.run(_insertion("INSERT", table, columns, len(rows)),
+                     list(itertools.chain.from_iterable(rows)))
         else:                           # each other number is a statement to be prepared anew
-            self.many(_insertion("INSERT", table, columns), map(tuple, map(dict.values, rows)))
+            super()._insert_some(table, columns, rows, are_full)
 
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
@@ -2487,6 +2488,10 @@ SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
 
+# SQLite joins by a look into an index for each row, and so do we here: in tables that the server
+# has not counted yet, other plans would read all rows.
+SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off"
+
 # One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
 # knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
 # snapshot from before the wait would not see what was waited for. The time is asked for last, when
@@ -2506,6 +2511,17 @@ SERVER_MARK = """
 SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
 
 TOLD_MAX = 200_000              # characters that wait for the next question
+
+# The server takes longer to plan a statement than to execute it, so what is asked often is planned
+# once. Tables grow: a plan that is right for ten rows is wrong for a million.
+PLANNED_AFTER = 2               # times that it was asked
+PLANS_SECONDS = 10.0            # how long plans are kept
+PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
+SERVER_TYPES = {str: "text", float: "double precision", int: "bigint", bool: "bigint"}
+GIVEN = (                       # how a statement for one row becomes one for all rows of `given`
+    (r"VALUES \((.*)\)", r"SELECT \1 FROM given"),
+    (r"(UPDATE (?s:.*))(WHERE)", r"\1FROM given \2"),
+    (r"(DELETE .*)(WHERE)", r"\1USING given \2"))
 
 SAID_OTHERWISE = (
     (r"\b(NOT INDEXED|INDEXED BY \w+)", ""),
@@ -2554,7 +2570,7 @@ SERVER_FILE, NO_EPOCH = ".server", "new"    # ending and first text of what says
 UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
           "Please look before you try again.")
 SERVER_ERRORS = (
-    ("08|25006|25P0[34]|40|533|55P03|57", Busy, BUSY),
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
     ("23503", Conflict, OWNER_GONE),
     ("53100", StorageFull, FULL),
     ("42P07|42710|42723|42703", SetupError,
@@ -2596,6 +2612,48 @@ def literal(value):
 def bound(statement, values):
     """A statement with its values in it: so several go in one message."""
     return to_postgres(statement) % tuple(map(literal, values))
+
+
+def for_all(statement, rows):
+    """(statement, values) that do for all `rows` at once what a statement does for each: an INSERT
+    of VALUES, or an UPDATE or DELETE of the one row that it finds."""
+    if len(rows) == 1:
+        return statement, rows[0]
+    marks, types, arrays, same = [], [], [], []
+    for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
+        if len(set(column)) > 1:
+            kinds = set(map(type, column))
+            marks.append("given.c%d" % len(types))
+            types.append(next(SERVER_TYPES[kind] for kind in SERVER_TYPES if kind in kinds))
+            arrays.append("{%s}" % ",".join(map(_element, column)))
+        elif column[0] is None:
+            marks.append("NULL")
+        else:
+            marks.append("?")
+            same.append(column[0])
+    given = "WITH given (%s) AS (SELECT * FROM unnest(%s)) " % (
+        ", ".join("c%d" % at for at in range(len(types))),
+        ", ".join("CAST(? AS %s[])" % kind for kind in types))
+    statement = re.sub(r"\?", lambda _, mark=iter(marks[1:]): next(mark), statement)
+    for words, otherwise in GIVEN:
+        statement = re.sub(words, otherwise, statement, count=1)
+    return given + statement, arrays + same
+
+
+def _element(value):
+    """A value as it stands in an array."""
+    if value.__class__ is str:
+        return '"%s"' % value.replace("\\", "\\\\").replace('"', '\\"')
+    return "NULL" if value is None else repr(value + 0)     # a truth is a number
+
+
+def _planning(name, statement, types):
+    """The text by which the server plans a statement under a name, for values of these types."""
+    marks = tuple("$%d" % number for number in range(1, len(types) + 1))
+    # A text may stand for anything, as it may where it is a part of the statement.
+    names = ["unknown" if kind is str else SERVER_TYPES.get(kind, "unknown") for kind in types]
+    return "PREPARE %s%s AS %s" % (
+        name, "(%s)" % ", ".join(names) if names else "", to_postgres(statement) % marks)
 
 
 class ServerRow(tuple):
@@ -2649,14 +2707,17 @@ class ServerConnection(Connection):
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
-        self._foreseen = []             # ... questions that follow it
+        self._foreseen = {}             # ... questions that follow it, and their texts
         self._known = {}                # their answers, until something is changed
+        # The name of a plan, or how often its statement was asked, by statement and types.
+        self._plans, self._plans_until, self._plan_number = {}, 0.0, itertools.count()
+        self._planned_after, self._own_name = PLANNED_AFTER, random_token(8)
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
         self.fileno = self._link.fileno         # of its socket
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self.ask(SERVER_LOOKS, LINK_OPTIONS["connect_timeout"])
+        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), LINK_OPTIONS["connect_timeout"])
 
     @property
     def is_broken(self):
@@ -2667,7 +2728,8 @@ class ServerConnection(Connection):
         """[(the server's word, the rows)] of a text's statements, or the error of the one that
         failed. What was told goes before them, and what is foreseen after them, in one message.
         A cursor of the driver's would take as long for each statement as the server."""
-        (told, self._told), (later, self._foreseen) = (self._told, []), (self._foreseen, [])
+        (told, self._told), (foreseen, self._foreseen) = (self._told, []), (self._foreseen, {})
+        later = list(itertools.chain.from_iterable(foreseen.values()))
         until = time.monotonic() + min(seconds, self.limit)
         try:
             results = list(self._results(";".join([*told, text, *later]), until))
@@ -2678,16 +2740,20 @@ class ServerConnection(Connection):
         self._refuse_failed(results[-1])
         answers = [(result.command_status.decode(), self._rows(result))
                    for result in results[len(told):]]
-        at = len(answers) - len(later)
-        self._known.update(zip(later, (rows for _, rows in answers[at:])))
-        return answers[:at]
+        end = at = len(answers) - len(later)
+        for question, texts in foreseen.items():
+            at += len(texts)
+            self._known[question] = answers[at - 1][1]
+        self._forget_plans()
+        return answers[:end]
 
     def _results(self, text, until):
         """Ask the server, and yield what it answers until this moment."""
         link, events = self._link.pgconn, select.poll()
         link.send_query(text.encode("utf-8"))
+        unsent = True
         while True:
-            unsent = link.flush()
+            unsent = unsent and link.flush()
             if not unsent and not link.is_busy():
                 result = link.get_result()
                 if result is None:
@@ -2702,6 +2768,9 @@ class ServerConnection(Connection):
     def _refuse_failed(self, result):
         if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
             error = self._psycopg.errors.error_from_result(result)
+            self._plans.clear()         # some may not be there
+            if error.sqlstate == "26000":
+                self._planned_after = math.inf      # a pooler gives us now this link, now that
             if error.sqlstate == "25006":
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
@@ -2715,47 +2784,58 @@ class ServerConnection(Connection):
 
     def foresee(self, questions):
         """Ask these with what comes next: each is answered then, unless a change comes between."""
+        if self._foreseen:
+            self._plans.clear()         # they may be among what was never asked
         self._known = {}
-        self._foreseen = [bound(*question) for question in questions]
+        asked = dict.fromkeys((statement, tuple(values)) for statement, values in questions)
+        self._foreseen = {question: self._texts(*question) for question in asked}
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
-        return self._change(bound(statement, values))
-
-    def many(self, statement, rows):
-        """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        return self._change(*self._planned(statement, list(rows)))
-
-    def _change(self, *texts):
         self._known = {}
-        words = [word for word, _ in self.ask(";".join(texts))] if texts else ()
-        count = sum(int(word.split()[-1]) for word in words if word[-1:].isdigit())
+        word = self.ask(";".join(self._texts(statement, values)))[-1][0].split()[-1]
+        count = int(word) if word.isdigit() else 0
         self.changes += count
         return count
 
-    @staticmethod
-    def _planned(statement, rows):
-        """Statements that plan one only once for all rows."""
-        if not rows:
-            return []
-        name = "many_" + random_token(8)        # one that failed is still there
-        marks = ("$%d" % (at + 1) for at in range(len(rows[0])))
-        each = "EXECUTE %s (%%s)" % name
-        return ["PREPARE %s AS %s" % (name, to_postgres(statement) % tuple(marks)),
-                *(each % ",".join(map(literal, row)) for row in rows), "DEALLOCATE " + name]
+    def many(self, statement, rows):
+        """Execute once for each of `rows`, all at once; return the number of rows changed."""
+        rows = list(rows)
+        return self.run(*for_all(statement, rows)) if rows else 0
 
-    def tell(self, statement, values=()):
-        """Execute with the next question."""
-        self._tell(bound(statement, values))
+    def _texts(self, statement, values):
+        """A statement with its values as texts, the last of which is the question."""
+        values = tuple(values)
+        key = statement, *map(type, values)
+        plan, texts = self._plans.get(key, 0), []
+        if plan.__class__ is int:
+            if plan < self._planned_after or not re.match(PLANNED, statement):
+                self._plans[key] = plan + 1
+                return [bound(statement, values)]
+            plan = self._plans[key] = "plan_%s_%d" % (self._own_name, next(self._plan_number))
+            texts = [_planning(plan, statement, key[1:])]
+        given = "(%s)" % ",".join(map(literal, values)) if values else ""
+        return [*texts, "EXECUTE %s%s" % (plan, given)]
+
+    def _forget_plans(self):
+        """Now and then; nothing that was put into words waits for them."""
+        if time.monotonic() > self._plans_until:
+            self._plans_until = time.monotonic() + PLANS_SECONDS
+            if self._plans:
+                self._plans.clear()
+                self._told.append("DEALLOCATE ALL")
 
     def tell_many(self, statement, rows):
         """Execute once for each of `rows` with the next question."""
-        self._tell(*self._planned(statement, list(rows)))
+        rows = list(rows)
+        if rows:
+            self.tell(*for_all(statement, rows))
 
-    def _tell(self, *texts):
-        self._told += texts
+    def tell(self, statement, values=()):
+        """Execute with the next question."""
+        self._told += self._texts(statement, values)
         self._known = {}
-        self.changes += len(texts)
+        self.changes += 1               # as it may be
         if sum(map(len, self._told)) > TOLD_MAX:
             self.ask("SELECT")
 
@@ -2773,9 +2853,11 @@ class ServerConnection(Connection):
 
     def all(self, statement, values=()):
         """All rows."""
-        text = bound(statement, values)
-        rows = self._known.pop(text, None)
-        return self.ask(text)[0][1] if rows is None else rows
+        values = tuple(values)
+        rows = self._known.pop((statement, values), None)
+        if rows is None:
+            rows = self.ask(";".join(self._texts(statement, values)))[-1][1]
+        return rows
 
     def all_within(self, seconds, _, statement, values=()):
         """All rows, or None if that takes longer."""
@@ -2804,7 +2886,9 @@ class ServerConnection(Connection):
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
-        self._told, self._foreseen = [], []
+        if self._told or self._foreseen:
+            self._plans.clear()
+        self._told, self._foreseen = [], {}
         if not self.is_broken and self._link.info.transaction_status:
             with contextlib.suppress(self._psycopg.Error):
                 self.run("ROLLBACK")

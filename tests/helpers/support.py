@@ -76,6 +76,9 @@ import jobqueue  # noqa: E402
 from tests.helpers import postgres, processes  # noqa: E402
 from tests.helpers.processes import is_runner, processes_of, workers_among  # noqa: E402
 
+if postgres.ADDRESS:
+    jobqueue.PLANNED_AFTER = 0          # each statement is one that is asked often
+
 PASSWORD = "correct horse"
 USERS = (("ana", "admin"), ("bob", "user"), ("eve", "user"))
 

@@ -21,6 +21,7 @@ PASSWORDS = ("Se@kret", "Se/kret", "Se@kr/et", "Sekret%zz", "Se?kret")
 
 
 @unittest.skipUnless(postgres.ADDRESS, "there is no PostgreSQL: JOBQUEUE_TEST_DATABASE")
+@mock.patch.object(jobqueue, "PLANNED_AFTER", 0)
 class Server(unittest.TestCase):
 
     def setUp(self):
@@ -114,7 +115,76 @@ class Server(unittest.TestCase):
         queue = self.open_with_an_admin()
         sent = self.messages(lambda: queue.enqueue("add", {"a": 1, "b": 2}))
         self.assertEqual(len(sent), 2, sent)
-        self.assertLess(sent[0].index("FOR UPDATE"), sent[0].index("task_id_seq"))
+        self.assertEqual(sent[0].partition("FOR UPDATE")[2].count("EXECUTE"), 3, sent)
+
+    def test_many_rows_are_stored_and_changed_as_each_would_be(self):
+        queue = self.open_with_an_admin()
+        texts = ["", "NULL", "{}", 'a "quote"', "back\\slash", "\\", "comma, here", "new\nline", "ü'", None]
+        numbers = [1, 0.5, None, 2 ** 53, -1, 1e300, 3, 0, 0.0, 7]
+        rows = [{"at": 1.5, "event": "odd", "message": text, "seconds": number, "function": None,
+                 "worker_id": place % 2 == 0} for place, (text, number) in enumerate(zip(texts, numbers))]
+
+        def stored(reader):
+            return [tuple(row) for row in reader.all(
+                "SELECT at, event, message, seconds, function, worker_id FROM activity "
+                "WHERE event='odd' ORDER BY id")]
+
+        def clean(transaction):
+            transaction.run("DELETE FROM activity WHERE event='odd'")
+
+        for some in (rows, rows[:1], rows[:1] * 3, rows * 30, []):
+            with self.subTest(len(some)), queue.database.transaction() as transaction:
+                clean(transaction)
+                transaction.insert_all("activity", some)
+                self.assertEqual(stored(transaction), [tuple(row.values()) for row in some])
+        with queue.database.transaction() as transaction:
+            clean(transaction)
+            transaction.insert_all("activity", rows)
+            ids = [row[0] for row in transaction.all("SELECT id FROM activity WHERE event='odd' ORDER BY id")]
+            changed = transaction.many(
+                "UPDATE activity SET function=?, attempt=?, at=at+? WHERE id=? AND at=?",
+                [(text, 2, 1, at, 1.5) for text, at in zip(texts, ids)])
+            self.assertEqual(changed, len(ids))
+            self.assertEqual([row[0] for row in transaction.all(
+                "SELECT function FROM activity WHERE attempt=2 AND at=2.5 ORDER BY id")], texts)
+            transaction.tell_many("DELETE FROM activity WHERE id=? AND attempt=2", [(at,) for at in ids[2:]])
+            self.assertEqual(len(stored(transaction)), 2)
+            self.assertEqual(transaction.many("UPDATE activity SET at=0 WHERE id=?", []), 0)
+
+    def test_plans_that_are_gone_cost_one_try(self):
+        """A pooler may give a client another connection each time."""
+        queue = self.open_with_an_admin()
+        for name in ("_reader", "_writer"):
+            with self.subTest(name):
+                getattr(queue.database, name).ask("DEALLOCATE ALL")
+                queue.enqueue("add", {"a": 1, "b": 2})
+                self.assertEqual(queue.get(1).status, "pending")
+
+    def test_plans_are_made_anew_now_and_then(self):
+        queue = self.open_with_an_admin()
+        link = queue.database._writer
+
+        def planned():
+            return len(link.ask("SELECT name FROM pg_prepared_statements")[0][1])
+
+        before = planned()
+        self.assertGreater(before, 5)
+        link._plans_until = 0
+        queue.enqueue("add", {"a": 1, "b": 2})
+        self.assertLess(planned(), before)
+        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 3)
+        self.assertEqual(queue.database.value("SELECT count(*) FROM task"), 5)
+
+    def test_a_plan_that_was_never_made_is_not_asked_for(self):
+        queue = self.open_with_an_admin()
+        question = "SELECT count(*) FROM task WHERE id=?", (1,)
+        for leave in (lambda link: link.roll_back(), lambda link: link.foresee([])):
+            with self.subTest(leave):
+                link = queue.database._writer
+                link._plans.clear()
+                link.foresee([question])
+                leave(link)
+                self.assertEqual(link.value(*question), 1)
 
     def test_a_batch_is_recorded_and_the_next_one_claimed_in_four_messages(self):
         queue = self.open_with_an_admin()
