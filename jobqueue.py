@@ -6621,6 +6621,7 @@ def whole_steps(start, end, step):
 
 def latest_runs(known, more):
     """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
+    more = ([*run, round(seconds, 6)] for *run, seconds in more)
     return [*json.loads(known or "[]"), *more][-RUNS_KEPT:]
 
 
@@ -6652,7 +6653,8 @@ class Times:
         many = cls()
         many.count, many.sum = len(values), math.fsum(values)
         many.least, many.most = min(values), max(values)
-        many.buckets = collections.Counter(map(str, map(bucket_of, values)))
+        many.buckets = {str(number): count for number, count in
+                        collections.Counter(map(bucket_of, values)).items()}
         return many
 
     def add(self, other):
@@ -6750,11 +6752,11 @@ class Sums(dict):
 class Tally:
     """What rows of the activity add: to the hours of functions and of machines, and to the latest
     runs. `shifts` says of each worker where it is, up to when its life was counted and when it
-    ended."""
+    ended; `changed`, which of these are news."""
 
     def __init__(self, shifts=()):
-        known = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
-        self.shifts = collections.ChainMap({}, known)       # those that change are in the first
+        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
+        self.changed, self._hour = {}, 0
         self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
         self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
 
@@ -6774,7 +6776,9 @@ class Tally:
                peak_memory, task_id, owner_id, worker_id, machine):
         if event in EVENTS and type(function) is type(queue) is str:
             is_back, name = event == "put_back", EVENTS[event]
-            hour = hour_of(at - (seconds or 0) if is_back else at)
+            hour = self._hour
+            if is_back or not hour <= at < hour + HOUR:
+                hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
             cell = self._cells["hour", hour, function, queue]
             if is_back:                 # it was not begun
                 cell["started"].append(-1)
@@ -6794,8 +6798,8 @@ class Tally:
                     cell["peak_memory"].append(int(sane(peak_memory)))
                 if worker_id is not None:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
-                self.runs[function].append([task_id and int(task_id), owner_id and int(owner_id),
-                                            name or event, round(seconds, 6)])
+                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
+                                            name or event, seconds))
         elif event in WORKER_EVENTS:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
@@ -6813,12 +6817,15 @@ class Tally:
     def _count_life(self, event, at, silent, worker_id, machine):
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
-            self.shifts[worker_id] = {"worker_id": worker_id, "machine": machine,
-                                      "counted_to": at + 0.0, "ended_at": None}
+            shift = {"worker_id": worker_id, "machine": machine, "counted_to": at + 0.0,
+                     "ended_at": None}
         elif shift and shift["ended_at"] is None:
             end = at - silent
             self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
-            self.shifts[worker_id] = {**shift, "counted_to": end, "ended_at": at}
+            shift = {**shift, "counted_to": end, "ended_at": at}
+        else:
+            return
+        self.shifts[worker_id] = self.changed[worker_id] = shift
 
     def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
@@ -6887,7 +6894,7 @@ class Fold:
             known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             transaction.upsert("recent", {"function": function},
                                {"runs": dump_json(latest_runs(known, runs))})
-        for worker_id, shift in tally.shifts.maps[0].items():
+        for worker_id, shift in tally.changed.items():
             transaction.upsert("shift", {"worker_id": worker_id}, shift)
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
