@@ -5851,23 +5851,22 @@ class Schedules:
         return schedule_id
 
     def _set_paused(self, transaction, schedule_id, given, person):
-        """Pause or resume if that is asked for; what was missed while paused is not caught up."""
-        if "paused" not in given:
-            return
+        """Pause, say why, or resume, as is asked for; what was missed meanwhile is not caught up."""
         row, now = self._row(schedule_id), self._clock.now()
+        paused = given.get("paused", row["paused"])
+        if not given.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
+            return
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
         changes = {"paused_at": None, "paused_by": None, "paused_why": None}
-        if given["paused"]:
+        if paused:
             changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
                        "paused_why": given.get("paused_why")}
-        elif row["paused"]:
+        else:
             changes["next_at"] = rule_of(row).next_after(now)
-        transaction.update("schedule", {**changes, "paused": given["paused"], "next_from": now},
+        transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
-        if given["paused"] or row["paused"]:
-            note_schedule(transaction, now, "paused" if given["paused"] else "resumed",
-                          row, _who(person))
+        note_schedule(transaction, now, "paused" if paused else "resumed", row, _who(person))
 
     def remove(self, transaction, row, by=None):
         """Remove a schedule with its history."""
@@ -12680,7 +12679,9 @@ class Server:
     def handle_error(self, *_):
         """What ended a connection: a client that went away is no news."""
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if isinstance(error, JobQueueError):    # in the middle of an answer
+            complain(error.detail)
+        elif not isinstance(error, OSError):
             sys.__excepthook__(*sys.exc_info())
 
     def answers_to(self, host, address):

@@ -814,6 +814,8 @@ class TestRoutes(WebTestCase):
         path = "/api/schedules/%d" % self.post(self.bob, paused=True, paused_why="later")["id"]
         shown = self.check(self.bob.get(path), 200)
         self.assertEqual((shown["paused_by"], shown["paused_why"], shown["next_at"]), ("bob", "later", None))
+        shown = self.check(self.bob.patch(path, {"paused_why": "in May"}), 200)
+        self.assertEqual((shown["paused"], shown["paused_why"]), (True, "in May"))
         shown = self.check(self.bob.patch(path, {"paused": False}), 200)
         self.assertEqual((shown["paused_by"], shown["paused_why"]), (None, None))
         self.assertIsNotNone(shown["next_at"])
