@@ -85,7 +85,7 @@ function activityRow(entry) {
     h('th', { scope: 'row' }, eventWords(event)),
     cell(null, task ? h('a', { href: `#/tasks/${task}` }, `${name || ''} #${task}`)
       : name || queue || ''),
-    cell(null, actor && t('by {name}', { name: saidName(actor) }), ' ',
+    cell(null, actor && h('span', { class: 'who' }, t('by {name}', { name: saidName(actor) })), ' ',
       owner && owner !== actor && h('span', { class: 'who' }, owner)),
     cell(null, details && h('bdi', { class: 'help' }, details)));
 }

@@ -96,6 +96,7 @@ class View {
     const { counts, failed, held, oldest, running, workers } = found;
     this.patchGlance(found);
     this.first.hidden = counts.all > 0;
+    if (counts.all) this.history.root.hidden = false;
     if (!counts.all && !this.first.childElementCount) this.first.append(...firstSteps());
     patchRows(this.running, running, ({ id }) => id, runningRow);
     running.forEach((task, place) => setText(
@@ -265,7 +266,7 @@ class History {
         t('Waiting time'), t('Running time'), t('Last runs'), t('Memory')], this.functions));
     this.machines = h('ul', { class: 'works' });
     this.place = h('section', { hidden: true }, h('h2', {}, t('Workers')), this.machines);
-    this.root = h('div', {}, h('div', { class: 'bar' }, h('h2', {}, t('How it went')),
+    this.root = h('div', { hidden: true }, h('div', { class: 'bar' }, h('h2', {}, t('How it went')),
       h('nav', { class: 'tabs', 'aria-label': t('How far back') }, ...this.links)), this.note,
     h('div', { class: 'charts' }, ...this.charts.map(({ chart }) => chart.root)),
     this.table, this.place);
@@ -296,6 +297,9 @@ class History {
         values: figures ? pick(figures, size / 1000, this.maximum) : nothing })));
     }
     this.patchTables(found);
+    if (found.points.some(({ added, succeeded, failed }) => added + succeeded + failed)) {
+      this.root.hidden = false;
+    }
     return 60;
   }
 

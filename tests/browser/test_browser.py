@@ -93,6 +93,7 @@ class Journey(BrowserTestCase):
         ana.click("button", "Start")
         ana.find("h1", "Overview")
         ana.see("No task yet")
+        self.assertIsNone(ana.run("return document.querySelector('.charts').offsetParent"))
         self.assertNotIn("setup", ana.run("return location.href"))
         return ana
 
