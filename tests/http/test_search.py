@@ -6,6 +6,7 @@ from unittest import mock
 from urllib.parse import quote
 
 import jobqueue
+from tests.helpers.postgres import about_sqlite
 from tests.helpers.web import WebTestCase
 
 LONG = "a" * 199_000                    # of one argument, nearly the most there may be
@@ -77,6 +78,7 @@ class What(Searching):
                 "action": "cancel", "filter": {"q": "%" * 201}, "continue": "0-9-1"}), "filter.q")
 
 
+@about_sqlite("how it ends a statement")
 class CutOff(Searching):
 
     def setUp(self):
@@ -152,6 +154,7 @@ class CutOff(Searching):
         self.assertEqual({self.status(one) for one in self.ids}, {"pending"})
 
 
+@about_sqlite("what it asks while it looks")
 class Meanwhile(Searching):
 
     def test_others_are_answered_in_the_midst_of_a_look(self):
