@@ -2488,9 +2488,9 @@ SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
 
-# SQLite joins by a look into an index for each row, and so do we here: in tables that the server
-# has not counted yet, other plans would read all rows.
-SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off"
+# SQLite joins by a look into an index for each row, and so do we here: where the server's
+# statistics are missing or old, other plans would read all rows. What is looked at is in memory.
+SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off; SET random_page_cost=1"
 
 # One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
 # knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
@@ -2513,15 +2513,19 @@ SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COM
 TOLD_MAX = 200_000              # characters that wait for the next question
 
 # The server takes longer to plan a statement than to execute it, so what is asked often is planned
-# once. Tables grow: a plan that is right for ten rows is wrong for a million.
-PLANNED_AFTER = 2               # times that it was asked
-PLANS_SECONDS = 10.0            # how long plans are kept
+# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long.
+# Numbers are given as these types: where a function wants others, the statement must CAST.
+PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
+PLANS_SECONDS = 2.0             # how long all plans are kept
 PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
-SERVER_TYPES = {str: "text", float: "double precision", int: "bigint", bool: "bigint"}
-GIVEN = (                       # how a statement for one row becomes one for all rows of `given`
+SERVER_TYPES = {float: "double precision", int: "bigint", bool: "bigint"}
+# How a statement for one row becomes one for all rows of `given`. Its last WHERE is that of the
+# row, which is found by its id: where nothing waited, statistics say that no row has the status 0.
+GIVEN = (
     (r"VALUES \((.*)\)", r"SELECT \1 FROM given"),
     (r"(UPDATE (?s:.*))(WHERE)", r"\1FROM given \2"),
-    (r"(DELETE .*)(WHERE)", r"\1USING given \2"))
+    (r"(DELETE .*)(WHERE)", r"\1USING given \2"),
+    (r"\bAND status=", "AND status+0="))
 
 SAID_OTHERWISE = (
     (r"\b(NOT INDEXED|INDEXED BY \w+)", ""),
@@ -2595,13 +2599,16 @@ def to_postgres(statement):
         match[0], match[0].replace("%", "%%")), statement)
 
 
+def _written(text):
+    return storable(text) if "\0" in text else text
+
+
 def literal(value):
     """A value as it stands in a statement, however the server is set up."""
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        text = storable(value) if "\0" in value else value
-        return " E'%s'" % text.replace("\\", "\\\\").replace("'", "''")
+        return " E'%s'" % _written(value).replace("\\", "\\\\").replace("'", "''")
     if isinstance(value, int):
         return " %d" % value
     if isinstance(value, float):
@@ -2619,41 +2626,42 @@ def for_all(statement, rows):
     of VALUES, or an UPDATE or DELETE of the one row that it finds."""
     if len(rows) == 1:
         return statement, rows[0]
-    marks, types, arrays, same = [], [], [], []
+    marks, types, arrays, constants = [], [], [], []
     for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
         if len(set(column)) > 1:
             kinds = set(map(type, column))
             marks.append("given.c%d" % len(types))
-            types.append(next(SERVER_TYPES[kind] for kind in SERVER_TYPES if kind in kinds))
+            types.append("text" if str in kinds else next(
+                SERVER_TYPES[kind] for kind in SERVER_TYPES if kind in kinds))
             arrays.append("{%s}" % ",".join(map(_element, column)))
         elif column[0] is None:
             marks.append("NULL")
         else:
             marks.append("?")
-            same.append(column[0])
+            constants.append(column[0])
     given = "WITH given (%s) AS (SELECT * FROM unnest(%s)) " % (
         ", ".join("c%d" % at for at in range(len(types))),
         ", ".join("CAST(? AS %s[])" % kind for kind in types))
     statement = re.sub(r"\?", lambda _, mark=iter(marks[1:]): next(mark), statement)
     for words, otherwise in GIVEN:
         statement = re.sub(words, otherwise, statement, count=1)
-    return given + statement, arrays + same
+    return given + statement, arrays + constants
 
 
 def _element(value):
     """A value as it stands in an array."""
     if value.__class__ is str:
-        return '"%s"' % value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"%s"' % _written(value).replace("\\", "\\\\").replace('"', '\\"')
     return "NULL" if value is None else repr(value + 0)     # a truth is a number
 
 
 def _planning(name, statement, types):
-    """The text by which the server plans a statement under a name, for values of these types."""
+    """The text by which the server plans a statement under a name, for values of these types. A
+    text's is unknown: it may stand for anything, as where it is a part of the statement."""
     marks = tuple("$%d" % number for number in range(1, len(types) + 1))
-    # A text may stand for anything, as it may where it is a part of the statement.
-    names = ["unknown" if kind is str else SERVER_TYPES.get(kind, "unknown") for kind in types]
+    names = ", ".join(SERVER_TYPES.get(kind, "unknown") for kind in types)
     return "PREPARE %s%s AS %s" % (
-        name, "(%s)" % ", ".join(names) if names else "", to_postgres(statement) % marks)
+        name, "(%s)" % names if names else "", to_postgres(statement) % marks)
 
 
 class ServerRow(tuple):
@@ -2707,11 +2715,12 @@ class ServerConnection(Connection):
         self.limit = math.inf           # no question may take longer
         self.changes = 0                # rows that were added, changed or removed, or may be
         self._told = []                 # texts of one statement each, to go along with the next
-        self._foreseen = {}             # ... questions that follow it, and their texts
+        self._foreseen = ()             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
-        # The name of a plan, or how often its statement was asked, by statement and types.
-        self._plans, self._plans_until, self._plan_number = {}, 0.0, itertools.count()
-        self._planned_after, self._own_name = PLANNED_AFTER, random_token(8)
+        # By statement and types: how often it was asked, and the name of its plan.
+        self._asked, self._plans, self._plans_until = collections.Counter(), {}, 0.0
+        self._planned_after, self._plan_number = PLANNED_AFTER, itertools.count()
+        self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
@@ -2728,8 +2737,9 @@ class ServerConnection(Connection):
         """[(the server's word, the rows)] of a text's statements, or the error of the one that
         failed. What was told goes before them, and what is foreseen after them, in one message.
         A cursor of the driver's would take as long for each statement as the server."""
-        (told, self._told), (foreseen, self._foreseen) = (self._told, []), (self._foreseen, {})
-        later = list(itertools.chain.from_iterable(foreseen.values()))
+        (told, self._told), (foreseen, self._foreseen) = (self._told, []), (self._foreseen, ())
+        questions = [(question, self._texts(*question)) for question in foreseen]
+        later = [text for _, texts in questions for text in texts]
         until = time.monotonic() + min(seconds, self.limit)
         try:
             results = list(self._results(";".join([*told, text, *later]), until))
@@ -2741,10 +2751,9 @@ class ServerConnection(Connection):
         answers = [(result.command_status.decode(), self._rows(result))
                    for result in results[len(told):]]
         end = at = len(answers) - len(later)
-        for question, texts in foreseen.items():
+        for question, texts in questions:
             at += len(texts)
             self._known[question] = answers[at - 1][1]
-        self._forget_plans()
         return answers[:end]
 
     def _results(self, text, until):
@@ -2770,7 +2779,7 @@ class ServerConnection(Connection):
             error = self._psycopg.errors.error_from_result(result)
             self._plans.clear()         # some may not be there
             if error.sqlstate == "26000":
-                self._planned_after = math.inf      # a pooler gives us now this link, now that
+                self._planned_after = math.inf      # a pooler may take another connection each time
             if error.sqlstate == "25006":
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
@@ -2784,11 +2793,9 @@ class ServerConnection(Connection):
 
     def foresee(self, questions):
         """Ask these with what comes next: each is answered then, unless a change comes between."""
-        if self._foreseen:
-            self._plans.clear()         # they may be among what was never asked
         self._known = {}
-        asked = dict.fromkeys((statement, tuple(values)) for statement, values in questions)
-        self._foreseen = {question: self._texts(*question) for question in asked}
+        self._foreseen = dict.fromkeys(
+            (statement, tuple(values)) for statement, values in questions)
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
@@ -2804,26 +2811,31 @@ class ServerConnection(Connection):
         return self.run(*for_all(statement, rows)) if rows else 0
 
     def _texts(self, statement, values):
-        """A statement with its values as texts, the last of which is the question."""
+        """A statement with its values as texts, the last of which is the question. They must be
+        sent in the order in which they are made: the plan of one may be made by another."""
         values = tuple(values)
-        key = statement, *map(type, values)
-        plan, texts = self._plans.get(key, 0), []
-        if plan.__class__ is int:
-            if plan < self._planned_after or not re.match(PLANNED, statement):
-                self._plans[key] = plan + 1
-                return [bound(statement, values)]
-            plan = self._plans[key] = "plan_%s_%d" % (self._own_name, next(self._plan_number))
-            texts = [_planning(plan, statement, key[1:])]
+        key, texts = (statement, *map(type, values)), []
+        if key not in self._plans and not re.match(PLANNED, statement):
+            return [bound(statement, values)]
+        if time.monotonic() > self._plans_until:
+            texts = self._forget_plans()
+        name = self._plans.get(key)
+        if not name:
+            self._asked[key] += 1
+            if self._asked[key] <= self._planned_after:
+                return [*texts, bound(statement, values)]
+            name = "%s_%d" % (self._plan_prefix, next(self._plan_number))
+            texts.append(_planning(name, statement, key[1:]))
         given = "(%s)" % ",".join(map(literal, values)) if values else ""
-        return [*texts, "EXECUTE %s%s" % (plan, given)]
+        self._plans[key] = name
+        return [*texts, "EXECUTE %s%s" % (name, given)]
 
     def _forget_plans(self):
-        """Now and then; nothing that was put into words waits for them."""
-        if time.monotonic() > self._plans_until:
-            self._plans_until = time.monotonic() + PLANS_SECONDS
-            if self._plans:
-                self._plans.clear()
-                self._told.append("DEALLOCATE ALL")
+        """Let all be planned anew; the texts by which the server forgets the old plans."""
+        self._asked.clear()
+        self._plans.clear()
+        self._plans_until = time.monotonic() + PLANS_SECONDS
+        return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
 
     def tell_many(self, statement, rows):
         """Execute once for each of `rows` with the next question."""
@@ -2886,12 +2898,12 @@ class ServerConnection(Connection):
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
-        if self._told or self._foreseen:
-            self._plans.clear()
-        self._told, self._foreseen = [], {}
+        if self._told:
+            self._plans.clear()         # some are made by what is not sent now
+        self._told, self._foreseen = [], ()
         if not self.is_broken and self._link.info.transaction_status:
             with contextlib.suppress(self._psycopg.Error):
-                self.run("ROLLBACK")
+                self.ask("ROLLBACK")
 
 
 class ServerClock(Clock):
@@ -5851,19 +5863,21 @@ class Schedules:
         return schedule_id
 
     def _set_paused(self, transaction, schedule_id, given, person):
-        """Pause, say why, or resume, as is asked for; what was missed meanwhile is not caught up."""
+        """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
         row, now = self._row(schedule_id), self._clock.now()
         paused = given.get("paused", row["paused"])
         if not given.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
             return
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
-        changes = {"paused_at": None, "paused_by": None, "paused_why": None}
-        if paused:
+        if not paused:
+            changes = {"paused_at": None, "paused_by": None, "paused_why": None,
+                       "next_at": rule_of(row).next_after(now)}
+        elif row["paused"]:
+            changes = {"paused_why": given.get("paused_why", row["paused_why"])}
+        else:
             changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
                        "paused_why": given.get("paused_why")}
-        else:
-            changes["next_at"] = rule_of(row).next_after(now)
         transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
         note_schedule(transaction, now, "paused" if paused else "resumed", row, _who(person))

@@ -119,8 +119,8 @@ class Server(unittest.TestCase):
 
     def test_many_rows_are_stored_and_changed_as_each_would_be(self):
         queue = self.open_with_an_admin()
-        texts = ["", "NULL", "{}", 'a "quote"', "back\\slash", "\\", "comma, here", "new\nline", "ü'", None]
-        numbers = [1, 0.5, None, 2 ** 53, -1, 1e300, 3, 0, 0.0, 7]
+        texts = ["", "NULL", "{}", 'a "quote"', "back\\slash", "\\", "a, b", "new\nline", "ü'", "nu\0l", None]
+        numbers = [1, 0.5, None, 2 ** 53, -1, 1e300, 3, 0, 0.0, 7, 8]
         rows = [{"at": 1.5, "event": "odd", "message": text, "seconds": number, "function": None,
                  "worker_id": place % 2 == 0} for place, (text, number) in enumerate(zip(texts, numbers))]
 
@@ -136,7 +136,9 @@ class Server(unittest.TestCase):
             with self.subTest(len(some)), queue.database.transaction() as transaction:
                 clean(transaction)
                 transaction.insert_all("activity", some)
-                self.assertEqual(stored(transaction), [tuple(row.values()) for row in some])
+                self.assertEqual(stored(transaction), [tuple(
+                    jobqueue.storable(value) if isinstance(value, str) else value
+                    for value in row.values()) for row in some])
         with queue.database.transaction() as transaction:
             clean(transaction)
             transaction.insert_all("activity", rows)
@@ -146,10 +148,28 @@ class Server(unittest.TestCase):
                 [(text, 2, 1, at, 1.5) for text, at in zip(texts, ids)])
             self.assertEqual(changed, len(ids))
             self.assertEqual([row[0] for row in transaction.all(
-                "SELECT function FROM activity WHERE attempt=2 AND at=2.5 ORDER BY id")], texts)
+                "SELECT function FROM activity WHERE attempt=2 AND at=2.5 ORDER BY id")],
+                [text and jobqueue.storable(text) for text in texts])
             transaction.tell_many("DELETE FROM activity WHERE id=? AND attempt=2", [(at,) for at in ids[2:]])
             self.assertEqual(len(stored(transaction)), 2)
             self.assertEqual(transaction.many("UPDATE activity SET at=0 WHERE id=?", []), 0)
+
+    def test_rows_of_a_batch_are_found_by_their_ids_whatever_the_statistics_say(self):
+        """Those of an empty queue: a look for what is pending would seem to find one row at most."""
+        queue = self.open_with_an_admin()
+        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 300)
+        with queue.database.transaction() as transaction:
+            transaction.run("UPDATE task SET status=2")
+        queue.database._writer.ask("ANALYZE task")
+        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 2000)
+        for words in ("UPDATE task SET claim=? WHERE id=? AND status=0",
+                      "UPDATE task SET claim=? WHERE id=? AND status=1 AND claim=?"):
+            with self.subTest(words):
+                rows = [("claim %d" % at, at, "no %d" % at)[:words.count("?")] for at in range(500, 520)]
+                plan = queue.database._writer.ask(
+                    "EXPLAIN " + jobqueue.bound(*jobqueue.for_all(words, rows)))[0][1]
+                self.assertIn("task_pkey", str(plan))
+                self.assertNotIn("task_claim", str(plan))
 
     def test_plans_that_are_gone_cost_one_try(self):
         """A pooler may give a client another connection each time."""
@@ -177,14 +197,18 @@ class Server(unittest.TestCase):
 
     def test_a_plan_that_was_never_made_is_not_asked_for(self):
         queue = self.open_with_an_admin()
-        question = "SELECT count(*) FROM task WHERE id=?", (1,)
-        for leave in (lambda link: link.roll_back(), lambda link: link.foresee([])):
-            with self.subTest(leave):
-                link = queue.database._writer
+        link, statement = queue.database._writer, "SELECT count(*) FROM task WHERE id=?"
+        change = "UPDATE setting SET value='1' WHERE name=?", (".never",)
+        for prepare in (lambda: link.roll_back(), lambda: link.foresee([]),
+                        lambda: link.value(statement, (1,)), lambda: link.value(statement, (2,)),
+                        lambda: self.assertRaises(ValueError, link.value, statement, (10 ** 5000,))):
+            with self.subTest(prepare):
                 link._plans.clear()
-                link.foresee([question])
-                leave(link)
-                self.assertEqual(link.value(*question), 1)
+                link.foresee([(statement, (1,))])
+                link.tell(*change)
+                prepare()
+                self.assertEqual(link.value(statement, (1,)), 1)
+                self.assertEqual(link.run(*change), 0)
 
     def test_a_batch_is_recorded_and_the_next_one_claimed_in_four_messages(self):
         queue = self.open_with_an_admin()
