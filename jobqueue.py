@@ -2501,7 +2501,7 @@ BEGIN ISOLATION LEVEL READ COMMITTED;
 SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
     set_config('idle_in_transaction_session_timeout', '%d', true);
 SELECT version, epoch FROM jobqueue FOR UPDATE;
-SELECT extract(epoch FROM clock_timestamp())::float8"""
+SELECT extract(epoch FROM clock_timestamp())::float8, %s"""
 # The last word of a transaction, by which its writer learns whether it was committed. The server's
 # own number does not tell: after a crash it gives those that it lost to other transactions.
 SERVER_MARK = """
@@ -2513,10 +2513,14 @@ SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COM
 TOLD_MAX = 200_000              # characters that wait for the next question
 
 # The server takes longer to plan a statement than to execute it, so what is asked often is planned
-# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long.
+# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
+# and who writes has all forgotten once the tasks take four times as much room as before.
 # Numbers are given as these types: where a function wants others, the statement must CAST.
 PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
-PLANS_SECONDS = 2.0             # how long all plans are kept
+PLANS_SECONDS = 10.0            # how long all plans are kept
+ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
+ROOM = "pg_relation_size('task')"
+ASKED_MAX = 1000                # statements, of which it is known how often each was asked
 PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
 SERVER_TYPES = {float: "double precision", int: "bigint", bool: "bigint"}
 # How a statement for one row becomes one for all rows of `given`. Its last WHERE is that of the
@@ -2718,7 +2722,7 @@ class ServerConnection(Connection):
         self._foreseen = ()             # ... questions that follow it
         self._known = {}                # their answers, until something is changed
         # By statement and types: how often it was asked, and the name of its plan.
-        self._asked, self._plans, self._plans_until = collections.Counter(), {}, 0.0
+        self._asked, self._plans, self.plans_until = collections.Counter(), {}, 0.0
         self._planned_after, self._plan_number = PLANNED_AFTER, itertools.count()
         self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
@@ -2817,7 +2821,7 @@ class ServerConnection(Connection):
         key, texts = (statement, *map(type, values)), []
         if key not in self._plans and not re.match(PLANNED, statement):
             return [bound(statement, values)]
-        if time.monotonic() > self._plans_until:
+        if time.monotonic() > self.plans_until:
             texts = self._forget_plans()
         name = self._plans.get(key)
         if not name:
@@ -2832,9 +2836,10 @@ class ServerConnection(Connection):
 
     def _forget_plans(self):
         """Let all be planned anew; the texts by which the server forgets the old plans."""
-        self._asked.clear()
+        if len(self._asked) > ASKED_MAX:
+            self._asked.clear()
         self._plans.clear()
-        self._plans_until = time.monotonic() + PLANS_SECONDS
+        self.plans_until = time.monotonic() + PLANS_SECONDS
         return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
 
     def tell_many(self, statement, rows):
@@ -2953,6 +2958,7 @@ class PostgresDatabase(Database):
         self.errors = driver()[0].Error
         self._address, self.path = address, find_database(folder)
         self._write_lock, self._epoch = OneThread(clock), None
+        self._room, self._looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
@@ -3045,9 +3051,14 @@ class PostgresDatabase(Database):
         wait = 100 + int(1000 * self.seconds_left())
         self._open("_writer").roll_back()       # an earlier try may have waited too long
         self._writer.foresee(foreseen)
-        *_, (_, locked), (_, [[now]]) = self._writer.ask(
-            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS), 1 + wait / 1000)
+        *_, (_, locked), (_, [[now, room]]) = self._writer.ask(
+            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._looks.is_due() else 0),
+            1 + wait / 1000)
         self._checked(locked)
+        if room > 4 * self._room:
+            self._room = room
+            for link in filter(None, (self._writer, self._reader)):
+                link.plans_until = 0.0
         self._writer.changes = 0
         self._set_clock(now)
 

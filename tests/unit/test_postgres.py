@@ -189,11 +189,17 @@ class Server(unittest.TestCase):
 
         before = planned()
         self.assertGreater(before, 5)
-        link._plans_until = 0
+        link.plans_until = 0
         queue.enqueue("add", {"a": 1, "b": 2})
         self.assertLess(planned(), before)
         queue.enqueue_many("add", [{"a": 1, "b": 2}] * 3)
         self.assertEqual(queue.database.value("SELECT count(*) FROM task"), 5)
+        before = planned()
+        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 2000)
+        queue.database._looks.hasten(0)
+        queue.enqueue("add", {"a": 1, "b": 2})      # sees how much that was
+        queue.enqueue("add", {"a": 1, "b": 2})
+        self.assertLess(planned(), before)
 
     def test_a_plan_that_was_never_made_is_not_asked_for(self):
         queue = self.open_with_an_admin()
