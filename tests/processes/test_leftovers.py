@@ -83,7 +83,7 @@ def run(kind: str):
 @task
 def cover(how: str):
     """Hide from the worker, and go on for ever."""
-    with open(HERE / "attempts", "a") as file:
+    with open(HERE / ("attempts " + how), "a") as file:
         file.write("%d\\\\n" % os.getpid())
     if how == "closerange":
         os.closerange(3, 256)
@@ -190,26 +190,28 @@ class Covered:
         cls.site = site_with(cls, cls.journal, NbMaxWorker=1, linger=0,
                              worker_mode="detached")    # auto would leave the work to slices
 
-    def begun(self):
-        path = self.site.home / "attempts"
+    def begun(self, how):
+        path = self.site.home / ("attempts " + how)
         return path.read_text().split() if path.exists() else []
 
     def test_a_runner_that_cannot_see_its_worker_die_is_ended_before_the_next_attempt(self):
         for how in ("nothing", "closerange", "dup2", "execv"):
             with self.subTest(how):
-                (self.site.home / "attempts").unlink(missing_ok=True)
-                task_id = self.site.add("cover", how=how)
-                first, = wait_until(self.begun, what="the first attempt")
-                worker = self.site.value("SELECT pid FROM worker")
-                os.kill(worker, signal.SIGKILL)
-                wait_until(lambda: self.site.run("tick") and len(self.begun()) > 1,
-                           what="the second attempt")
-                self.assertIsNone(jobqueue.birth(int(first)), "the first still runs")
-                self.site.run("cancel", task_id, code=None)     # a third attempt may be its last
-                for pid in self.site.workers():
-                    os.kill(pid, signal.SIGKILL)
-                wait_until(lambda: self.site.run("tick") and not self.site.value(
-                    "SELECT count(*) FROM task WHERE status NOT IN (3, 4)"), what="its end")
+                self.lose(how)
+
+    def lose(self, how):
+        task_id = self.site.add("cover", how=how)
+        first, = wait_until(lambda: self.begun(how), what="the first attempt")
+        worker = self.site.value("SELECT pid FROM worker")
+        os.kill(worker, signal.SIGKILL)
+        wait_until(lambda: self.site.run("tick") and len(self.begun(how)) > 1,
+                   what="the second attempt")
+        self.assertIsNone(jobqueue.birth(int(first)), "the first still runs")
+        self.site.run("cancel", task_id, code=None)     # a third attempt may be its last
+        for pid in self.site.workers():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: self.site.run("tick") and not self.site.value(
+            "SELECT count(*) FROM task WHERE status NOT IN (3, 4)"), what="its end")
 
 
 class TestCoveredWithLog(Covered, unittest.TestCase):
