@@ -2741,9 +2741,9 @@ class ServerConnection(Connection):
         """[(the server's word, the rows)] of a text's statements, or the error of the one that
         failed. What was told goes before them, and what is foreseen after them, in one message.
         A cursor of the driver's would take as long for each statement as the server."""
-        (told, self._told), (foreseen, self._foreseen) = (self._told, []), (self._foreseen, ())
-        questions = [(question, self._texts(*question)) for question in foreseen]
+        questions = [(question, self._texts(*question)) for question in self._foreseen]
         later = [text for _, texts in questions for text in texts]
+        told, self._told, self._foreseen = self._told, [], ()
         until = time.monotonic() + min(seconds, self.limit)
         try:
             results = list(self._results(";".join([*told, text, *later]), until))
@@ -2958,7 +2958,7 @@ class PostgresDatabase(Database):
         self.errors = driver()[0].Error
         self._address, self.path = address, find_database(folder)
         self._write_lock, self._epoch = OneThread(clock), None
-        self._room, self._looks = 0, Every(ROOM_SECONDS, self.clock)
+        self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
@@ -3052,7 +3052,7 @@ class PostgresDatabase(Database):
         self._open("_writer").roll_back()       # an earlier try may have waited too long
         self._writer.foresee(foreseen)
         *_, (_, locked), (_, [[now, room]]) = self._writer.ask(
-            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._looks.is_due() else 0),
+            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._room_looks.is_due() else 0),
             1 + wait / 1000)
         self._checked(locked)
         if room > 4 * self._room:

@@ -196,7 +196,7 @@ class Server(unittest.TestCase):
         self.assertEqual(queue.database.value("SELECT count(*) FROM task"), 5)
         before = planned()
         queue.enqueue_many("add", [{"a": 1, "b": 2}] * 2000)
-        queue.database._looks.hasten(0)
+        queue.database._room_looks.hasten(0)
         queue.enqueue("add", {"a": 1, "b": 2})      # sees how much that was
         queue.enqueue("add", {"a": 1, "b": 2})
         self.assertLess(planned(), before)
