@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Built from src/ by src/build.py: edit there.
 """jobqueue: background jobs for a web site on a cheap shared host.
 
 Copy jobqueue.py, worker.py and static/ to the host, then
@@ -10,49 +11,74 @@ Copy jobqueue.py, worker.py and static/ to the host, then
 What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_TASKS says. Adding
 a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
 
-Contents (each section uses only the sections above it)
-    Constants          paths, statuses, limits and times that several sections share
-    Errors             one base class; every error knows its HTTP status and exit code
-    Time and text      the clock, RFC 3339, JSON, tokens
-    Schedule rules     when something is due: every N seconds, daily, weekly, cron
-    Values             the options of tasks; one validator for arguments, bodies and settings
-    Options            where the data is: flag, environment, the file beside this one
-    Schema             the tables, and how an older database becomes a newer one
-    Database           what every kind shares: connections, deadlines, transactions
-    SQLite             one file: turns at writing, its journal, its log
-    PostgreSQL         a server: the lock row, its time, notifications
-    Data folder        made, opened, repaired
-    Log and activity   what attempts printed, what happened, and who did it
-    Settings           what an admin can change while everything runs
-    Queues             named lanes and their limits: which may start something now
-    Followers          turns; what comes after other tasks is released, or fails with them
-    Files              what tasks are given and what they leave: kept, served, removed
-    Adding             orders become tasks, once, within their owner's limit
-    Task list          find, count, show
-    Actions            cancel, retry, delete: one task, or all that a filter wants
-    Claims             claim, renew, end, promote, reap: every way into and out of "running"
-    Rhythm             who does the housekeeping, when, and how long nobody does
-    Schedules          rows that add tasks at times, each slot once
-    Workers            rows, lock files, which Python, who starts processes here, starting them
-    Catalogue          the functions that tasks.py declares, as a child process announced them
-    Metrics            sums of the activity, by the hour: how much was done and how long it took
-    Keeping            removes what is older than an admin wants, a little at a time
-    Alerts             what is wrong, who is told, when again, and when it is over
-    Telling            mail, webhooks, a function of tasks.py: a process of its own sends
-    Tick               the housekeeping that any process does in passing
-    Accounts           first admin, lost password, users, sessions, tokens, who guesses
-    Requests           what is to be added, checked: against its function, and who may ask so
-    Remote workers     those that ask over HTTP, from machines without the database
-    Forecast           when tasks begin and end, and when a queue is empty
-    Python interface   JobQueue, Task, current_task, @task, command, http_request, external
-    Host               doors, what a browser could fetch, a test worker, lines to copy
-    Findings           what `check` says of this host and the queue
-    Backup             a checked copy, while everything goes on; restore, export, import
-    HTTP               requests, answers, proxies, the rules of who may ask from where
-    Handlers           one function per route
-    Application        ROUTES and the WSGI callable
-    Servers            the built-in web server; CGI
-    Command line       python3 jobqueue.py COMMAND
+Contents (each room uses only the rooms above it)
+    base/limits.py                 Paths, statuses, limits and times that several rooms share.
+    base/errors.py                 Errors: one base class; each knows its HTTP status and exit code.
+    base/time_and_text.py          The clock, RFC 3339, JSON, tokens, processes.
+    base/schedule_rules.py         Rules of schedules: every N seconds, daily, weekly, cron.
+    base/values.py                 One validator for arguments, bodies and settings; options of tasks.
+    base/options.py                The data's place: flag, environment, the file beside the program.
+    store/schema.py                The tables, and how an older database becomes a newer one.
+    store/connection.py            Connection: its verbs, hints and errors, files of the data folder.
+    store/database.py              Database: reads, writes in transactions, waits until a deadline.
+    store/sqlite_connection.py     A connection to the SQLite file; SQLite's errors as ours.
+    store/write_lock.py            One write at a time, and the bell that wakes idle workers.
+    store/sqlite.py                SQLite: one file, its journal, its log.
+    store/postgres_sql.py          PostgreSQL's dialect: a statement is translated as a whole.
+    store/postgres_connection.py   A connection to a PostgreSQL server, with a deadline for each call.
+    store/postgres.py              PostgreSQL: the lock row, the server's time, notifications.
+    store/data_folder.py           The data folder: made, opened, repaired.
+    store/log_and_activity.py      The log of attempts, and the activity: each event and its actor.
+    store/settings.py              Settings: an admin changes them while everything runs.
+    tasks/queues.py                Named lanes and their limits: which may start something now.
+    tasks/followers.py             Turns; tasks after others are released, or fail with them.
+    tasks/files.py                 Files that tasks are given and leave: kept, served, removed.
+    tasks/adding.py                Orders become tasks, once, within their owner's limit.
+    tasks/task_list.py             Tasks as people see them: find, count, show.
+    tasks/actions.py               Cancel, retry, delete: one task, or all that a filter wants.
+    tasks/leases.py                Leases and outcomes: how long a claim holds, how a task ends.
+    tasks/claims.py                Every way into and out of "running": claim, renew, end, reap.
+    upkeep/tick_history.py         The history of ticks: their callers, their times, their gaps.
+    upkeep/schedule_rows.py        Schedules as rows: their columns, when they are due, how they look.
+    upkeep/schedules.py            Schedules add tasks at times, each slot once.
+    upkeep/worker_modes.py         Worker locks; which Python; who starts processes on this host.
+    upkeep/workers.py              Rows of workers: reserved, live, renewed, removed.
+    upkeep/reaper.py               The Reaper: workers that died or are lost, and their tasks.
+    upkeep/starter.py              The Starter: reserves a worker's row and starts the process.
+    upkeep/catalogue.py            The functions of tasks.py, as a child process announced them.
+    upkeep/rollup.py               Sums of the activity: values by table, hour and place.
+    upkeep/metrics.py              Metrics: how much was done, and how long it waited and ran.
+    upkeep/retention.py            Retention: removes old rows and files, a little at a time.
+    upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
+    upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
+    upkeep/tick.py                 The tick: housekeeping that any process does in passing.
+    access/people.py               People: passwords, roles, users, and guessed passwords.
+    access/accounts.py             The first admin, a lost password, sessions, tokens.
+    access/requests.py             Requests to add tasks, checked against function and person.
+    access/remote_workers.py       Workers that ask over HTTP, from machines without the database.
+    upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty.
+    access/python_task.py          Task and current_task(): a task as people's own code sees it.
+    access/python_interface.py     JobQueue, Function, @task, @schedule, command, http_request, external.
+    access/host.py                 This host: doors, a browser's reach, a test worker, lines to copy.
+    access/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
+    access/findings.py             The findings of `check` and of the page This host.
+    access/backup.py               A checked copy, while everything goes on; restore, export, import.
+    web/http_answer.py             An answer as WSGI wants it; problems as JSON.
+    web/http_request.py            A request as handlers see it; proxies; static files.
+    web/handlers_tasks.py          Handlers of pages, tasks, files and logs: one function per route.
+    web/handlers_site.py           Handlers of schedules, figures, queues, people, remote workers.
+    web/routes.py                  ROUTES: each request, who may make it, what it takes and answers.
+    web/openapi.py                 /openapi.json, made of ROUTES.
+    web/application.py             The WSGI callable: finds the route, checks, answers errors.
+    web/connections.py             A client's connection to the built-in web server.
+    web/servers.py                 The built-in web server; CGI.
+    web/printing.py                Printing for people and pipes.
+    web/serve.py                   The command `serve`.
+    web/clients.py                 Clients of commands: this host's queue, or another site over HTTP.
+    web/command_rows.py            Rows of COMMANDS that ask one route, and answers in words.
+    web/commands_tasks.py          Commands about functions and tasks.
+    web/commands_site.py           Commands about settings, people, schedules, the host, its data.
+    web/command_line.py            COMMANDS and python3 jobqueue.py COMMAND.
 """
 import bisect
 import codecs
@@ -107,9 +133,11 @@ def refuse_half(path):
 refuse_half(__file__)
 
 
-# Constants -------------------------------------------------------------------
+# base/limits.py --------------------------------------------------------------
 #
-# What several sections share; what only one uses stands there. Units are in the names.
+# Paths, statuses, limits and times that several rooms share.
+#
+# A constant that only one room uses stands in that room. Units are in the names.
 
 VERSION = "1.0.0"
 HOME = Path(__file__).resolve().parent
@@ -151,7 +179,9 @@ TEST_SECONDS = 10.0             # a test worker is to live
 LOOPBACK = ("127.0.0.1", "::1")
 
 
-# Errors ----------------------------------------------------------------------
+# base/errors.py --------------------------------------------------------------
+#
+# Errors: one base class; each knows its HTTP status and exit code.
 
 class JobQueueError(Exception):
     """Base of all errors a person can cause or should hear about. `detail` is a sentence for that
@@ -263,7 +293,9 @@ def in_passing(what):
         complain("%s failed: %s: %s" % (what, type(error).__name__, error))
 
 
-# Time and text ---------------------------------------------------------------
+# base/time_and_text.py -------------------------------------------------------
+#
+# The clock, RFC 3339, JSON, tokens, processes.
 
 class Clock:
     """Time and chance, so that tests can bring their own."""
@@ -489,7 +521,9 @@ def end_group(pid, known, sleep):
     return False
 
 
-# Schedule rules --------------------------------------------------------------
+# base/schedule_rules.py ------------------------------------------------------
+#
+# Rules of schedules: every N seconds, daily, weekly, cron.
 #
 # When something is due, without a database. All rules but `every` are kept as a cron expression:
 # first the next day that matches is found, then the time on it, as clocks on a wall show them; the
@@ -828,7 +862,9 @@ def preview(rule, at, count):
             for moment in moments]
 
 
-# Values ----------------------------------------------------------------------
+# base/values.py --------------------------------------------------------------
+#
+# One validator for arguments, bodies and settings; options of tasks.
 #
 # What a value must be is said once, by a schema (a part of JSON Schema 2020-12): check_value()
 # judges arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed,
@@ -1055,7 +1091,9 @@ def summarize(arguments_text, files=()):
     return shorten(words, SUMMARY_MAX_CHARACTERS)
 
 
-# Options ---------------------------------------------------------------------
+# base/options.py -------------------------------------------------------------
+#
+# The data's place: flag, environment, the file beside the program.
 
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
@@ -1096,7 +1134,9 @@ def _data_line():
     return line
 
 
-# Schema ----------------------------------------------------------------------
+# store/schema.py -------------------------------------------------------------
+#
+# The tables, and how an older database becomes a newer one.
 #
 # Times are UTC seconds since 1970. SQL is what SQLite 3.15 understands.
 # Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing; activity and
@@ -1462,11 +1502,12 @@ def migrate(transaction):
     transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
 
 
-# Database --------------------------------------------------------------------
+# store/connection.py ---------------------------------------------------------
 #
-# What SQLite and PostgreSQL share: hints and errors, the data folder's files, then Connection,
-# whose verbs are what others use, and Database, which reads, writes and waits. Only this section,
-# the two after it and the schema know a dialect.
+# Connection: its verbs, hints and errors, files of the data folder.
+#
+# SQLite and PostgreSQL share these. Other rooms use the verbs of Connection. Only the rooms of store/ about
+# connections and databases, and the schema, know a dialect.
 
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values that are looked for
@@ -1672,6 +1713,12 @@ class Deadline(threading.local):
 
     at = math.inf
 
+
+# store/database.py -----------------------------------------------------------
+#
+# Database: reads, writes in transactions, waits until a deadline.
+#
+# A kind of database is a subclass: SqliteDatabase, PostgresDatabase.
 
 class Database(Reader):
     """What is read and written, by any number of threads.
@@ -1883,11 +1930,9 @@ class Database(Reader):
     together = alone                    # a short one may share a commit with those of others
 
 
-# SQLite ----------------------------------------------------------------------
+# store/sqlite_connection.py --------------------------------------------------
 #
-# One file in the data folder. WriteLock lets one write at a time, Bell wakes who waits for tasks,
-# Journal says how and on which machine it is written, DataFile takes care of the file and its log,
-# SqliteDatabase reads and writes.
+# A connection to the SQLite file; SQLite's errors as ours.
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
 WRITE_POLLS = 8                 # while it waits as long as it lately did
@@ -2003,6 +2048,10 @@ class FileConnection(Connection):
             raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)
 
 
+# store/write_lock.py ---------------------------------------------------------
+#
+# One write at a time, and the bell that wakes idle workers.
+
 class WriteLock(OneThread):
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
 
@@ -2117,6 +2166,14 @@ class Bell:
         if pipe is not None:
             os.close(pipe)
 
+
+# store/sqlite.py -------------------------------------------------------------
+#
+# SQLite: one file, its journal, its log.
+#
+# One file in the data folder. WriteLock lets one write at a time. Bell wakes idle workers. Journal says how
+# and on which machine the file is written. DataFile takes care of the file and its log. SqliteDatabase reads
+# and writes.
 
 def file_system(path):
     """The type of the file system that holds `path`, or "unknown"."""
@@ -2464,12 +2521,11 @@ def take_backup(file, part):
         raise another_version(version)
 
 
-# PostgreSQL ------------------------------------------------------------------
+# store/postgres_sql.py -------------------------------------------------------
 #
-# A server that machines share; psycopg is its driver and is imported here only. A statement is
-# translated as a whole: `to_postgres` knows what is said otherwise. ServerConnection asks and
-# waits, never longer than CALL_SECONDS; PostgresDatabase holds the lock of the one row of the
-# table `jobqueue` while it writes, so transactions follow each other as they do in a file.
+# PostgreSQL's dialect: a statement is translated as a whole.
+#
+# `to_postgres` knows what PostgreSQL says otherwise. psycopg is the driver; only this room imports it.
 
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
 STATEMENT_MS = 10_000           # ... and what takes longer is ended there
@@ -2667,6 +2723,10 @@ def _planning(name, statement, types):
     return "PREPARE %s%s AS %s" % (
         name, "(%s)" % names if names else "", to_postgres(statement) % marks)
 
+
+# store/postgres_connection.py ------------------------------------------------
+#
+# A connection to a PostgreSQL server, with a deadline for each call.
 
 class ServerRow(tuple):
     """A row of PostgreSQL's, to be read by number and by name as SQLite's are."""
@@ -2911,6 +2971,13 @@ class ServerConnection(Connection):
                 self.ask("ROLLBACK")
 
 
+# store/postgres.py -----------------------------------------------------------
+#
+# PostgreSQL: the lock row, the server's time, notifications.
+#
+# Several machines share a server. PostgresDatabase holds the lock of the one row of the table `jobqueue`
+# while it writes, so transactions follow each other as they do in a file.
+
 class ServerClock(Clock):
     """The server's time, which all machines share; between two looks at it by our own ticks."""
 
@@ -3130,9 +3197,9 @@ class PostgresDatabase(Database):
                          "python3 jobqueue.py export FILE.")
 
 
-# Data folder -----------------------------------------------------------------
+# store/data_folder.py --------------------------------------------------------
 #
-# How it is made, opened and repaired.
+# The data folder: made, opened, repaired.
 
 DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
         "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
@@ -3241,7 +3308,9 @@ def repair_journal(folder, shared=False):
     return mode
 
 
-# Log and activity ------------------------------------------------------------
+# store/log_and_activity.py ---------------------------------------------------
+#
+# The log of attempts, and the activity: each event and its actor.
 
 LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
@@ -3326,7 +3395,9 @@ def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
     return "".join(parts), at, cut, times
 
 
-# Settings --------------------------------------------------------------------
+# store/settings.py -----------------------------------------------------------
+#
+# Settings: an admin changes them while everything runs.
 
 # What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
@@ -3571,7 +3642,9 @@ class Settings:
         return value
 
 
-# Queues ----------------------------------------------------------------------
+# tasks/queues.py -------------------------------------------------------------
+#
+# Named lanes and their limits: which may start something now.
 #
 # A queue is a named lane with limits: paused, max_running, rate, machines. A claim looks at those
 # that are open() for its machine, and takes as many tasks as one has room() for. A rate is one
@@ -3784,7 +3857,9 @@ class Queues:
                 **counts, "blocked": blocked, "next_at": iso(next_at)}
 
 
-# Followers -------------------------------------------------------------------
+# tasks/followers.py ----------------------------------------------------------
+#
+# Turns; tasks after others are released, or fail with them.
 #
 # A task that becomes pending gets its turn; one that comes after others waits until all of them
 # have ended as they should:
@@ -3924,7 +3999,9 @@ class Followers:
             Followers.settle(transaction, now)
 
 
-# Files -----------------------------------------------------------------------
+# tasks/files.py --------------------------------------------------------------
+#
+# Files that tasks are given and leave: kept, served, removed.
 #
 # What is handed in lies in files-WORD/KEY, and arguments hold that key. What a task leaves stays in
 # its folder, work-WORD/ID. Rows of `file` say whose each is. A queue on PostgreSQL has its files
@@ -4033,7 +4110,7 @@ class Portion:
 
 
 class Files:
-    """What was handed in and what tasks left; see the chapter."""
+    """What was handed in and what tasks left; see the room."""
 
     def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
@@ -4203,7 +4280,9 @@ class Files:
                 shutil.rmtree(folder / name, ignore_errors=True)
 
 
-# Adding ----------------------------------------------------------------------
+# tasks/adding.py -------------------------------------------------------------
+#
+# Orders become tasks, once, within their owner's limit.
 #
 # Orders become tasks, all or none: Adding.add() numbers them, counts them against their owner's
 # limit, gives each its status and turn, and stores them with their rows of the activity. What is
@@ -4438,7 +4517,9 @@ class Once:
             "digest": self._digest, "created_at": now, "answer": dump_json(answer)})
 
 
-# Task list -------------------------------------------------------------------
+# tasks/task_list.py ----------------------------------------------------------
+#
+# Tasks as people see them: find, count, show.
 #
 # Tasks as people see them: one with all that belongs to it, and lists of those that a Filter
 # wants. By owner and status an index answers; what else is asked for is looked through, one short
@@ -4730,7 +4811,9 @@ class TaskList:
         return counts, low
 
 
-# Actions ---------------------------------------------------------------------
+# tasks/actions.py ------------------------------------------------------------
+#
+# Cancel, retry, delete: one task, or all that a filter wants.
 #
 # What people do to tasks: cancel, retry, delete; one task, or all that a Filter wants. A running
 # task is only marked: its worker ends it, and records that. Many are changed in short transactions,
@@ -4899,17 +4982,11 @@ class Actions:
         return rows
 
 
-# Claims ----------------------------------------------------------------------
+# tasks/leases.py -------------------------------------------------------------
 #
-# Every way into and out of "running":
+# Leases and outcomes: how long a claim holds, how a task ends.
 #
-# 1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
-# 2. The worker renews the lease; each of its writes names the token. No row changed means that
-#    the task was lost to somebody else, whose word then counts.
-# 3. end_all() asks judge() what becomes of a task and stores that.
-# 4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
-#    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
-#    doubted, and workers that see no doubt keep what they run.
+# The steps of a claim stand in tasks/claims.py.
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
@@ -5077,6 +5154,20 @@ class Leases:
             return row["lease_monotonic"] - self._clock.monotonic()
         return row["lease_wall"] + self._database.slack_seconds - now
 
+
+# tasks/claims.py -------------------------------------------------------------
+#
+# Every way into and out of "running": claim, renew, end, reap.
+#
+# Every way into and out of "running":
+#
+# 1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
+# 2. The worker renews the lease; each of its writes names the token. No row changed means that
+#    the task was lost to somebody else, whose word then counts.
+# 3. end_all() asks judge() what becomes of a task and stores that.
+# 4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
+#    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
+#    doubted, and workers that see no doubt keep what they run.
 
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
@@ -5349,7 +5440,9 @@ class Claims:
                 now if status in ENDED else None, task["id"], task["claim"])
 
 
-# Rhythm ----------------------------------------------------------------------
+# upkeep/tick_history.py ------------------------------------------------------
+#
+# The history of ticks: their callers, their times, their gaps.
 #
 # A tick must be cheap where every request is a process of its own. So the time of the last one is
 # that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
@@ -5437,12 +5530,9 @@ class Rhythm:
         return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
 
 
-# Schedules -------------------------------------------------------------------
+# upkeep/schedule_rows.py -----------------------------------------------------
 #
-# A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
-# transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
-# once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
-# what people make and change, and keep in step with what tasks.py and folders ask for.
+# Schedules as rows: their columns, when they are due, how they look.
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
@@ -5609,6 +5699,15 @@ def due_slots(row, due, now):
                          % iso(slots[0][0] if slots else now)))
     return slots, rule.next_after(last), last != first or now - first > LATE_SECONDS
 
+
+# upkeep/schedules.py ---------------------------------------------------------
+#
+# Schedules add tasks at times, each slot once.
+#
+# A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
+# transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
+# once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
+# what people make and change, and keep in step with what tasks.py and folders ask for.
 
 class Firing:
     """Schedules that are due: each slot adds its task, or says why not.
@@ -5946,13 +6045,11 @@ class Schedules:
         return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
 
 
-# Workers ---------------------------------------------------------------------
+# upkeep/worker_modes.py ------------------------------------------------------
 #
-# A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold
-# for life. A Starter reserves the row and starts the process; the process takes the lock, turns
-# the row live, renews it by heartbeats and removes it when it leaves (Workers). What became of a
-# worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
-# on this host, Interpreter with which Python.
+# Worker locks; which Python; who starts processes on this host.
+#
+# Modes says who starts workers on this host, Interpreter with which Python.
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
@@ -6104,6 +6201,16 @@ class Modes:
         return lost if lost["at"] <= self._clock.now() else {"count": 0, "at": 0.0, "tasks": []}
 
 
+# upkeep/workers.py -----------------------------------------------------------
+#
+# Rows of workers: reserved, live, renewed, removed.
+#
+# A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold
+# for life. A Starter reserves the row and starts the process; the process takes the lock, turns
+# the row live, renews it by heartbeats and removes it when it leaves (Workers). What became of a
+# worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
+# on this host, Interpreter with which Python.
+
 class Workers:
     """The rows of worker processes, their lock files, and what is known of starts that failed."""
 
@@ -6212,6 +6319,12 @@ class Workers:
                 return ": " + storable(lines[-1])
         return ""
 
+
+# upkeep/reaper.py ------------------------------------------------------------
+#
+# The Reaper: workers that died or are lost, and their tasks.
+#
+# A worker is dead if its lock is free, and lost if its lease is over.
 
 class Reaper:
     """Finds workers that nobody stands behind any more, and frees their places and tasks.
@@ -6330,6 +6443,10 @@ class Reaper:
                     path.unlink()
 
 
+# upkeep/starter.py -----------------------------------------------------------
+#
+# The Starter: reserves a worker's row and starts the process.
+
 class Starter:
     """Starts worker processes: as many as there is work for and room."""
 
@@ -6432,7 +6549,9 @@ class Starter:
                     self._reaper.bury(transaction, row, why)
 
 
-# Catalogue -------------------------------------------------------------------
+# upkeep/catalogue.py ---------------------------------------------------------
+#
+# The functions of tasks.py, as a child process announced them.
 
 CATALOGUE_SECONDS = 10.0
 FUNCTION_TEXTS = ("name", "title", "description", "who")
@@ -6584,16 +6703,12 @@ class Catalogue:
         return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
 
 
-# Metrics ---------------------------------------------------------------------
+# upkeep/rollup.py ------------------------------------------------------------
 #
-# How much was done, and how long it waited and ran. The activity is the only source.
-# Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
-# the six hours, the day and the whole time around that. Metrics tells these sums together with what
-# the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
-# a standstill, and removing tasks or old hours changes no other hour and no total.
+# Sums of the activity: values by table, hour and place.
 #
-# Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add
-# up, as do Times in them, which are histograms: a percentile is read from their sum.
+# Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add up, as do
+# Times in them, which are histograms: a percentile is read from their sum.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
@@ -6859,6 +6974,16 @@ class Tally:
                     min(end, hour + HOUR) - max(start, hour))
 
 
+# upkeep/metrics.py -----------------------------------------------------------
+#
+# Metrics: how much was done, and how long it waited and ran.
+#
+# How much was done, and how long it waited and ran. The activity is the only source.
+# Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
+# the six hours, the day and the whole time around that. Metrics tells these sums together with what
+# the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
+# a standstill, and removing tasks or old hours changes no other hour and no total.
+
 class Fold:
     """Adds the activity to the sums, a portion at a time, whoever ticks:
 
@@ -7041,7 +7166,9 @@ def counter_families(whole):
         ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]
 
 
-# Keeping ---------------------------------------------------------------------
+# upkeep/retention.py ---------------------------------------------------------
+#
+# Retention: removes old rows and files, a little at a time.
 
 KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
 KEEP_ROUND_SECONDS = 3600.0
@@ -7131,7 +7258,9 @@ class Keeping:
             yield [row[0] for row in rows if row[2] is not None and row[2] < before]
 
 
-# Alerts ----------------------------------------------------------------------
+# upkeep/alerts.py ------------------------------------------------------------
+#
+# Alerts: conditions, their recipients, when they open and end.
 #
 # Who is told when something goes wrong. All of it is decided from rows, by whoever ticks, once in
 # WATCH_SECONDS:
@@ -7141,8 +7270,8 @@ class Keeping:
 #    at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
 #    There is one such row for each (code, subject).
 # 3. What opened is told at once, then ever less often while it holds; its end is told if its
-#    opening was. Messages are put into `delivery`, from where a child process sends them (next
-#    section): no request, claim or tick waits for a server. After a message nobody looks for
+#    opening was. Messages are put into `delivery`, from where a child process sends them
+#    (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
 #    PACE_SECONDS: all that comes then stands in the next one.
 
 WATCH_SECONDS = 30.0
@@ -7510,7 +7639,9 @@ def alert_json(row):
     return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
 
 
-# Telling ---------------------------------------------------------------------
+# upkeep/notifications.py -----------------------------------------------------
+#
+# Mail, webhooks, a function of tasks.py: a process of its own sends.
 #
 # How messages leave. A process of its own, started like a worker, takes what is due in `delivery`,
 # sends it and notes how that went, and ends after SENDING_SECONDS. A row is taken by counting its
@@ -7806,7 +7937,9 @@ class Courier:
         return shorten(storable(words), 300)
 
 
-# Tick ------------------------------------------------------------------------
+# upkeep/tick.py --------------------------------------------------------------
+#
+# The tick: housekeeping that any process does in passing.
 
 TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
@@ -7943,7 +8076,9 @@ class Tick:
                 transaction.run("DELETE FROM " + rows, (now - 3600,))
 
 
-# Accounts --------------------------------------------------------------------
+# access/people.py ------------------------------------------------------------
+#
+# People: passwords, roles, users, and guessed passwords.
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -8301,6 +8436,10 @@ def plain_code(text):
     return " ".join(text.split())
 
 
+# access/accounts.py ----------------------------------------------------------
+#
+# The first admin, a lost password, sessions, tokens.
+
 def read_code(path, now):
     """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
     try:
@@ -8544,7 +8683,9 @@ class Tokens:
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
 
 
-# Requests --------------------------------------------------------------------
+# access/requests.py ----------------------------------------------------------
+#
+# Requests to add tasks, checked against function and person.
 #
 # What somebody wants to be added, as POST /api/tasks takes it, becomes Orders. Every door and every
 # schedule comes through here: a request is checked against REQUEST_SCHEMA, the function's own
@@ -8703,7 +8844,9 @@ class Requests:
         return errors
 
 
-# Remote workers --------------------------------------------------------------
+# access/remote_workers.py ----------------------------------------------------
+#
+# Workers that ask over HTTP, from machines without the database.
 #
 # Workers on machines that nobody can reach and that have no database: they ask over HTTP. What they
 # send comes from outside, so it is checked, and each part of a call is answered on its own.
@@ -8776,7 +8919,7 @@ _ANNOUNCED = _object(
 
 
 class RemoteWorkers:
-    """The site's side of workers that ask over HTTP; see the chapter. `token` is Person.token."""
+    """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
 
     def __init__(self, database, settings, claims, workers, queues, files):
         self._database, self._settings, self._clock = database, settings, database.clock
@@ -8994,7 +9137,9 @@ class RemoteWorkers:
         return [{**row, "claim": row["claim"][len(UNCONFIRMED):]} for row in rows]
 
 
-# Forecast --------------------------------------------------------------------
+# upkeep/forecast.py ----------------------------------------------------------
+#
+# Forecasts: when tasks begin and end, when a queue is empty.
 #
 # When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
 # nothing and the reason.
@@ -9421,12 +9566,11 @@ class Forecast:
             functions and {one["name"] for one in json.loads(functions)})
 
 
-# Python interface ------------------------------------------------------------
+# access/python_task.py -------------------------------------------------------
 #
-# What people's own code uses: JobQueue is the whole queue of a data folder, Task a row of it,
-# Function what @task and its kin make in tasks.py, and current_task() what a running function knows
-# of its task. Code that runs inside a task adds through its worker, since a runner never opens the
-# database. Importing this declares nothing and opens nothing.
+# Task and current_task(): a task as people's own code sees it.
+#
+# Code that runs inside a task adds through its worker, since a runner never opens the database.
 
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
@@ -9594,6 +9738,15 @@ class Task:
             self._values = self._queue.row_json(row)
         return self
 
+
+# access/python_interface.py --------------------------------------------------
+#
+# JobQueue, Function, @task, @schedule, command, http_request, external.
+#
+# What people's own code uses: JobQueue is the whole queue of a data folder, Task a row of it,
+# Function what @task and its kin make in tasks.py, and current_task() what a running function knows
+# of its task. Code that runs inside a task adds through its worker, since a runner never opens the
+# database. Importing this declares nothing and opens nothing.
 
 class JobQueue:
     """The whole queue of one data folder; every door, worker and test has one."""
@@ -9864,7 +10017,9 @@ def external(name, *, queue, who="user", **rest):
     return _declare(name, "external", None, who, {**rest, "queue": queue})
 
 
-# Host ------------------------------------------------------------------------
+# access/host.py --------------------------------------------------------------
+#
+# This host: doors, a browser's reach, a test worker, lines to copy.
 #
 # What is known of this host: what a browser could fetch, whether it lets a worker live; and the
 # lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
@@ -10009,13 +10164,9 @@ def host_files(queue, visit=None):
              "text": fill_in(text, python, visit)} for name, text in found.items() if text]
 
 
-# Findings --------------------------------------------------------------------
+# access/finding_table.py -----------------------------------------------------
 #
-# What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
-# and describe_work() look how things are: they yield words, and a Finding for each row that is true
-# here. `check` and the page This host show all by topic; the sentence on every list is the first
-# that has one for everyone; the advice is the first remedy. What a look raises becomes a
-# Finding, too.
+# FINDINGS: each thing that can be wrong here, or is worth knowing.
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
@@ -10134,6 +10285,17 @@ def _readable(moment):
 
 
 # About the machine and the folders, by the data folder.
+
+
+# access/findings.py ----------------------------------------------------------
+#
+# The findings of `check` and of the page This host.
+#
+# What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
+# and describe_work() look how things are: they yield words, and a Finding for each row that is true
+# here. `check` and the page This host show all by topic; the sentence on every list is the first
+# that has one for everyone; the advice is the first remedy. What a look raises becomes a
+# Finding, too.
 
 def _look_at_program(folder):
     other = [name for name in ("worker.py", "static/index.html")
@@ -10511,7 +10673,9 @@ def next_step(report):
     return "Next, %s." % remedy if remedy else "Nothing has to be done."
 
 
-# Backup ----------------------------------------------------------------------
+# access/backup.py ------------------------------------------------------------
+#
+# A checked copy, while everything goes on; restore, export, import.
 #
 # A backup is a copy of the database's file; restore() puts it back. An export is text, in which one
 # moves from SQLite to PostgreSQL or back: each line is a JSON object with one name. First comes
@@ -10762,11 +10926,9 @@ def _settle_in(queue, transaction, counters):
         "paused_why": "resume it once nothing runs these tasks elsewhere"}, "paused=0")
 
 
-# HTTP ------------------------------------------------------------------------
+# web/http_answer.py ----------------------------------------------------------
 #
-# A request as handlers see it, whichever web server took it, and an answer as WSGI wants it. What
-# proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
-# beyond its limit.
+# An answer as WSGI wants it; problems as JSON.
 
 SECURITY_HEADERS = [
     ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
@@ -10865,6 +11027,14 @@ def problem(error, accepts=""):
     return Answer(
         error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)
 
+
+# web/http_request.py ---------------------------------------------------------
+#
+# A request as handlers see it; proxies; static files.
+#
+# A request as handlers see it, whichever web server took it, and an answer as WSGI wants it. What
+# proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
+# beyond its limit.
 
 def read_address(text):
     """An IP address, also with a port or in brackets; None for anything else."""
@@ -11165,7 +11335,9 @@ class StaticFiles:
         return self._known[name][1]
 
 
-# Handlers --------------------------------------------------------------------
+# web/handlers_tasks.py -------------------------------------------------------
+#
+# Handlers of pages, tasks, files and logs: one function per route.
 #
 # What a request does that takes more than a row of ROUTES. Each takes (queue, request, *parts of
 # the path) and returns an Answer, or what is answered as JSON with the status that its row names,
@@ -11529,6 +11701,12 @@ def get_log(queue, request, task_id):
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 
 
+# web/handlers_site.py --------------------------------------------------------
+#
+# Handlers of schedules, figures, queues, people, remote workers.
+#
+# Handlers are as in web/handlers_tasks.py.
+
 def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
@@ -11834,11 +12012,12 @@ def post_worker_file(queue, request, task_id):
     return queue.files.receive(owner_id, request.given["name"], *sent, task_id)
 
 
-# Application -----------------------------------------------------------------
+# web/routes.py ---------------------------------------------------------------
+#
+# ROUTES: each request, who may make it, what it takes and answers.
 #
 # ROUTES says of each request who may make it, what it takes, what is answered and what else is done
-# around it. The dispatcher keeps to that, checks what is sent and answers errors, all in one place;
-# /openapi.json is made of the same rows.
+# around it. /openapi.json is made of the same rows.
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
 CLAIM = "claim"                         # of a running task, sent as a token is
@@ -12016,6 +12195,10 @@ def _part(kind, name):
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
 
+# web/openapi.py --------------------------------------------------------------
+#
+# /openapi.json, made of ROUTES.
+
 def _documented(part, schemas):
     """A part of our schemas as others read it; what has a title stands in `schemas`."""
     if isinstance(part, (list, tuple)):
@@ -12097,6 +12280,12 @@ def describe_api(document):
                                           "content": content} for kind in CHANGING_FAILS}
     return document
 
+
+# web/application.py ----------------------------------------------------------
+#
+# The WSGI callable: finds the route, checks, answers errors.
+#
+# The dispatcher keeps to ROUTES, checks what is sent and answers errors, all in one place.
 
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
@@ -12294,7 +12483,9 @@ def application(environ, start_response):
     return app(environ, start_response)
 
 
-# Servers ---------------------------------------------------------------------
+# web/connections.py ----------------------------------------------------------
+#
+# A client's connection to the built-in web server.
 #
 # The built-in web server is Python's http.server with a thread for each connection. Ours are the
 # gate, which only well-formed heads pass, the body, which is read when the application wants it,
@@ -12593,6 +12784,10 @@ class Exchange:
         super().finish()
 
 
+# web/servers.py --------------------------------------------------------------
+#
+# The built-in web server; CGI.
+
 class Server:
     """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
 
@@ -12759,13 +12954,9 @@ def run_cgi():
     os._exit(0)                         # taking the interpreter apart would take a tenth of all
 
 
-# Command line ----------------------------------------------------------------
+# web/printing.py -------------------------------------------------------------
 #
-# A command is a row of COMMANDS: what runs it, and its arguments. Nearly all ask the API, of this
-# host's queue or of another site, and print its answer: with --json as it is, else in words. So
-# their checks and errors are those of the handlers, and options and help come from the same
-# schemas. What runs a command gets the site, and the options: `given` is what its own arguments
-# are. It returns the exit code, if that is not 0.
+# Printing for people and pipes.
 
 OTHER_SITE_SECONDS = 60.0
 PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
@@ -12802,6 +12993,10 @@ def table(titles, rows):
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
 
+
+# web/serve.py ----------------------------------------------------------------
+#
+# The command `serve`.
 
 def _tick_for_ever(queue):
     code = file_stamps(CODE_FILES)
@@ -12877,6 +13072,10 @@ def cmd_serve(queue, options):
     server.run()
     say("stopped; workers go on until their tasks are done")
 
+
+# web/clients.py --------------------------------------------------------------
+#
+# Clients of commands: this host's queue, or another site over HTTP.
 
 class Shell:
     """Who asks on the command line of this host: the site's own code, which may do everything."""
@@ -12994,6 +13193,10 @@ class OtherSite:
         except Exception:               # no answer of ours, or half of one
             return SetupError("The server answered %d %s." % (error.code, error.reason))
 
+
+# web/command_rows.py ---------------------------------------------------------
+#
+# Rows of COMMANDS that ask one route, and answers in words.
 
 def argument(flag, schema, null=None, parse=parse_text, **details):
     """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
@@ -13172,6 +13375,10 @@ def _parse_rate(_, text):
     count, _, pause = text.partition("/")
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}
 
+
+# web/commands_tasks.py -------------------------------------------------------
+#
+# Commands about functions and tasks.
 
 def known_function(site, name):
     """What the API says of one function; the least of one that is not known."""
@@ -13364,6 +13571,10 @@ def cmd_act(site, options):
             place = answer["continue"] and {"continue": answer["continue"]}
     return show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
 
+
+# web/commands_site.py --------------------------------------------------------
+#
+# Commands about settings, people, schedules, the host, its data.
 
 def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
@@ -13576,6 +13787,18 @@ def cmd_check(_, options):
 
 TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
 QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
+
+
+# web/command_line.py ---------------------------------------------------------
+#
+# COMMANDS and python3 jobqueue.py COMMAND.
+#
+# A command is a row of COMMANDS: what runs it, and its arguments. Nearly all ask the API, of this
+# host's queue or of another site, and print its answer: with --json as it is, else in words. So
+# their checks and errors are those of the handlers, and options and help come from the same
+# schemas. What runs a command gets the site, and the options: `given` is what its own arguments
+# are. It returns the exit code, if that is not 0.
+
 OWNER = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
 LIMIT = argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# Built from src/ by src/build.py: edit there.
 """The worker of jobqueue: claims tasks, has its runner run them, records how they ended.
 
     python3 worker.py                 for cron: work on what is there or due for at most 50 s
@@ -10,18 +11,22 @@ Workers are started by adding a task; nobody needs to start one by hand. A worke
 the owner's code: its child, the runner, does, and the runner never touches the database. When
 the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
 
-Contents (each section uses only the sections above it)
-    Catalogue           from a signature to a JSON Schema and back to Python values
-    Commands            programs as functions
-    Requests            HTTP requests as functions
-    Task files          what a task is given, and what it leaves
-    Runner              the child's side: runs one attempt after another
-    Log                 what an attempt prints, on its way to the database
-    Child               the worker's side of its runner: pipes, life line, signals
-    Attempt and Batch   what the runner has in hand: watched, kept alive, ended
-    Worker              the loop: claim, hand over, wait, record
-    Remote              the same for a site elsewhere, over HTTPS
-    Entry               python3 worker.py
+Contents (each room uses only the rooms above it)
+    worker/signatures.py    Signatures as JSON Schemas, and JSON as Python values.
+    worker/commands.py      Programs as functions.
+    worker/requests.py      HTTP requests as functions.
+    worker/task_files.py    Files that a task is given and leaves.
+    worker/runner.py        The child's side: runs one attempt after another.
+    worker/log.py           The log pipe: an attempt's output on its way to the database.
+    worker/child.py         The worker's side of its runner: pipes, life line, signals.
+    worker/attempt.py       Attempts that the runner has in hand: watched, kept alive, ended.
+    worker/place.py         Place: the worker's row and its lock.
+    worker/runners.py       Runners: the processes that run tasks for a worker.
+    worker/recorder.py      Recorder: writes how attempts ended.
+    worker/worker.py        The worker's loop: claim, hand over, wait, record.
+    worker/remote_site.py   A site elsewhere: its calls, and what it may not know yet.
+    worker/remote.py        RemoteWorker: a worker without the database, over HTTPS.
+    worker/entry.py         python3 worker.py
 """
 import _signal
 import _thread
@@ -51,12 +56,19 @@ import jobqueue
 from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, JobQueue, JobQueueError, Outcome, RetryAfter,
                       TaskContext, append_log, declared, dump_json, is_deep, storable)
 
+
+# A copy that broke off lacks the last lines of worker.py:
+#     if __name__ == "__main__":
+#         sys.exit(main())
+# They are looked for in the last 1,000 bytes.
 jobqueue.refuse_half(__file__)
 
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
 
 
-# Catalogue -------------------------------------------------------------------
+# worker/signatures.py --------------------------------------------------------
+#
+# Signatures as JSON Schemas, and JSON as Python values.
 #
 # From signature, type hints and docstring of a function come the schema of its arguments and its
 # description, and from JSON arguments the Python values that it is called with. read_functions()
@@ -327,7 +339,9 @@ def read_functions():
     return {**found, "samples": samples, "files": sorted(filter(is_owners, files))}
 
 
-# Commands --------------------------------------------------------------------
+# worker/commands.py ----------------------------------------------------------
+#
+# Programs as functions.
 #
 # Programs as functions: the parts of a command with the arguments in their places, run without a
 # shell to their end. What they print is the task's log; an exit code other than 0 is an error.
@@ -414,7 +428,9 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
     jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str})}
 
 
-# Requests --------------------------------------------------------------------
+# worker/requests.py ----------------------------------------------------------
+#
+# HTTP requests as functions.
 #
 # HTTP requests as functions: arguments fill the places of the address, the others become the query
 # or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx may be retried.
@@ -494,7 +510,9 @@ def run_request(function, arguments, context):
     return data.decode("utf-8", "replace") or None
 
 
-# Task files ------------------------------------------------------------------
+# worker/task_files.py --------------------------------------------------------
+#
+# Files that a task is given and leaves.
 #
 # What a task was given is copied into its folder, so that a retry gets the same whatever the
 # function does to it. Where the site keeps its files elsewhere it is asked for them over HTTP, and
@@ -603,7 +621,9 @@ class TaskFiles:
         raise ConnectionError("the site is not heard: %s" % told)
 
 
-# Runner ----------------------------------------------------------------------
+# worker/runner.py ------------------------------------------------------------
+#
+# The child's side: runs one attempt after another.
 #
 # The child's side: a process that imports tasks.py, announces its functions, and runs one attempt
 # after another as the worker hands them over. It is a fresh interpreter, or a fork of the worker
@@ -948,7 +968,9 @@ class Runner:
         return json.loads(line)
 
 
-# Log -------------------------------------------------------------------------
+# worker/log.py ---------------------------------------------------------------
+#
+# The log pipe: an attempt's output on its way to the database.
 #
 # What an attempt prints: it writes into a pipe, the worker reads what is there and stores it in
 # pieces, each with its offset in bytes.
@@ -1021,7 +1043,9 @@ class LogPipe:
             self.start += len(piece.encode("utf-8"))
 
 
-# Child -----------------------------------------------------------------------
+# worker/child.py -------------------------------------------------------------
+#
+# The worker's side of its runner: pipes, life line, signals.
 #
 # The worker's side of its runner: a socket for orders and messages, a bell that the runner rings, a
 # pipe for each log, and a life line: when the worker dies the kernel closes its end, and kills the
@@ -1030,7 +1054,6 @@ class LogPipe:
 # it begins an order, the worker takes what is left: so what has begun is never in doubt.
 # Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
 # group is killed only while its leader's pid cannot be anyone else's.
-
 
 spares = []                             # what fork_runner made and start_runner has not taken
 
@@ -1194,7 +1217,9 @@ class Child:
             self.ended, self.unread = True, b""
 
 
-# Attempt and Batch -----------------------------------------------------------
+# worker/attempt.py -----------------------------------------------------------
+#
+# Attempts that the runner has in hand: watched, kept alive, ended.
 #
 # A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
 # The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
@@ -1549,15 +1574,9 @@ class Pace:
         self.function, self._count, self._seconds, self.size = function, 0, 0.0, 1
 
 
-# Worker ----------------------------------------------------------------------
+# worker/place.py -------------------------------------------------------------
 #
-# A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
-# that run tasks for it, Recorder writes how attempts ended, Loop heeds signals and hands over, and
-# Worker is the rest of the loop: claim, wait, record. A claim and the record of what was done
-# before are one transaction.
-# Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
-# meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
-# nobody can write it keeps what it has and tries again, and still hears that it is to stop.
+# Place: the worker's row and its lock.
 
 RUNNER_START_SECONDS = 120.0            # big imports
 BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
@@ -1640,6 +1659,10 @@ class Place:
             if not least or self._workers.are_there():
                 return
 
+
+# worker/runners.py -----------------------------------------------------------
+#
+# Runners: the processes that run tasks for a worker.
 
 class Runners:
     """The worker's runners, one after another.
@@ -1745,6 +1768,10 @@ class Runners:
             self.current = None
 
 
+# worker/recorder.py ----------------------------------------------------------
+#
+# Recorder: writes how attempts ended.
+
 class Recorder:
     """Writes how attempts ended.
 
@@ -1817,6 +1844,18 @@ class Recorder:
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
 
+
+# worker/worker.py ------------------------------------------------------------
+#
+# The worker's loop: claim, hand over, wait, record.
+#
+# A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
+# that run tasks for it, Recorder writes how attempts ended, Loop heeds signals and hands over, and
+# Worker is the rest of the loop: claim, wait, record. A claim and the record of what was done
+# before are one transaction.
+# Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
+# meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
+# nobody can write it keeps what it has and tries again, and still hears that it is to stop.
 
 class Loop:
     """What all workers do with signals, and with what their runner has in hand."""
@@ -2077,14 +2116,12 @@ class Worker(Loop):
             self._pace.slow_down()
 
 
-# Remote ----------------------------------------------------------------------
+# worker/remote_site.py -------------------------------------------------------
 #
-# A worker without the database: it asks a site over HTTPS for tasks that its own tasks.py can run,
-# and tells how they go. Site speaks HTTP, a Call is a request that a thread makes, the Spool keeps
-# on the disk what the site may not know yet, and RemoteWorker is the loop.
-# Rules: only an answer of jobqueue counts; after anything else the same is told again, which the
-# site takes as once. A claim counts from when the call was sent that renewed it; the runner is
-# killed before another worker may have its task.
+# A site elsewhere: its calls, and what it may not know yet.
+#
+# Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
+# not know yet.
 
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
 WAIT_SECONDS = 20.0                     # the site may wait for a task
@@ -2289,6 +2326,17 @@ class RemoteAttempt(Attempt):
     def _enqueue(self, requests):
         self._queue.adds.append((self, requests))
 
+
+# worker/remote.py ------------------------------------------------------------
+#
+# RemoteWorker: a worker without the database, over HTTPS.
+#
+# A worker without the database: it asks a site over HTTPS for tasks that its own tasks.py can run,
+# and tells how they go. Site speaks HTTP, a Call is a request that a thread makes, the Spool keeps
+# on the disk what the site may not know yet, and RemoteWorker is the loop.
+# Rules: only an answer of jobqueue counts; after anything else the same is told again, which the
+# site takes as once. A claim counts from when the call was sent that renewed it; the runner is
+# killed before another worker may have its task.
 
 class RemoteWorker(Loop):
     """The loop of a remote worker; to its Runners and Batches it is what queue and place are.
@@ -2574,7 +2622,9 @@ class RemoteWorker(Loop):
                 row["state"] = "lost"
 
 
-# Entry -----------------------------------------------------------------------
+# worker/entry.py -------------------------------------------------------------
+#
+# python3 worker.py
 #
 # Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
 # request), its runner, a catalogue, the test worker of the page This host, what sends messages or

@@ -26,10 +26,13 @@ TOGETHER = re.compile("|".join((
     "(?:idle|limit|refused) after .*", "{name}: (?:else|every)where", "must be at (?:least|most) .*",
     "It is not known yet how long tasks before it take.", ".*, and is not followed", "is not understood: .*",
     "(?:intact, )?{size} MB, schema .*", "{function} failed", "{program} (?:ended with|was ended by) .*")))
-# Chapters of which the page shows nothing: it is for programs, the command line, the host's owner.
-NOT_THE_PAGE = (
-    "Options", "Schema", "SQLite", "PostgreSQL", "Data folder", "Remote workers", "Python interface",
-    "Backup", "Servers", "Command line", "Application", "Child", "Remote", "Entry")
+# Rooms of which the page shows nothing: they are for programs, the command line, the host's owner.
+NOT_THE_PAGE = """
+base/options store/schema store/sqlite_connection store/write_lock store/sqlite store/postgres_sql
+store/postgres_connection store/postgres store/data_folder access/remote_workers access/python_task
+access/python_interface access/backup web/routes web/openapi web/application web/connections web/servers
+web/printing web/serve web/clients web/command_rows web/commands_tasks web/commands_site web/command_line
+worker/child worker/remote_site worker/remote worker/entry""".split()
 # Whose texts are for those, too: what names errors, writes a log, reads a text.
 NOT_SHOWN = (
     "_kind", "complain", "in_passing", "print", "_say", "_does", "Malformed", "UnsupportedType", "SetupError",
@@ -171,12 +174,13 @@ def parsed(name):
 
 @functools.lru_cache(maxsize=None)
 def words_of(name):
-    """Each text of a source that people may read on the page: (chapter, text). Whatever looks like words is
+    """Each text of a source that people may read on the page: (room, text). Whatever looks like words is
     one, unless it stands where only programs, the command line or the host's owner read it."""
     lines = (ROOT / name).read_text("utf-8").splitlines()
-    chapters = [line.startswith("# ") and line.endswith("----") and line.strip("# -") for line in lines]
+    rooms = [line.startswith("# ") and line.endswith("----") and line[2:].partition(".py ")[0]
+             for line in lines]
 
-    def walk(node, chapter):
+    def walk(node, room):
         if isinstance(node, DOCUMENTED) and ast.get_docstring(node):
             node.body = node.body[1:]
         if isinstance(node, ast.Call):
@@ -186,22 +190,22 @@ def words_of(name):
             if name == "about":                 # a field's schema, and what --help says of it
                 node = node.args[0]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield chapter, node.value
+            yield room, node.value
         for child in ast.iter_child_nodes(node):
-            yield from walk(child, chapter)
+            yield from walk(child, room)
 
-    found, chapter = [], ""
+    found, room = [], ""
     for node in parsed(name).body[1:]:
-        chapter = next(filter(None, reversed(chapters[:node.lineno])), chapter)
-        found += walk(node, chapter)
+        room = next(filter(None, reversed(rooms[:node.lineno])), room)
+        found += walk(node, room)
     return found
 
 
 def sentences():
     """What people may read: see words_of()."""
     for name in "jobqueue.py", "worker.py":
-        for chapter, text in words_of(name):
-            if chapter not in NOT_THE_PAGE and SOME_WORDS.search(text) and not (
+        for room, text in words_of(name):
+            if room not in NOT_THE_PAGE and SOME_WORDS.search(text) and not (
                     NO_WORDS.search(text) or ELSEWHERE.fullmatch(text.strip(" .\n"))):
                 yield text
 

@@ -1,4 +1,6 @@
-"""The two files are laid out as their docstrings say, and importing them has no side effect."""
+"""No object holds one of a later room, all is documented, and importing has no side effect.
+
+test_build has the rooms themselves."""
 
 import ast
 import bisect
@@ -27,67 +29,17 @@ def source(name):
     return (ROOT / name).read_text("utf-8")
 
 
-def contents(text):
-    """The titles under Contents in a module's docstring, in order."""
-    lines = ast.get_docstring(parse(text)).split("\nContents", 1)[1].splitlines()[1:]
-    return [re.split(r" {2,}", line.strip())[0] for line in lines if line.strip()]
-
-
-def banners(text):
-    """The titles of the banner comments, in order."""
-    return re.findall(r"^# (\w[\w ]*?) -{10,}$", text, re.MULTILINE)
-
-
-def defined_names(statement):
-    """Names that a top-level statement defines."""
-    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
-        return [statement.name]
-    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
-    return (
-        [node.id for target in targets if target for node in ast.walk(target) if isinstance(node, ast.Name)]
-        if isinstance(statement, (ast.Assign, ast.AnnAssign))
-        else []
-    )
-
-
-def uses_pointing_down(text):
-    """(line, user, name) for every use of a top-level name that a later section defines."""
-    tree = parse(text)
-    starts = [
-        number
-        for number, line in enumerate(text.splitlines(), 1)
-        if re.fullmatch(r"# \w[\w ]*? -{10,}", line)
-    ]
-    place = {
-        name: bisect.bisect(starts, statement.lineno)
-        for statement in tree.body
-        for name in defined_names(statement)
-    }
-    found = []
-    for statement in tree.body:
-        number = bisect.bisect(starts, statement.lineno)
-        local = {node.arg for node in ast.walk(statement) if isinstance(node, ast.arg)}
-        local |= {
-            node.id
-            for node in ast.walk(statement)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and place.get(node.id, -1) > number and node.id not in local:
-                found.append((node.lineno, getattr(statement, "name", "module"), node.id))
-    return found
-
-
-def sections_of_classes(text):
-    """{name of a class: number of its section}"""
+def places_of_classes():
+    """{name of a class of jobqueue.py: place of its room in the file}"""
+    text = source("jobqueue.py")
     starts = [number for number, line in enumerate(text.splitlines(), 1)
-              if re.fullmatch(r"# \w[\w ]*? -{10,}", line)]
-    return {one.name: bisect.bisect(starts, one.lineno) for one in parse(text).body
-            if isinstance(one, ast.ClassDef)}
+              if re.fullmatch(r"# [\w/]+\.py -+", line)]
+    return {statement.name: bisect.bisect(starts, statement.lineno) for statement in parse(text).body
+            if isinstance(statement, ast.ClassDef)}
 
 
 def holds_pointing_down(root, place):
-    """(class, attribute, class) for every object that holds one of a later section, from `root` on."""
+    """(class, attribute, class) for every object that holds one of a later room, from `root` on."""
     found, seen, left = set(), set(), [root]
     while left:
         holder = left.pop()
@@ -102,44 +54,19 @@ def holds_pointing_down(root, place):
     return found
 
 
-class TestContents(unittest.TestCase):
-    def test_the_contents_are_the_banners_in_order(self):
-        for name in FILES:
-            with self.subTest(name):
-                self.assertEqual(contents(source(name)), banners(source(name)))
-
-    def test_every_banner_ends_in_the_same_column(self):
-        for name in FILES:
-            lines = re.findall(r"^# \w[\w ]*? -{10,}$", source(name), re.MULTILINE)
-            self.assertEqual({len(line) for line in lines}, {79}, name)
-
-    def test_there_is_a_banner_to_compare_with(self):
-        self.assertGreater(len(banners(source("jobqueue.py"))), 15)
-        self.assertGreater(len(banners(source("worker.py"))), 7)
-
-
 class TestHolding(TestCase):
-    def test_no_object_holds_one_of_a_section_further_down(self):
+    def test_no_object_holds_one_of_a_later_room(self):
         self.queue.users.has_admin()
         application = jobqueue.Application(self.queue, "server")
-        self.assertEqual(holds_pointing_down(application, sections_of_classes(source("jobqueue.py"))), set())
+        self.assertEqual(holds_pointing_down(application, places_of_classes()), set())
 
     def test_the_check_sees_one_that_does(self):
-        place = sections_of_classes(source("jobqueue.py"))
+        place = places_of_classes()
         self.queue.users.whole = self.queue
         self.assertEqual(holds_pointing_down(self.queue, place), {("Users", "whole", "JobQueue")})
 
 
-class TestOrder(unittest.TestCase):
-    def test_no_section_uses_a_name_of_a_section_further_down(self):
-        for name in FILES:
-            with self.subTest(name):
-                self.assertEqual(uses_pointing_down(source(name)), [])
-
-    def test_the_check_sees_a_use_that_points_down(self):
-        text = "# A %s\ndef early():\n    return late()\n\n# B %s\ndef late():\n    return 1\n"
-        self.assertEqual(uses_pointing_down(text % ("-" * 20, "-" * 20)), [(3, "early", "late")])
-
+class TestImports(unittest.TestCase):
     def test_jobqueue_never_imports_the_worker(self):
         names = {
             alias.name

@@ -52,12 +52,14 @@ WRITES_STATE = (
 )
 
 
-# What another database does not understand, or says otherwise: only these sections may use it.
+# What another database does not understand, or says otherwise: only these rooms may use it.
 DIALECT = (
     r"\bINDEXED\b|\bINSERT\s+OR\b|\bREPLACE\s+INTO\b|\bCROSS\s+JOIN\b|\browid\b|\bsqlite_\w+|\bPRAGMA\b|"
     r"\bBEGIN\b|\bIS\s+(NOT\s+)?\?|\?\d|\btotal\s*\(|\bstrftime\b|\bjulianday\b|\bVACUUM\b|\bGLOB\b"
 )
-DIALECT_SECTIONS = ("Schema", "Database", "SQLite", "PostgreSQL")
+POSTGRES_ROOMS = ("store/postgres_sql", "store/postgres_connection", "store/postgres")
+DIALECT_ROOMS = (*POSTGRES_ROOMS, "store/schema", "store/connection", "store/database",
+                 "store/sqlite_connection", "store/write_lock", "store/sqlite")
 
 
 class Statement:
@@ -170,28 +172,28 @@ def unfenced(found):
     ]
 
 
-def section_of(statement, source):
-    """The title of the section of the file in which a statement stands."""
+def room_of(statement, source):
+    """Return the room from which a statement of a built file comes."""
     above = "\n".join(source.splitlines()[: statement.line])
-    return re.findall(r"^# (\w[\w ]*?) -{5,}$", above, re.MULTILINE)[-1]
+    return re.findall(r"^# ([\w/]+)\.py -{5,}$", above, re.MULTILINE)[-1]
 
 
 def dialect_outside(found, source):
-    """Statements in words of SQLite's own, outside the sections that may use them."""
+    """Statements in words of SQLite's own, outside the rooms that may use them."""
     return [
         statement
         for statement in found
         if re.search(DIALECT, without_comments(statement.text), re.IGNORECASE)
-        and section_of(statement, source) not in DIALECT_SECTIONS
+        and room_of(statement, source) not in DIALECT_ROOMS
     ]
 
 
 def all_statements():
-    """What SQLite is told: the section PostgreSQL is about another dialect."""
+    """What SQLite is told: the rooms about PostgreSQL have another dialect."""
     found = []
     for name in FILES:
         source = (ROOT / name).read_text("utf-8")
-        found += [one for one in statements(name, source) if section_of(one, source) != "PostgreSQL"]
+        found += [one for one in statements(name, source) if room_of(one, source) not in POSTGRES_ROOMS]
     return found
 
 
@@ -223,11 +225,11 @@ class TestSql(unittest.TestCase):
     def test_every_change_of_a_task_names_the_state_it_expects(self):
         self.assertEqual(unfenced(self.found), [])
 
-    def test_sqlites_own_words_stand_in_two_sections(self):
+    def test_sqlites_own_words_stand_in_the_rooms_about_databases(self):
         for name in FILES:
             source = (ROOT / name).read_text("utf-8")
             found = dialect_outside(statements(name, source), source)
-            self.assertEqual(found, [], "use the verbs and hints of the section Database")
+            self.assertEqual(found, [], "use the verbs and hints of store/connection")
 
     def test_there_is_one_checkpoint_in_one_method(self):
         where = [statement.scope for statement in self.found if "wal_checkpoint" in statement.text.lower()]
@@ -383,8 +385,8 @@ class TestTheCheckItself(unittest.TestCase):
             "BEGIN IMMEDIATE",
             "SELECT a FROM t WHERE b IS NOT ?",
         ):
-            for title, wanted in (("Actions", 1), ("Database", 0)):
-                source = "# %s -----------\nx = %r\n" % (title, text)
+            for room, wanted in (("tasks/actions", 1), ("store/database", 0)):
+                source = "# %s.py -----------\nx = %r\n" % (room, text)
                 self.assertEqual(len(dialect_outside(statements("seed.py", source), source)), wanted, text)
 
     def test_it_sees_a_change_that_expects_nothing(self):

@@ -1,0 +1,1 @@
+"""The rooms of jobqueue.py and worker.py: see README.md beside this file."""

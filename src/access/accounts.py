@@ -1,0 +1,258 @@
+"""The first admin, a lost password, sessions, tokens."""
+import contextlib
+import json
+import os
+
+from ..base.limits import HOME
+from ..base.errors import Denied, NotFound, field_error, wrong
+from ..base.time_and_text import digest, dump_json, iso, random_token, storable
+from ..store.connection import private_path, write_private
+from ..store.log_and_activity import note
+from ..store.settings import recall, remember
+from .people import (NOBODYS_PASSWORD, SESSION_IDLE_SECONDS, SESSION_SECONDS,
+                     SETUP_CODE_MIN_CHARACTERS, SETUP_CODE_SECONDS, TOKEN_ROW, Person,
+                     address_subject, changed_at, count_guess, end_sessions, forgive, note_use,
+                     note_user, plain_code, verify_password, wrong_log_in, wrong_password)
+
+
+def read_code(path, now):
+    """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            code = plain_code(file.read(4096).decode("utf-8-sig", "replace"))
+            is_young = now - changed_at(file) <= SETUP_CODE_SECONDS
+    except OSError:
+        return None
+    return code if is_young and len(code) >= SETUP_CODE_MIN_CHARACTERS else None
+
+
+class SetUp:
+    """The first admin, and an admin's lost password, for whoever knows what a file here holds.
+
+    1. While there is no admin, our own file holds a code, a new one every hour. The site's owner
+       may upload another file, with a code of their own, at any time.
+    2. Who sends a code is counted as guessing, then the files are looked through for it.
+    3. In one transaction the code is marked as used, and the admin is made or gets the password.
+    4. All these files are deleted."""
+
+    def __init__(self, database, users):
+        self._database, self._users, self._clock = database, users, database.clock
+        self._home = HOME
+        self.file = private_path(database.path, "setup-code.txt")
+
+    def code(self):
+        """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
+        with self._database.transaction(durable=False):     # two at once agree on one code
+            code = read_code(self.file, self._clock.now())
+            if not code:
+                code = random_token(16)
+                write_private(self.file, code + "\n")
+        return code
+
+    def files(self):
+        """Our own file and what the site's owner uploaded, here or there, under such a name."""
+        return sorted(path for folder in (self._database.folder, self._home)
+                      for path in folder.glob("setup-code*.txt"))
+
+    def redeem(self, code, name, password, address="", doubtful=()):
+        """Make the first admin, or give an admin a new password; returns the user's row.
+        With a new password the `doubtful` settings are forgotten, which may have locked everybody
+        out. NotFound if there is an admin and no file; Denied if no file holds the code."""
+        is_first = not self._users.has_admin()
+        if is_first:
+            self.code()
+        files = self.files()
+        code = self._check(code, files, address)
+        columns = self._users.prepare(name, password, "admin")
+        with self._database.transaction() as transaction:
+            if recall(transaction, ".used_code") == digest(code):   # its file cannot be deleted
+                raise Denied("This code has been used: delete its file, or write another code into "
+                             "it.", wrong("code", "has been used"))
+            remember(transaction, ".used_code", digest(code))
+            if not is_first:
+                self._reset(transaction, columns, doubtful)
+            elif self._users.has_admin():
+                raise NotFound("This is set up already.")
+            else:
+                self._users.insert(transaction, columns, name)
+            forgive(transaction, address_subject(address))
+        for path in files:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return self._users.find(name)
+
+    def _check(self, code, files, address):
+        """The code as it is compared; Denied unless a file holds it."""
+        if not files:
+            raise NotFound("This is set up already. If an admin's password is lost: upload a text "
+                           "file with %d or more characters of your own beside jobqueue.py, named "
+                           "setup-code-WORD.txt with a word that nobody can guess, and enter them "
+                           "here within an hour." % SETUP_CODE_MIN_CHARACTERS)
+        count_guess(self._database, address_subject(address))
+        code = plain_code(code)
+        for path in files:
+            known = read_code(path, self._clock.now())
+            if known and digest(known) == digest(code):     # their bytes tell nothing of the code
+                return code
+        words = ("is not that of a file whose name begins with setup-code, which can be read here "
+                 "(rights 644), is not older than an hour and has %d or more characters"
+                 % SETUP_CODE_MIN_CHARACTERS)
+        raise Denied("This code %s." % words, wrong("code", words))
+
+    def _reset(self, transaction, columns, doubtful):
+        name = columns["name"].lower()
+        admins = transaction.all(
+            "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
+        ids = [admin["id"] for admin in admins if admin["name"].lower() == name]
+        if not ids:
+            raise field_error("name", "must be that of an admin: "
+                              + ", ".join(admin["name"] for admin in admins))
+        transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
+        note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
+                  None, "password, with a code from a file")
+        end_sessions(transaction, ids[0], True)
+        for setting in doubtful:
+            remember(transaction, setting, None)
+        forgive(transaction, "user:" + name)
+
+
+class Sessions:
+    """Logging in by name and password; the token of a session is stored as a digest only."""
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+
+    def log_in(self, name, password, address):
+        """A new session's token; Unauthorized for a wrong name or password alike."""
+        subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
+        row = self._database.one(
+            "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
+            "AS known FROM user WHERE name=?", (place, storable(name)))
+        if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
+            subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
+        count_guess(self._database, subject, place)
+        right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
+        if not right or row is None or row["disabled"]:
+            with self._database.transaction(durable=False) as transaction:
+                if row:                 # there are no more than the throttle lets through
+                    note_user(transaction, self._clock.now(), "log_in_refused", row, None)
+            raise wrong_log_in()
+        return self.open(row, address, subject, place)
+
+    def open(self, row, address, *subjects):
+        """The token of a new session for a user's row; what counts under `subjects` is forgiven.
+        Unauthorized if that is not their password any more, or they may not log in any more."""
+        token, now = random_token(32), self._clock.now()
+        with self._database.transaction() as transaction:
+            if not transaction.one("SELECT 1 FROM user WHERE id=? AND password=? AND disabled=0",
+                                   (row["id"], row["password"])):
+                raise wrong_log_in()
+            transaction.insert("session", {
+                "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
+                "expires_at": now + SESSION_SECONDS, "address": address})
+            forgive(transaction, *subjects)
+            transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
+            note_user(transaction, now, "logged_in", row, row["name"])
+            place = {"user_id": row["id"], "address": address_subject(address)}
+            transaction.upsert("known_address", place, {"until": now + 30 * 86400})
+        return token
+
+    def person(self, token):
+        """The Person behind a session cookie, or None."""
+        now = self._clock.now()
+        row = self._database.one(
+            "SELECT user.*, session.id AS used_id, session.seen_at, session.expires_at "
+            "FROM session JOIN user ON user.id=session.user_id "
+            "WHERE session.digest=? AND user.disabled=0", (digest(token),))
+        if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
+            return None
+        note_use(self._database, row, "session", "seen_at")
+        return Person(row, row["expires_at"])
+
+    def close(self, token):
+        """Log out."""
+        with self._database.transaction() as transaction:
+            row = transaction.one("SELECT user.id, user.name FROM session "
+                                  "JOIN user ON user.id=user_id WHERE digest=?", (digest(token),))
+            if row:
+                transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
+                note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
+
+    def all(self, user_id, tokens=()):
+        """A user's sessions, the latest used first; those of these tokens are `current`."""
+        now, ours = self._clock.now(), set(map(digest, tokens))
+        rows = self._database.all(
+            "SELECT * FROM session WHERE user_id=? AND expires_at>=? AND seen_at>=? "
+            "ORDER BY seen_at DESC, id DESC", (user_id, now, now - SESSION_IDLE_SECONDS))
+        return [{"id": row["id"], "address": row["address"], "current": row["digest"] in ours,
+                 "created_at": iso(row["created_at"]), "seen_at": iso(row["seen_at"])}
+                for row in rows]
+
+    def close_all(self, row, by, but=()):
+        """Log a user (their row) out everywhere, but where these tokens are."""
+        with self._database.transaction() as transaction:
+            transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
+                            % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
+            note_user(transaction, self._clock.now(), "logged_out", row, by,
+                      "elsewhere" if but else "everywhere")
+
+
+class Tokens:
+    """What programs prove themselves with: a token does what its user may, or what it is for."""
+
+    def __init__(self, database):
+        self._database = database
+
+    def all(self, user_id=None):
+        """A user's tokens, or everybody's, without what is secret of them."""
+        return [self._json(row) for row in self._database.all(
+            TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
+
+    def add(self, user_id, name, scope="user", known=None, limits=None, by=None):
+        """A new token; its text is in the answer and nowhere else.
+        Denied if the user's stored password is not the `known` one (if given) any more. `limits`
+        are the queues and functions of one for workers."""
+        token = "jq_" + random_token(32)
+        with self._database.transaction() as transaction:
+            token_id = transaction.insert("token", {
+                "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
+                "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})
+            row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
+            if known not in (None, row["password"]):
+                raise wrong_password("password")
+            self._note(transaction, "token_added", row, by)
+        return {**self._json(row), "token": token}
+
+    def delete(self, user_id, token_id, by=None):
+        """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
+        with self._database.transaction() as transaction:
+            row = transaction.one(TOKEN_ROW + "token.id=? AND user_id=coalesce(?, user_id)",
+                                  (token_id, user_id))
+            if not row:
+                raise NotFound("There is no token %s." % token_id)
+            transaction.run("DELETE FROM token WHERE id=?", (token_id,))
+            self._note(transaction, "token_revoked", row, by)
+
+    def _note(self, transaction, event, row, by):
+        note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
+             message="%s (%s)" % (row["name"], row["scope"]))
+
+    def person(self, token):
+        """The Person behind an API token, or None."""
+        row = self._database.one(
+            "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
+            "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
+            "AND user.disabled=0", (digest(token),))
+        if row is None:
+            return None
+        note_use(self._database, row, "token", "last_used_at")
+        person = Person(row)
+        person.token = {"id": row["used_id"], "scope": row["scope"],
+                        **json.loads(row["limits"] or "{}")}
+        return person
+
+    @staticmethod
+    def _json(row):
+        return {"id": row["id"], "owner": row["owner"], "name": row["name"],
+                "scope": row["scope"], **json.loads(row["limits"] or "{}"),
+                "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}

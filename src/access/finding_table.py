@@ -1,0 +1,122 @@
+"""FINDINGS: each thing that can be wrong here, or is worth knowing."""
+from ..base.time_and_text import iso
+from ..upkeep.worker_modes import MODE_WORDS
+from .people import SCRYPT_MISSING
+
+READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
+BACKUPS = "backups"             # where daily ones are, in the data folder
+BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
+FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
+    "unknown": ("", BAD, "{why}"),
+    "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
+                    "copy all files of one version"),
+    "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
+    "program_open": ("Program", BAD, "every user of this machine can change what runs here",
+                     "chmod o-w {paths}"),
+    "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
+                         "must run as {user}, too; other sites that do can change it"),
+    "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
+    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
+                  "file system has no modes"),
+    "address_open": ("Data", BAD, "other users can read the database's password",
+                     "chmod 600 {path}"),
+    "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
+                  "storage", "The data folder is gone or cannot be read."),
+    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
+                    "your quota is full, remove something; else see to its owner and rights"),
+    "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
+    "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
+                      "is noticed late"),
+    "disk_low": ("Disk", BAD, "", "remove files, or no task can be added soon"),
+    "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
+                  "storage", "The disk is full: nothing can be added or recorded."),
+    "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
+    "no_admin": ("Admin", NOTE, "none yet",
+                 "open the page and make the first admin, with the code in {file}"),
+    "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
+    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
+                ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
+    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
+                         "get it", "move the folder, and write its path into a file called data"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
+    "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
+                    "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
+    "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
+                  "open the page by https://, which nearly every host offers"),
+    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
+                      "it is your host's proxy, set trusted_proxies, or https to always"),
+    "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
+    "service_missing": ("Workers", BAD, "No service is there",
+                        "let the host keep worker.py --service running", "no_worker",
+                        "Nothing is running: worker.py --service is not there."),
+    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
+                     "cron_wait", "Waiting for cron, which has not come lately."),
+    "cron_awaited": ("", NOTE, "", "",
+                     "cron_wait", "Waiting for cron{often}; it came last at {at}."),
+    "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
+            "off", "Nothing is running: NbMaxWorker is 0."),
+    "start_failed": ("Workers", BAD, "{why} at {at}", "",
+                     "no_worker", "Nothing is running: {why}. Next try {next}."),
+    "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
+    "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
+    "paused": ("", NOTE, "", "", "paused", "{words}"),
+    "untested": ("Worker", NOTE, "no worker was tested yet",
+                 "start a test worker, by its button or by python3 jobqueue.py check"),
+    "test_ended": ("Worker", NOTE),
+    "test_failed": ("Worker", BAD),
+    "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
+                        "copy the same files to all machines"),
+    "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
+                      "which counts", "set the time of this machine by NTP"),
+    "nobody_comes": ("Cron", NOTE, "much waits for visitors",
+                     "give your host's cron a line to copy, or the tick address"),
+    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
+                 "must be ended (fuser '{path}' names it)", "", "storage",
+                 "Something keeps the database's log, {size} MB, from being written back."),
+    "damaged": ("Database", BAD, "{name} is damaged: {why}",
+                "stop everything and put a backup in its place"),
+    "backup_due": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
+                   "one every day, or run python3 jobqueue.py {command} FILE"),
+    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room"),
+    "copy_lags": (
+        "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
+        "answered last may be lost", "put the copy into synchronous_standby_names"),
+    "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
+    "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
+    "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
+                   "code_error", "Nothing new is started: an admin has to fix tasks.py."),
+    "schedule_problem": ("Schedules", BAD, "{words}"),
+    "schedule_warning": ("Schedules", NOTE, "{words}"),
+    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
+                  "takes it over", "open the page or run python3 jobqueue.py tick"),
+    "task_old": ("Tasks", NOTE),
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
+                   "({at}): it was put back, or was wrong before"),
+    "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
+                      "mend that, then try python3 jobqueue.py alert test"),
+    "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
+                     "process that sends them starts")}
+
+
+class Finding:
+    """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
+
+    def __init__(self, code, since=None, is_said=True, **seen):
+        self.code = code
+        self.topic, self.verdict, *texts = FINDINGS[code]
+        texts = [text.format(**seen) for text in (*texts, "", "", "", "")[:4]]
+        self.text, self.remedy = texts[:2]
+        self.said = tuple(texts[2:]) if texts[2] and is_said else None     # to everyone
+        self.since = since
+
+    def __str__(self):
+        """What is so and what to do."""
+        return ": ".join(filter(None, (self.text, self.remedy)))
+
+
+def _readable(moment):
+    """A moment as people read it, without its fractions."""
+    return iso(moment)[:19].replace("T", " ") + " UTC"
+
+
+# About the machine and the folders, by the data folder.

@@ -1,0 +1,409 @@
+"""The findings of `check` and of the page This host.
+
+What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
+and describe_work() look how things are: they yield words, and a Finding for each row that is true
+here. `check` and the page This host show all by topic; the sentence on every list is the first
+that has one for everyone; the advice is the first remedy. What a look raises becomes a
+Finding, too.
+"""
+import collections
+import contextlib
+import functools
+import os
+import sqlite3
+import sys
+
+from ..base.limits import (CLOCK_SLACK_SECONDS, HOME, LOOPBACK, PENDING, TASKS_FILE, VERSION,
+                           WORKER_FILE)
+from ..base.errors import Invalid, JobQueueError
+from ..base.time_and_text import how_often, iso, random_token, shorten, storable, time_of_day
+from ..base.options import SERVER_SCHEMES, data_folder
+from ..store.schema import SCHEMA_VERSION
+from ..store.connection import free_bytes
+from ..store.sqlite import file_system
+from ..store.data_folder import user_name
+from ..store.settings import recall
+from ..tasks.followers import lanes
+from ..upkeep.tick_history import VISITORS
+from ..upkeep.worker_modes import take_lock
+from ..upkeep.alerts import NARROW_BYTES, UNSENT_SECONDS, is_message_due
+from .people import knows_scrypt
+from .python_interface import JobQueue
+from .host import DOORS, WEB_FOLDERS, exposure, is_open, judge_worker_test, read_text
+from .finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, _readable
+
+
+def _look_at_program(folder):
+    other = [name for name in ("worker.py", "static/index.html")
+             if '"%s"' % VERSION not in read_text(HOME / name)]
+    yield "jobqueue %s in %s" % (VERSION, HOME)
+    yield "%s %s, SQLite %s" % (sys.executable, sys.version.split()[0], sqlite3.sqlite_version)
+    if other:
+        yield Finding("files_mixed", names=", ".join(other))
+    if not knows_scrypt():
+        yield Finding("scrypt_missing")
+    ours, owner = os.getuid(), HOME.stat().st_uid
+    open_ones = ["'%s'" % path for path in (
+        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
+    yield "runs as %s (uid %d)" % (user_name(ours), ours)
+    if open_ones:
+        yield Finding("program_open", paths=" ".join(open_ones))
+    elif ours not in (0, owner):
+        yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
+
+
+def _look_at_data(folder):
+    yield str(folder)
+    if not folder.is_dir():
+        yield Finding("data_none")
+        return
+    address = HOME / "data"
+    if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
+        yield Finding("address_open", path=address)
+    if folder.stat().st_mode & 0o077:   # opening it has tried to mend that
+        yield Finding("data_open", folder=folder)
+
+
+def _look_at_disk(folder):
+    """How much room there is; a file like a worker's lock is made, written and removed."""
+    free = free_bytes(folder if folder.is_dir() else HOME)
+    yield "%.1f GB free" % (free / 1e9)
+    if free < NARROW_BYTES:
+        yield Finding("disk_low")
+    if not folder.is_dir():
+        return
+    path = folder / "locks" / ("check-" + random_token(6))
+    try:
+        handle, locks = take_lock(path)
+        os.close(handle)
+        path.write_bytes(b"." * 4096)
+        path.unlink()
+    except OSError as error:
+        yield Finding("data_closed", folder=folder, why=error.strerror)
+        return
+    closed = ["'%s'" % one for one in sorted(folder.glob("jobqueue-*.db*"))
+              if not os.access(one, os.W_OK)]
+    if closed:
+        yield Finding("database_closed", paths=" ".join(closed))
+    if not locks:
+        yield Finding("locks_missing")
+
+
+# About how the page is reached, by a Request.visit().
+
+def _look_at_visit(visit):
+    yield DOORS[visit["door"]]
+    if visit["door"] == "mod_wsgi embedded":
+        yield Finding("door_shared")
+    if visit["forwarded"] and not visit["trusted"]:
+        yield Finding("proxy_unknown", client=visit["client"])
+    elif visit["https"]:
+        yield "HTTPS"
+    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # else it is that of a proxy
+        yield "HTTP, from this machine"
+    else:
+        yield Finding("http_open")
+
+
+# About the queue, by the JobQueue.
+
+def _look_at_admin(queue):
+    old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
+    files = ", ".join(map(str, queue.setup.files()))
+    yield "%d users" % len(queue.users.all())
+    if old:
+        yield Finding("old_password", name=old)
+    if not queue.users.has_admin():
+        yield Finding("no_admin", file=queue.setup.file)
+    elif files:
+        yield Finding("code_left", files=files)
+
+
+def _look_at_exposure(queue):
+    folder, seen = queue.database.folder, exposure(queue)
+    inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
+    yield "the data is %s a web folder" % ("inside" if inside else "not inside")
+    if seen["exposed"]:
+        yield Finding("exposed", addresses=", ".join(seen["exposed"]))
+    elif inside and not (folder / ".htaccess").exists():
+        yield Finding("htaccess_missing")
+    elif seen["at"]:
+        yield "an admin's browser could fetch nothing private, %s" % _readable(seen["at"])
+    else:
+        yield Finding("unlooked")
+
+
+def _look_at_workers(queue):
+    yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
+    yield ("%s. %s" % queue.modes.decide()).rstrip(".")
+
+
+def _look_at_worker(queue):
+    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide()[0]
+    yield queue.interpreter.path()
+    if test is None:
+        yield Finding("untested") if mode == "detached" else "no worker was tested yet"
+        return
+    state, text, is_own_fault = judge_worker_test(queue, test)
+    yield "%s, %s, started by %s" % (
+        text, _readable(test["at"]), "the web server" if test["door"] else "the command line")
+    if state == "failed":               # a host that ends workers is no fault: auto gets on
+        is_bad = is_own_fault or queue.settings.get("worker_mode") == "detached"
+        yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
+
+
+def _look_at_machines(queue):
+    database = queue.database
+    rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
+                        "GROUP BY machine, version ORDER BY machine, version")
+    yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
+        "no worker is there")
+    other = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
+    if other:
+        yield Finding("versions_differ", version=VERSION, names=", ".join(other))
+    ahead = database.clock_offset
+    if abs(ahead) > CLOCK_SLACK_SECONDS:
+        way = "ahead of" if ahead > 0 else "behind"
+        yield Finding("clock_differs", seconds=abs(ahead), way=way)
+
+
+def _look_at_ticks(queue):
+    cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
+    yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
+    if period:
+        yield "somebody looks for what is due " + how_often(period)
+    elif not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
+        yield Finding("nobody_comes")
+
+
+def _look_at_journal(queue):
+    database = queue.database
+    if database.journal is None:        # a server's own business
+        server = database.promises()
+        yield "PostgreSQL " + server["version"]
+        if server["lags"]:
+            yield Finding("copy_lags")
+        return
+    yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
+
+
+def _look_at_database(queue, reads_all=True):
+    database, size = queue.database, queue.database.size()
+    if database.journal and size > READ_ALL_BYTES and not reads_all:
+        yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
+        return
+    damage = database.damage()
+    if damage:
+        yield Finding("damaged", name=database, why=shorten(damage, 200))
+    else:
+        yield "%s: %s%.1f MB, schema %d" % (
+            database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
+
+
+def _look_at_backup(queue):
+    last = recall(queue.database, ".backup")
+    yield "the last one: %s, %s%s" % (
+        _readable(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
+        " (taken from here)") if last else "none yet"
+    if queue.settings.get("backup_hour"):
+        yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
+    for failed in queue.conditions.backup_failed().values():
+        yield Finding("backup_failed", why=failed["why"])
+    if not last or queue.conditions.backup():
+        yield Finding("backup_due", command="backup" if queue.database.journal else "export")
+
+
+def _look_at_functions(queue):
+    queue.catalogue.refresh(wait=True)
+    state = queue.catalogue.state()
+    names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    if state["samples"]:
+        yield "samples, until there is %s: %s" % (TASKS_FILE, names)
+        yield Finding("samples")
+    elif names:
+        yield "%s: %s" % (TASKS_FILE, names)
+    elif not state["error"]:            # which describe_work() tells
+        yield Finding("no_function", file=TASKS_FILE)
+
+
+def _look_at_schedules(queue):
+    found = queue.schedules.find()
+    yield "%d schedules" % len(found)
+    for key in ("problem", "warning"):
+        some = [one for one in found if one[key] and not one["paused"]]
+        if some:
+            yield Finding("schedule_" + key, words="%d of %d, such as %d (%s): %s" % (
+                len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
+                some[0][key]))
+
+
+def _look_at_tasks(queue):
+    database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
+    leases = queue.claims.leases.left(now)
+    failures = database.all(
+        "SELECT function, count(*) AS failed FROM activity "
+        "WHERE id>(SELECT max(id) FROM activity)-200000 AND event='failed' AND at>? "
+        "GROUP BY function ORDER BY failed DESC, function", (now - 86400,))
+    newest = database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
+    yield "%d running" % len(leases)
+    left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
+    if left < -database.lease_seconds:
+        yield Finding("task_lost", id=task_id, seconds=-left)
+    if waited is not None:
+        yield "the oldest task that could start has waited %d min" % (waited // 60)
+    if queue.conditions.waiting():
+        yield Finding("task_old")
+    if failures:
+        yield "%d failed in the last day, most often %s (%d)" % (
+            sum(row["failed"] for row in failures), *failures[0])
+    if newest - now > CLOCK_SLACK_SECONDS:
+        yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
+
+
+def _look_at_alerts(queue):
+    states = list(queue.alerts.channels())
+    open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
+                                     "AND seen_at>=opened_at")
+    yield "%d open; told: %s" % (open_ones, ", ".join(
+        one["recipient"] for one in states) or "nobody")
+    if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
+        yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
+    for one in states:
+        if one["error"] and one["next_at"] is None:
+            yield Finding("channel_fails", channel=one["channel"], recipient=one["recipient"],
+                          error=one["error"])
+
+
+# What is said to everyone, too. In the order in which it matters; a list has the first sentence.
+
+def _describe_obstacles(queue):
+    database = queue.database
+    try:
+        if free_bytes(database.folder) < 1 << 20:
+            yield Finding("disk_full")
+    except OSError:
+        yield Finding("data_gone")
+        return
+    for seen in queue.conditions.log().values():
+        yield Finding("log_long", size=seen["size"], path=database.path)
+    if queue.settings.get("NbMaxWorker") == 0:
+        yield Finding("off")
+    for seen in queue.conditions.code().values():
+        yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
+
+
+def _describe_starts(queue):
+    """Who starts workers, and what becomes of the tasks that could be run now."""
+    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
+    waits = queue.claims.claimable(1) > 0
+    states = {row["state"] for row in queue.database.all(
+        "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()
+    nobody_works = waits and not states
+    if not waits:
+        yield from _describe_pause(queue)
+    if failure:
+        # Once the pause is over, the page that is told what comes first tries slices again.
+        is_said = waits and not states - {"starting"} and not (
+            queue.database.clock.now() >= failure["next"] and mode == "slice")
+        yield Finding("start_failed", failure["at"], is_said, why=failure["message"],
+                      at=_readable(failure["at"]), next=time_of_day(failure["next"]))
+    if mode == "slice" and waits and queue.starter.needed():
+        yield Finding("slices_awaited")
+    if queue.conditions.awaited(mode):
+        yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
+    elif mode == "cron" and nobody_works:
+        cron = queue.rhythm.visitor("cron")
+        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+        yield Finding("cron_awaited", cron["last_at"], often=often, at=time_of_day(cron["last_at"]))
+    if waits and "idle" not in states:
+        yield Finding("busy" if "busy" in states else "starting",
+                      more=", and " + failure["message"] if failure else "")
+
+
+def _describe_pause(queue):
+    names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
+    held = [queue.queues.blocked(name, queue.claims.machine) for name in names]
+    held = [(code, words) for code, words in held if code not in ("external", "machines")]
+    if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
+        yield Finding("paused", words=held[0][1])
+
+
+def describe_work(queue):
+    """Yield what keeps tasks from being run, most important first; found as far as is asked."""
+    yield from _describe_obstacles(queue)
+    yield from _describe_starts(queue)
+
+
+def describe_service(queue):
+    """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
+    finding = next((one for one in describe_work(queue) if one.said), None)
+    code, text = finding.said if finding else ("ok", "")
+    return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
+
+
+HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
+VISIT_TOPICS = {"Web server": _look_at_visit}
+TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
+          "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
+          "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
+          "Functions": _look_at_functions, "Schedules": _look_at_schedules,
+          "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
+Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
+Report = collections.namedtuple("Report", "checks findings")
+
+
+def _look(topics, about):
+    """Yield (topic, words or Finding) of each topic, whatever goes wrong on the way."""
+    for topic, look in topics.items():
+        try:
+            yield from ((topic, one) for one in look(about))
+        except Exception as error:      # what is broken must not hide the rest
+            yield topic, Finding("unknown", why=getattr(error, "detail", None) or (
+                "this could not be looked at: %s: %s" % (
+                    type(error).__name__, storable(shorten(str(error), 300)))))
+
+
+def _report(found):
+    topics = {}
+    for topic, one in found:
+        topics.setdefault(topic, []).append(one)
+    checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
+                    "; ".join(filter(None, map(str, here)))) for topic, here in topics.items()]
+    return Report(checks, [one for _, one in found if isinstance(one, Finding)])
+
+
+def check_host(queue, visit=None):
+    """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
+    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
+    found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    if visit:
+        found += _look(VISIT_TOPICS, visit)
+    with contextlib.suppress(JobQueueError):            # the topics tell of it
+        found += ((one.topic, one) for one in describe_work(queue) if one.topic)
+    return _report(found)
+
+
+def check_installation(data=None, test=None):
+    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised.
+    The JobQueue is given to `test` before."""
+    folder, topic, queue, found = HOME / "data", "Data", None, []
+    try:
+        folder, topic = data_folder(data), "Database"
+        queue = JobQueue(data) if os.path.lexists(folder) else None
+    except (JobQueueError, OSError, sqlite3.Error) as error:
+        topic = "Settings" if isinstance(error, Invalid) else topic
+        found = [(topic, Finding("unknown", why=str(error)))]
+    if not queue:
+        return _report([*_look(HOST_TOPICS, folder), *found]), None
+    if test:
+        with contextlib.suppress(JobQueueError):        # the topics tell of it
+            test(queue)
+    return check_host(queue), queue
+
+
+def next_step(report):
+    """What to do next: the first remedy, of what is bad if anything is."""
+    bad = [one for one in report.findings if one.verdict == BAD]
+    remedy = next((one.remedy for one in bad or report.findings if one.remedy),
+                  "see to what is bad" if bad else "")
+    return "Next, %s." % remedy if remedy else "Nothing has to be done."

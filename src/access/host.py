@@ -1,0 +1,159 @@
+"""This host: doors, a browser's reach, a test worker, lines to copy.
+
+What is known of this host: what a browser could fetch, whether it lets a worker live; and the
+lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
+"""
+import contextlib
+import os
+import re
+import stat
+from pathlib import Path
+from urllib.parse import quote
+
+from ..base.limits import (CLOCK_SLACK_SECONDS, HOME, STATIC_FOLDER, TASKS_FILE, TEST_SECONDS,
+                           WORKER_FILE)
+from ..base.errors import JobQueueError
+from ..base.time_and_text import iso, random_token
+from ..store.connection import write_private
+from ..store.data_folder import user_name
+from ..store.settings import recall, remember
+from ..upkeep.worker_modes import START_ERRORS, explain_start_error
+
+TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
+WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
+DOORS = {                       # what runs the page
+    "server": "the built-in server",
+    "cgi": "CGI, a new process for each request",
+    "passenger": "Passenger, which ends it while nobody asks for it",
+    "mod_wsgi daemon": "mod_wsgi in processes of its own",
+    "mod_wsgi embedded": "mod_wsgi within Apache",
+    "uwsgi": "uWSGI",
+    "wsgi": "a WSGI server"}
+WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
+
+
+def read_text(path):
+    """A small file of the system, "" if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return Path(path).read_text("utf-8", "replace")
+    return ""
+
+
+def is_open(path):
+    """True if every user of this machine can change it, or put another in its place."""
+    with contextlib.suppress(OSError):  # it is not there, or not any more
+        return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+    return False
+
+
+def exposure(queue):
+    """{"exposed": addresses that an admin's browser could fetch, "at"}; None until one looked."""
+    return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
+
+
+def note_exposure(queue, exposed):
+    """Keep what an admin's browser could fetch of what is private."""
+    with queue.database.transaction() as transaction:
+        remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
+
+
+def canary_token(folder):
+    """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
+    path = folder / "canary.txt"
+    with contextlib.suppress(OSError, ValueError):
+        if not path.exists():
+            write_private(path, random_token())
+        return path.read_text("utf-8").strip() or None
+    return None
+
+
+def private_addresses(folder, script="", root=""):
+    """Where a browser could reach what is private, if the web server gave it away.
+    That is relative to the page or its start-up file `script`, or below a web folder or `root`."""
+    files = [folder / "canary.txt", WORKER_FILE]
+    files += [TASKS_FILE] if TASKS_FILE.exists() else []
+    beside, _, name = script.rpartition("/")
+    starts = ("", beside + "/") if "." in name else ("",)
+    found = []
+    for path in files:
+        if HOME in path.parents:
+            found += [start + path.relative_to(HOME).as_posix() for start in starts]
+        found += ["/" + path.relative_to(place).as_posix() for place in path.parents
+                  if place.name.lower() in WEB_FOLDERS or str(place) == root]
+    return [quote(address) for address in dict.fromkeys(found)]
+
+
+# What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
+# itself; who looks later and does not find it knows that it was ended, or never began.
+
+def note_worker_test(queue, token):
+    """Note that the test worker with that token has lived, unless another was started since."""
+    with queue.database.transaction(durable=False) as transaction:
+        known = recall(transaction, ".worker_test")
+        if known and known["token"] == token:
+            remember(transaction, ".worker_test", {**known, "lived": True})
+
+
+def judge_worker_test(queue, test):
+    """(state, text, whether it failed by itself) of what stands in .worker_test."""
+    if "error" in test:
+        return "failed", test["error"], True
+    if test.get("lived"):
+        return "ok", "a worker lived for %d s" % TEST_SECONDS, False
+    patience = TEST_SECONDS + TEST_SLACK_SECONDS
+    if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
+        return "running", "a worker is being watched for %d s" % TEST_SECONDS, False
+    words = queue.workers.last_words(test["at"], test["at"] + patience)
+    said = "a started worker did not report within %d s%s" % (patience, words)
+    return "failed", said, bool(words)
+
+
+def worker_test(queue):
+    """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
+    test = recall(queue.database, ".worker_test")
+    if test is None:
+        return {"state": "none", "text": "", "at": None}
+    state, text, _ = judge_worker_test(queue, test)
+    return {"state": state, "text": text, "at": iso(test["at"])}
+
+
+def start_worker_test(queue, door):
+    """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
+    if worker_test(queue)["state"] != "running":
+        test = {"token": random_token(), "at": queue.database.clock.now(), "door": door}
+        try:
+            queue.starter.start_helper("--test", test["token"])
+        except START_ERRORS as error:
+            test["error"] = explain_start_error(error)
+        with queue.database.transaction() as transaction:
+            remember(transaction, ".worker_test", test)
+    return worker_test(queue)
+
+
+def fill_in(text, python, visit):
+    """A file of static/hosts with our paths, user and address in place of its examples."""
+    import shlex
+    home, example = str(HOME), "/home/me/jobqueue"
+    text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # words of a command, which may hold spaces
+                  lambda match: shlex.quote(home + match[0][len(example):]), text)
+    text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
+    text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
+    if visit:
+        address = "http%s://%s%s" % ("s" if visit["https"] else "", visit["host"], visit["base"])
+        text = text.replace("https://example.org/jq/", address)
+        text = re.sub("/jq(?=[/ ;$>=])", lambda _: visit["base"].rstrip("/") or "/jq", text)
+    return text
+
+
+def host_files(queue, visit=None):
+    """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
+    Request.visit(), the page's address."""
+    python = "python3"
+    with contextlib.suppress(JobQueueError, OSError):
+        python = queue.interpreter.path()
+    paths = (STATIC_FOLDER / "hosts").glob("[a-z]*")
+    found = {path.name: read_text(path) for path in sorted(
+        paths, key=lambda path: (path.name != "crontab", path.name))}
+    return [{"title": (re.search(WHAT_FOR, text) or ("", name))[1], "name": name,
+             "text": fill_in(text, python, visit)} for name, text in found.items() if text]

@@ -1,0 +1,372 @@
+"""People: passwords, roles, users, and guessed passwords."""
+import contextlib
+import functools
+import math
+import os
+import re
+import threading
+
+from ..base.limits import CACHE_SECONDS
+from ..base.errors import (Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
+                           Unauthorized, field_error, wrong)
+from ..base.time_and_text import digest, iso, shorten
+from ..base.values import OPTION_SCHEMAS, TEXT, _object, _text, _words, about, or_null, titled
+from ..store.log_and_activity import note
+from ..store.settings import EMAIL, SETTINGS, recall, remember
+from ..tasks.queues import QUEUE_LIMITS
+from ..upkeep.alerts import post_message
+
+SESSION_SECONDS = 12 * 3600.0
+SESSION_IDLE_SECONDS = 30 * 60.0
+SETUP_CODE_SECONDS = 3600.0
+CODE_SECONDS = 3600.0           # how long a code holds that was mailed
+MAILBOX = ".mailbox.%d"         # under this name, of a user
+SETUP_CODE_MIN_CHARACTERS = 16
+PASSWORD_MIN, PASSWORD_MAX = 8, 256
+SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
+STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
+SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
+hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
+# How many are free, how many seconds they count, the shortest and the longest wait after them.
+GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
+# Passwords that guessers try first, of those long enough to be accepted.
+COMMON_PASSWORDS = frozenset(
+    "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
+    "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
+    "welcome1 letmein1 adminadmin admin123 administrator changeme jobqueue abcd1234 abc12345 "
+    "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
+    "computer michelle jennifer internet corvette mercedes maverick".split())
+NAME_PATTERN = r"\w[\w.@+-]{0,49}"
+ROLES = ("viewer", "user", "admin")     # viewers see what admins see of tasks, and change nothing
+# What a token may: all that its user may, of that only reading, or only this; and who makes such.
+TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
+                "metrics": ("admin",)}
+LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
+SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
+                                 code=about(TEXT, "from the printed link, or a file "
+                                            "setup-code*.txt in data or beside jobqueue.py")))
+NEW_USER = titled("NewUser", _object(
+    ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
+CHANGED_USER = titled("UserChange", _object(
+    role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
+    max_pending=about(or_null(SETTINGS["max_pending"].schema),
+                      "most tasks that wait to be run; 0: no limit, null: as the setting says"),
+    max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
+    email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
+                                "they send as email_code"),
+    email_code=_text("[0-9]{6}", "must be 6 digits"),
+    current_password=about(or_null(TEXT), "needed by users who change their own password")))
+NEW_TOKEN = titled("NewToken", _object(
+    ("name",), scope={"enum": list(TOKEN_SCOPES)},
+    queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "maxItems": 50},
+                 "with the scope worker: of these only"),
+    functions=about({"type": ["array", "null"], "items": _words(200), "maxItems": 200},
+                    "with the scope worker: these only"),
+    name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
+          "patternMessage": "must have 1 to 100 characters"},
+    password=about(TEXT, "one's own; not needed where an API token is sent")))
+TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
+             "JOIN user ON user.id=user_id WHERE ")
+
+
+class Person:
+    """Who is asking: a user's id, name and role, and until when."""
+
+    def __init__(self, row, expires_at=None):
+        self.id, self.name, self.role = row["id"], row["name"], row["role"]
+        self.is_admin = self.role == "admin"
+        self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
+        self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
+        self.who = self.scope, self.name
+        self.expires_at = expires_at
+        self.token = None               # of a program: its id, scope, and the limits of a worker's
+
+    # Whose rights count for what is asked; the site's own code has none.
+    answerable = property(lambda self: self)
+
+
+def knows_scrypt():
+    """True if this Python can hash passwords as it should."""
+    import hashlib
+    return hasattr(hashlib, "scrypt")
+
+
+def _scrypt(password, salt, cost):
+    """A password's key, made at this cost; SetupError where there is no way to make one."""
+    import hashlib
+    if not knows_scrypt():
+        raise SetupError(SCRYPT_MISSING)
+    n, r, p = cost
+    with hashing:
+        return hashlib.scrypt(password.encode("utf-8", "surrogatepass"), salt=salt, n=n, r=r, p=p,
+                              maxmem=64 << 20)
+
+
+def hash_password(password):
+    """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
+    salt = os.urandom(16)
+    key = _scrypt(password, salt, SCRYPT_COST)
+    return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
+
+
+def verify_password(password, stored):
+    """True if `password` is the stored one; an unknown method is never right."""
+    import hmac
+    if password is None or len(password) > PASSWORD_MAX:
+        return False
+    try:
+        method, parameters, salt, key = stored.split("$")
+        found = _scrypt(password, bytes.fromhex(salt), map(int, parameters.split(",")))
+        return method == "scrypt" and hmac.compare_digest(found, bytes.fromhex(key))
+    except (ValueError, AttributeError):
+        return False
+
+
+def check_password(password, name):
+    """Invalid unless `password` is long enough and not one that guessers try first."""
+    if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
+        raise field_error("password", "must have %d to %d characters"
+                          % (PASSWORD_MIN, PASSWORD_MAX))
+    if password.lower() in COMMON_PASSWORDS or password.lower() == name.lower():
+        raise field_error("password", "is one that guessers try first; please choose another")
+
+
+def wrong_password(field):
+    """The error for whoever does not know their own password, which this field asks for."""
+    return Denied("The current password is not right.", wrong(field, "is not right"))
+
+
+def wrong_log_in():
+    """The error for a wrong name and a wrong password alike."""
+    return Unauthorized("The name or the password is not right.")
+
+
+def end_sessions(transaction, user_id, programs):
+    """End all sessions of a user, and with `programs` their tokens."""
+    for table in ("session", "token") if programs else ("session",):
+        transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
+
+
+def note_user(transaction, at, event, row, by, details=None):
+    """Say in the activity what a user (their row) did, or what was done to their account."""
+    note(transaction, at, event, owner_id=row["id"], actor=by,
+         message=": ".join(filter(None, (row["name"], details))))
+
+
+def note_use(database, row, table, column):
+    """Note that a session or token was used, by its user; not worth an error if that is busy."""
+    now = database.clock.now()
+    if now - (row[column] or 0) > 60:
+        with contextlib.suppress(JobQueueError), database.deadline(0.2), \
+                database.transaction(durable=False) as transaction:
+            transaction.update(table, {column: now}, "id=?", (row["used_id"],))
+            transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
+
+
+def address_subject(address):
+    """Under what attempts from an address count; all of an IPv6 network are one person's."""
+    if ":" in address:
+        from ipaddress import ip_address, ip_network
+        with contextlib.suppress(ValueError):
+            address = (ip_address(address).ipv4_mapped or ip_network(address + "/64", strict=False))
+    return "address:%s" % address
+
+
+def count_guess(database, *subjects):
+    """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
+    while one of them has to wait."""
+    now = database.clock.now()
+    with database.transaction(durable=False) as transaction:
+        for subject in subjects:
+            row = transaction.one("SELECT * FROM throttle WHERE subject=?", (subject,))
+            if row and now < row["until"] < now + 2 * GUESSES[3]:
+                raise TooMany("Too many attempts. Please wait.",
+                              retry_after=math.ceil(row["until"] - now))
+            free, memory, least, most = (
+                GUESSES_BY_ADDRESS if subject.startswith("address:") else GUESSES)
+            failures = row["failures"] + 1 if row and now - row["failed_at"] < memory else 1
+            pause = min(most, least * 2 ** min(failures - free, 20)) if failures >= free else 0
+            transaction.upsert("throttle", {"subject": subject},
+                               {"failures": failures, "failed_at": now, "until": now + pause})
+
+
+def forgive(transaction, *subjects):
+    """Forget what was counted."""
+    for subject in subjects:
+        transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
+
+
+class Users:
+    """Who may log in, and their passwords. There is always an admin once there was one."""
+
+    def __init__(self, database, settings):
+        self._database, self._settings = database, settings
+        settings.tests["default_owner"] = functools.partial(self._test_owner, database)
+        self._owner = (-math.inf, None, None)   # until, default_owner, its row
+
+    def has_admin(self):
+        """True once somebody can administer this."""
+        return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
+
+    def all(self):
+        """All users as admins see them."""
+        return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
+
+    def find(self, name):
+        """The row of a user; NotFound if there is none."""
+        row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
+        if row is None:
+            raise NotFound("There is no user %s." % shorten(str(name), 60))
+        return row
+
+    def person(self, user_id):
+        """The Person of a user's id, or None."""
+        row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
+        return row and Person(row)
+
+    def owner(self, name=None):
+        """The row of this user, without a name of the one whose tasks code and shell add: that may
+        be as old as a setting. Who was deleted since then is missed when the task is added."""
+        if name:
+            return self.find(name)
+        name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
+        until, known, row = self._owner
+        if known == name and now <= until:
+            return row
+        row = self._database.one("""
+            SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
+            ORDER BY id LIMIT 1""", (name, name))
+        if row is None:
+            raise SetupError("There is no user %s, whom the setting default_owner names." % name
+                             if name else "There is no admin yet who could own the task. Open the "
+                             "page and make one, or run: python3 jobqueue.py user add NAME --admin")
+        self._owner = now + CACHE_SECONDS, name, row
+        return row
+
+    @staticmethod
+    def _test_owner(database, name):    # not a method: who drops a queue closes its connections
+        if not database.one("SELECT id FROM user WHERE name=?", (name,)):
+            raise field_error("default_owner", "must be the name of a user")
+
+    def add(self, name, password, role="user", by=None):
+        """Make a user; Conflict if the name is taken."""
+        columns = self.prepare(name, password, role)
+        with self._database.transaction() as transaction:
+            if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
+                raise Conflict("There is a user %s already." % name, wrong("name", "is taken"))
+            self.insert(transaction, columns, by)
+        return self._json(self.find(name))
+
+    def insert(self, transaction, columns, by=None):
+        """Store a new user, as prepare() gave it."""
+        note(transaction, self._database.clock.now(), "user_added", actor=by,
+             owner_id=transaction.insert("user", columns),
+             message="%(name)s: %(role)s" % columns)
+
+    def prepare(self, name, password, role):
+        """The columns of a new user; Invalid if the name or the password is not allowed."""
+        if not re.fullmatch(NAME_PATTERN, name):
+            raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
+                              "with a letter or digit")
+        check_password(password, name)
+        return {"name": name, "password": hash_password(password), "role": role,
+                "created_at": self._database.clock.now()}
+
+    def change(self, name, known=None, by=None, **changes):
+        """Change columns of a user; a new password or disabling ends their sessions and tokens.
+        None changes nothing, but of `max_pending` it means: as the setting of this name says, of
+        `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
+        that is not the password any more."""
+        changes = {column: value for column, value in changes.items()
+                   if value is not None or column in ("max_pending", "max_running", "email")}
+        if "password" in changes:
+            check_password(changes["password"], self.find(name)["name"])
+            changes["password"] = hash_password(changes["password"])
+        with self._database.transaction() as transaction:
+            row = self.find(name)
+            if known not in (None, row["password"]):
+                raise wrong_password("current_password")
+            if changes:
+                transaction.update("user", changes, "id=?", (row["id"],))
+                note_user(transaction, self._database.clock.now(), "user_changed", row, by,
+                          ", ".join(sorted(changes)))
+            if "password" in changes or changes.get("disabled"):
+                end_sessions(transaction, row["id"], known is None)
+            self._keep_an_admin(transaction)
+            return self._json(self.find(name))
+
+    def confirm(self, person, password, field="password"):
+        """How a person's password is stored; Denied, which names the field, if it is another."""
+        subject = "password:%d" % person.id     # only who is logged in can guess here
+        count_guess(self._database, subject)
+        stored = self.find(person.name)["password"]
+        if not verify_password(password, stored):
+            raise wrong_password(field)
+        with self._database.transaction(durable=False) as transaction:
+            forgive(transaction, subject)
+        return stored
+
+    def delete(self, name, by=None):
+        """Remove a user who owns no task and will own none; Conflict otherwise."""
+        with self._database.transaction() as transaction:
+            row = self.find(name)
+            if row["name"].lower() == self._settings.get("default_owner").lower():
+                raise Conflict("%s cannot be deleted: the setting default_owner names %s."
+                               % (name, name))
+            for table in ("task", "schedule"):
+                if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table,
+                                     (row["id"],)):
+                    raise Conflict("%s owns %ss; disable the user instead." % (row["name"], table))
+            end_sessions(transaction, row["id"], True)
+            transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
+            transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
+            note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
+            self._keep_an_admin(transaction)
+
+    def mail_code(self, person, email):
+        """Mail a code to an address, which counts as a person's own once they have typed that.
+        Each mail and each code typed counts as a guess, and a right one frees no more: who
+        alternates between an own address and a stranger's could mail and guess without end."""
+        import secrets
+        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
+        count_guess(self._database, "mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            remember(transaction, MAILBOX % person.id, {
+                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
+            post_message(transaction, ("mail", email), {
+                "kind": "code", "subject": "your code", "lines": [
+                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
+                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
+
+    def confirm_email(self, person, code):
+        """The address whose code this is; Denied if it is another one."""
+        count_guess(self._database, "mailbox:%d" % person.id)
+        with self._database.transaction() as transaction:
+            known = recall(transaction, MAILBOX % person.id)
+            if (not known or known["digest"] != digest(code)
+                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
+                raise Denied("The code is not right.", wrong("email_code", "is not right"))
+            remember(transaction, MAILBOX % person.id, None)
+        return known["email"]
+
+    @staticmethod
+    def _keep_an_admin(transaction):
+        if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
+            raise Conflict("This is the last admin; make another one first.")
+
+    @staticmethod
+    def _json(row):
+        same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
+        return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
+                "last_seen_at": iso(row["last_seen_at"])}
+
+
+def changed_at(file):
+    """When a file came to be as it is; the time of its content may have been uploaded with it."""
+    return os.fstat(file.fileno()).st_ctime
+
+
+def plain_code(text):
+    """A code as it is compared: line ends and spaces around words do not count."""
+    return " ".join(text.split())

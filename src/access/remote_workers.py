@@ -1,0 +1,305 @@
+"""Workers that ask over HTTP, from machines without the database.
+
+Workers on machines that nobody can reach and that have no database: they ask over HTTP. What they
+send comes from outside, so it is checked, and each part of a call is answered on its own.
+
+1. hello() makes a worker's row, under the random name that it chose, with its functions. Those
+   that the site has not get queues which only remote workers serve.
+2. turn() tells how the worker's attempts go, and claims under claims that the worker chose. If
+   the answer is lost the same call is sent again, and gets the same tasks. A late copy of an
+   older call is known by its number.
+3. What was claimed begins only after a turn has confirmed it. What nobody confirms goes back
+   unspent when the worker leaves, or is not heard of for REMOTE_LEASE_SECONDS. One that was
+   killed and is there again has its former self leave, and tells what that did not tell.
+4. What a running task adds belongs to its owner, and is added once under its Idempotency-Key.
+"""
+import json
+
+from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, RESULT_MAX_DEPTH,
+                           STATUS_WORDS, VERSION)
+from ..base.errors import Conflict, field_error, join_errors, refusal, wrong
+from ..base.time_and_text import dump_json, is_deep, read_json, shorten, storable
+from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL, TYPES,
+                           WHO_MAY_ADD, _integer, _number, _object, _text, _words, about,
+                           check_value, or_null, titled)
+from ..store.connection import BY_CLAIM
+from ..store.log_and_activity import append_log, log_length, note
+from ..tasks.queues import QUEUE_LIMITS
+from ..tasks.followers import ENDED
+from ..tasks.leases import REMOTE_LEASE_SECONDS, UNCONFIRMED, Outcome, Reach
+from ..upkeep.schedule_rows import SCRIPT_FUNCTION
+
+REMOTE_PROTOCOL = 1
+ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
+WAIT_MAX_SECONDS = 20.0
+WAITERS_MAX = 16
+WAIT_LOOK_SECONDS = 0.3
+REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
+REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
+ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
+
+_NONCE = _text("[0-9a-f]{32}", "must be 32 hexadecimal digits")
+_AT_MOST = {"type": "array", "maxItems": 200}
+_ATTEMPT = {"id": _integer(1, INTEGER_MAX), "claim": _NONCE}
+_SECONDS = or_null(_number(0, 1e9))
+_HELD = {**_ATTEMPT, "progress": or_null(_number(0, 1)), "message": or_null(_words(500)),
+         "log": {**_AT_MOST, "items": _object(
+             ("start", "text"), start=_integer(0, INTEGER_MAX // 2), text=_words(PIECE_BYTES))}}
+_REMOTE_OUTCOME = _object(
+    ("kind",), kind={"enum": "succeeded error fail timeout crashed interrupted cancelled "
+                             "unknown_function put_back".split()},
+    result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL, retry_after=_SECONDS,
+    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(_integer(0, INTEGER_MAX)))
+HELLO = titled("Hello", _object(
+    ("session", "protocol", "machine", "version", "functions"),
+    session=_NONCE, protocol=_integer(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
+    version=_words(200), pid=_integer(1, INTEGER_MAX),
+    functions={**_AT_MOST, "items": {"type": "object"}}))
+TURN = titled("Turn", _object(
+    ("session", "sequence"),
+    session=_NONCE, sequence=about(_integer(1, INTEGER_MAX), "higher with each new call"),
+    start={**_AT_MOST, "items": _object(("id", "claim"), **_ATTEMPT)},
+    hold={**_AT_MOST, "items": _object(("id", "claim"), **_HELD)},
+    end={**_AT_MOST, "items": _object(("id", "claim", "outcome"), **_HELD,
+                                      outcome={"type": "object"})},
+    claim=_object(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
+                  function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
+                  wait=about(_number(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
+    leave=about(TEXT, "why the worker does not go on")))
+# What a remote worker may announce of a function: it is shown, and arguments are judged by it.
+_KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
+_PARAMETER = _object()
+for _ in range(4):                      # so deep may lists be nested
+    _PARAMETER = _object(
+        type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
+        format={"enum": [*TEXT_FORMS, "password"]}, description=_words(2000), items=_PARAMETER,
+        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=_words(200))
+_ANNOUNCED = _object(
+    ("name", "title", "description", "schema", "options", "who"),
+    name=_text("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
+               "must be a name, and none of our own"),
+    title=_words(1000), description=_words(20_000), who={"enum": list(WHO_MAY_ADD)},
+    options=_object(**OPTION_SCHEMAS), schema={
+        **_object(("properties", "required")), "properties": {
+            "type": {"enum": ["object"]}, "properties": {"type": "object"},
+            "required": {**_AT_MOST, "items": TEXT},
+            "additionalProperties": {"type": "boolean"}}})
+
+
+class RemoteWorkers:
+    """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
+
+    def __init__(self, database, settings, claims, workers, queues, files):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._claims, self._workers, self._queues, self._files = claims, workers, queues, files
+
+    def hello(self, token, given):
+        """Take a worker up, or once more, and say what it has to know."""
+        if given["protocol"] > REMOTE_PROTOCOL:
+            raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is "
+                              "older than this worker" % (given["protocol"], REMOTE_PROTOCOL))
+        allowed, errors = token.get("functions"), []
+        functions = [one for one in given["functions"] if not one.pop("external", False)
+                     and (allowed is None or one.get("name") in allowed)]
+        for one in functions:
+            errors += check_value(_ANNOUNCED, one, "functions") or check_value(
+                {"type": "array", "items": _PARAMETER}, list(one["schema"]["properties"].values()),
+                one["name"])
+        if errors or len(dump_json(functions)) > ANNOUNCED_MAX:
+            raise refusal("This worker cannot be used", errors or wrong(
+                "functions", "are longer than %d characters" % ANNOUNCED_MAX))
+        with self._database.transaction() as transaction:
+            for one in functions:
+                one["options"] = {**TASK_DEFAULTS, **one["options"]}
+                self._place(transaction, token, one)
+            now, key = self._clock.now(), (given["session"], token["id"])
+            row = {"machine": given["machine"], "version": given["version"],
+                   "pid": given.get("pid"), "functions": dump_json(functions), **self._lease(now)}
+            if not transaction.update("worker", row, "lock=? AND token_id=?", key):
+                if transaction.value("SELECT count(*) FROM worker WHERE token_id=?",
+                                     key[1:]) >= REMOTE_MAX:
+                    raise Conflict("This token has %d workers already." % REMOTE_MAX)
+                worker_id = transaction.insert("worker", {
+                    **row, "lock": key[0], "token_id": key[1], "mode": "remote", "state": "idle",
+                    "sequence": 0, "started_at": now})
+                note(transaction, now, "worker_started", worker_id=worker_id,
+                     machine=given["machine"])
+        names = "runner_tasks", "runner_memory", "runner_per_owner"
+        return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
+                "lease_seconds": REMOTE_LEASE_SECONDS,
+                "settings": {name: self._settings.get(name) for name in names}}
+
+    def turn(self, token, given):
+        """What became of each attempt that is named, and the tasks that are claimed. What the
+        worker may forget then is on the disk."""
+        starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
+        with self._database.transaction(bool(starts or ended)) as transaction:
+            worker = self._check(transaction, token, given)
+            now, held = self._clock.now(), self._held(transaction, token)
+            states = {one["claim"]: self._hold(transaction, one, held.get(one["claim"]), now)
+                      for one in starts + given.get("hold", [])}
+            verdicts = self._end(transaction, ended.values(), held, now)
+            for one, verdict in zip(ended.values(), verdicts):
+                states[one["claim"]] = self._state(transaction, one, verdict)
+            tasks = worker["tasks"] + sum(map(bool, verdicts))
+            rows = self._claim(transaction, token, worker, given, now)
+            busy = rows or "running" in states.values()
+            transaction.update("worker", {
+                "sequence": given["sequence"], "tasks": tasks, "state": "busy" if busy else "idle",
+                **self._lease(now)}, "id=?", (worker["id"],))
+            if "leave" in given:
+                self._leave(transaction, worker["id"], given["leave"], tasks, now)
+        for one, verdict in zip(ended.values(), verdicts):
+            if verdict:
+                self._files.tidy(one["id"], verdict)
+        return {"attempts": states, "tasks": rows, "wait": 0}
+
+    def _leave(self, transaction, worker_id, why, tasks, now):
+        """What it still ran has crashed, what never began goes back."""
+        self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
+        for task in self._claims.leases.lost({worker_id}, now):
+            if task["worker_id"] == worker_id:
+                self._claims.end_lost(transaction, task, now)
+
+    def claim_late(self, token, given):
+        """The tasks that came since turn() found none."""
+        worker = self._check(self._database, token, given)
+        reach = self._reach(token, worker, given["claim"]["claims"])
+        if not self._claims.next_heads(self._clock.now(), reach=reach)[1]:
+            return []
+        with self._database.transaction(durable=False) as transaction:
+            worker = self._check(transaction, token, given)
+            return self._claim(transaction, token, worker, given, self._clock.now())
+
+    def owner_of(self, token, task_id, claim):
+        """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
+        row = self._held(self._database, token).get(claim)
+        if row is None or row["id"] != task_id:
+            raise Conflict("Another worker has this task, or it has ended.", gone=True)
+        return row["owner_id"]
+
+    @staticmethod
+    def _check(db, token, given):
+        """The worker's row; Conflict if it is gone, or this call was overtaken by a later one."""
+        row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
+                     (given["session"], token["id"]))
+        if row is None:
+            raise Conflict("This worker is not known here any more: it must say hello again.",
+                           gone=True)
+        if row["sequence"] > given["sequence"]:
+            raise Conflict("A later call of this worker has been answered.", gone=False)
+        return row
+
+    def _lease(self, now):
+        lease = self._claims.leases.new(now, REMOTE_LEASE_SECONDS)
+        return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
+
+    def _place(self, transaction, token, function):
+        """Find the queue of a function that the site has not: none that our own workers serve."""
+        ours = {row["name"]: json.loads(row["options"])["queue"]
+                for row in transaction.all("SELECT name, options FROM function")}
+        if function["name"] in ours:
+            return
+        allowed = token.get("queues") or ()
+        for name in (function["options"]["queue"], REMOTE_QUEUE, *allowed):
+            row = transaction.one("SELECT external FROM queue WHERE name=?", (name,))
+            has_room = row or name == REMOTE_QUEUE or transaction.value(
+                "SELECT count(*) FROM queue WHERE external=2") < REMOTE_MAX
+            is_free = has_room and (not row or row["external"] or not (name in ours.values() or any(
+                self._queues.count(status, name, 1) for status in range(len(STATUS_WORDS)))))
+            if is_free and name != TASK_DEFAULTS["queue"] and (name in allowed or not allowed):
+                break
+        else:
+            raise Conflict("%s needs a queue that no other function uses: give it one by @task "
+                           "(queue=...) and let the token have it." % function["name"])
+        function["options"]["queue"] = name
+        transaction.ensure("queue", {"name": name, "created_at": self._clock.now()})
+        transaction.update("queue", {"external": 2}, "name=? AND external=0", (name,))
+
+    def _reach(self, token, worker, claims):
+        names = [one["name"] for one in json.loads(worker["functions"])]
+        return Reach(worker["machine"], names, token.get("queues"), claims)
+
+    def _held(self, db, token):
+        """{claim: row} of the running tasks of this token's workers."""
+        return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
+            "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
+            "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
+            (token["id"],))}
+
+    def _hold(self, transaction, one, task, now):
+        """Renew a claim, keep what is told of the attempt; its state."""
+        if task is None or task["id"] != one["id"]:
+            return self._state(transaction, one, None)
+        self._claims.renew(transaction, one["id"], one["claim"], now, REMOTE_LEASE_SECONDS)
+        self._keep(transaction, one, task, now)
+        return "cancel" if task["cancel_requested"] else "running"
+
+    def _keep(self, transaction, one, task, now):
+        """Keep a piece of the log that follows what is there, and progress; the same once."""
+        if "progress" in one or "message" in one:
+            self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
+                                storable(one.get("message") or "") or None)
+        for piece in one.get("log", ()):
+            known = log_length(transaction, one["id"], task["attempts"])
+            if piece["start"] >= known and piece["text"]:
+                append_log(transaction, now, one["id"], task["attempts"], piece["start"],
+                           storable(piece["text"]))
+
+    def _end(self, transaction, ended, held, now):
+        """The Verdicts on attempts that have ended; None for those of others."""
+        endings = []
+        for one in ended:
+            task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
+            if task and task["id"] == one["id"]:
+                self._keep(transaction, one, task, now)
+                claim = task["claim"] if outcome.kind == "put_back" else one["claim"]
+            endings.append((one["id"], claim, outcome))
+        return self._claims.end_all(transaction, endings, now)
+
+    @staticmethod
+    def _outcome(said):
+        """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
+        errors = check_value(_REMOTE_OUTCOME, said, "outcome")
+        try:
+            if is_deep(read_json(said.get("result") or "null"), RESULT_MAX_DEPTH):
+                raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
+        except (TypeError, ValueError, RecursionError) as error:
+            errors = errors or wrong("result", "is not JSON that can be kept (%s)" % error)
+        if errors:
+            return Outcome("fail", None, "StorageError",
+                           "Its outcome cannot be kept: " + join_errors(errors))
+        return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
+
+    @staticmethod
+    def _state(transaction, one, verdict):
+        """What is recorded of an attempt that does not run (any more): a status, or "lost"."""
+        if verdict:
+            return STATUS_WORDS[verdict.status]
+        status = transaction.value("SELECT status FROM task WHERE id=? AND claim=?",
+                                   (one["id"], one["claim"]))
+        return STATUS_WORDS[status] if status in ENDED else "lost"
+
+    def _claim(self, transaction, token, worker, given, now):
+        """The tasks that a call claims, or has claimed when it came the first time."""
+        asked = given.get("claim")
+        if not asked or not asked["claims"] or "leave" in given:
+            return []
+        rows = self._claimed(transaction, worker, asked["claims"])
+        reach = self._reach(token, worker, asked["claims"])
+        if not rows and reach.functions:
+            self._claims.claim(transaction, worker["id"], now, len(reach.claims),
+                               asked.get("function"), reach=reach)
+            rows = self._claimed(transaction, worker, reach.claims)
+        return rows
+
+    @staticmethod
+    def _claimed(transaction, worker, claims):
+        """What a worker is told of the tasks that it has under these claims."""
+        names = [UNCONFIRMED + claim for claim in claims]
+        rows = transaction.all(
+            "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "
+            "on_crash, claim, user.name AS owner FROM task %s JOIN user ON user.id=owner_id "
+            "WHERE status=1 AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
+                BY_CLAIM, ", ".join("?" * len(names))), (worker["id"], *names))
+        return [{**row, "claim": row["claim"][len(UNCONFIRMED):]} for row in rows]

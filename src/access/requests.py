@@ -1,0 +1,172 @@
+"""Requests to add tasks, checked against function and person.
+
+What somebody wants to be added, as POST /api/tasks takes it, becomes Orders. Every door and every
+schedule comes through here: a request is checked against REQUEST_SCHEMA, the function's own
+schema and what this person may choose. In a row of many most differ in their arguments only, so
+what stands around those (a Frame) is checked once.
+"""
+import collections
+import functools
+import re
+
+from ..base.limits import ERRORS_MAX, INTEGER_MAX
+from ..base.errors import Busy, Invalid, TooLarge, field_error, tasks_refused, wrong
+from ..base.time_and_text import dump_json, parse_time, shorten
+from ..base.values import (FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, TEXT,
+                           TEXT_OR_NULL, WHO_MAY_ADD, _integer, _number, _object, _text, about,
+                           check_value, titled)
+from ..tasks.queues import is_limited, plain
+from ..tasks.adding import ARGUMENTS_HELD_BYTES, ArgumentsFile, Order
+from ..tasks.task_list import AFTER_MAX
+from .people import ROLES
+
+ARGUMENTS_MAX_CHARACTERS = 200_000
+ADD_MAX = 100_000               # tasks in one transaction
+AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
+REQUEST_SCHEMA = titled("NewTask", _object(
+    ("function",),
+    function=TEXT,
+    arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
+    run_at=about({"type": ["string", "null"], "format": "date-time"},
+                 "such as 2026-01-31T12:00:00Z"),
+    delay=about(_number(0, 10 * 365 * 86400, ["number", "null"]),
+                "seconds until it may start; not together with run_at"),
+    owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
+    after=about({"type": ["array", "null"], "items": _integer(1, INTEGER_MAX),
+                 "maxItems": AFTER_MAX}, "wait until these tasks of the same owner have succeeded"),
+    after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
+    unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
+                              "must be 1 to 200 characters on one line"),
+                      "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
+    **OPTION_SCHEMAS))
+
+
+# All of a request but its arguments; `order` makes an Order of those.
+Frame = collections.namedtuple("Frame", "rest schema files errors order")
+
+
+def file_parameters(schema):
+    """The names of the parameters that are files, or lists of them."""
+    return [name for name, one in schema["properties"].items()
+            if "file" in (one.get("format"), one.get("items", {}).get("format"))]
+
+
+class Requests:
+    """Makes Orders of requests, for a person or (None) for the site's own code."""
+
+    def __init__(self, database, catalogue):
+        self._database = database
+        self._catalogue = catalogue
+
+    def check(self, requests, person=None):
+        """The Orders for `requests`, which may hold an Invalid; Invalid names all that is wrong."""
+        orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
+        for index, request in enumerate(requests):
+            try:
+                if index == ADD_MAX or named > AFTER_SUM_MAX:
+                    raise TooLarge("At most %d tasks can be added at once, and name %d others." % (
+                        ADD_MAX, AFTER_SUM_MAX))
+                if isinstance(request, Invalid):
+                    raise request
+                frame = self._frame(request, person, frame)
+                order = self._order(frame, request.get("arguments", {}))
+                orders.append(order)
+                named, held = named + len(order.after), held + order.size
+                if held > ARGUMENTS_HELD_BYTES:
+                    file = file or ArgumentsFile(self._database.folder)
+                    file.move(order)
+            except Invalid as error:
+                errors += [{**one, "index": index} for one in error.errors]
+                if len(errors) >= ERRORS_MAX:
+                    break
+        if errors:
+            raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
+        return orders
+
+    def function(self, name, person=None):
+        """The function of that name, if `person` may add it."""
+        catalogue = self._catalogue
+        if catalogue.find(name) is None:
+            catalogue.refresh(wait=True)
+        open_to = WHO_MAY_ADD if person is None else ROLES if person.is_admin else ("user",)
+        found = catalogue.find(name)
+        if found and found["who"] in open_to:
+            return found
+        functions, error = catalogue.functions(), catalogue.state()["error"]
+        if error and not functions:
+            raise Busy("The functions cannot be read at the moment: %s." % error["message"],
+                       retry_after=10)
+        known = [function["name"] for function in functions if function["who"] in open_to]
+        raise field_error("function", "%s is not known; known are %s"
+                          % (shorten(name, 60), ", ".join(known) or "none"))
+
+    @staticmethod
+    def _order(frame, arguments):
+        errors = frame.errors + check_value(frame.schema, arguments, "arguments")
+        if errors:
+            raise Invalid("", errors)
+        known = {key: arguments[key] for key in frame.schema["properties"] if key in arguments}
+        try:
+            text = dump_json({**known, **arguments})        # in the order of the parameters
+        except (ValueError, TypeError) as error:
+            raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
+        if len(text) > ARGUMENTS_MAX_CHARACTERS:
+            raise field_error("arguments", "are longer than %d characters"
+                              % ARGUMENTS_MAX_CHARACTERS)
+        order = frame.order(text)
+        if frame.files:
+            order.given = tuple(dict.fromkeys(re.findall(FILE_KEY, dump_json(
+                [arguments.get(name) for name in frame.files]))))
+        return order
+
+    def _frame(self, request, person, last):
+        """The Frame of a request; the `last` one if it is the same."""
+        if not isinstance(request, dict):
+            raise Invalid("", wrong("", "must be an object"))
+        rest = {key: value for key, value in request.items() if key != "arguments"}
+        if last and rest == last.rest:
+            return last
+        errors = check_value(REQUEST_SCHEMA, rest, "")
+        if any(error["field"] == "function" for error in errors):
+            raise Invalid("", errors)
+        function = self.function(rest["function"], person)
+        errors = errors or self._check_choices(rest, function["options"], person)
+        if errors:
+            return Frame(rest, function["schema"], (), errors, None)
+        run_at = rest.get("run_at") and parse_time(rest["run_at"], "run_at")
+        if rest.get("delay") is not None:
+            run_at = self._database.clock.now() + rest["delay"]
+        chosen = {key: rest[key] for key in TASK_OPTIONS if key in rest}
+        options = {**function["options"], **chosen} if chosen else function["options"]
+        schema = function["schema"]
+        return Frame(rest, schema, file_parameters(schema), [], functools.partial(
+            Order, function["name"], options=options, run_at=run_at,
+            after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
+            after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
+            owner=rest.get("owner"),
+            admin_id=person.id if person and function["who"] == "admin" else None,
+            scope=person and person.scope))
+
+    def _check_choices(self, rest, declared, person):
+        """What is wrong with two fields together, with another queue, or for a plain user."""
+        errors, own, queue = [], declared["queue"], rest.get("queue", declared["queue"])
+        is_user = person and not person.is_admin
+        if rest.get("run_at") is not None and rest.get("delay") is not None:
+            errors += wrong("delay", "cannot be given together with run_at")
+        if queue != own:
+            there, left = (self._database.one("SELECT * FROM queue WHERE name=?", (name,))
+                           for name in (queue, own))
+            if any(row and row["external"] for row in (there, left)):
+                errors += wrong("queue", "must be %s: nobody else runs this function" % own)
+            elif is_user and (own != TASK_DEFAULTS["queue"] or not there
+                              or left and is_limited(left)):
+                errors += wrong("queue", "must be %s: only an admin can choose another" % own)
+        if is_user and rest.get("priority", 0) > 0:
+            errors += wrong("priority", "must be 0 or less; higher ones are for admins")
+        if is_user and rest.get("timeout", 0) > declared["timeout"]:
+            errors += wrong("timeout", "must be at most %s, as the function says; longer ones are "
+                                       "for admins" % plain(declared["timeout"]))
+        if is_user and declared["on_crash"] == "fail" and rest.get("on_crash") == "retry":
+            errors += wrong("on_crash", "must be fail, as the function says; only an admin can "
+                                        "choose retry")
+        return errors

@@ -1,0 +1,1 @@
+"""Base: limits, errors, text, values. These rooms use no other folder."""

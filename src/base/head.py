@@ -1,0 +1,40 @@
+"""jobqueue: background jobs for a web site on a cheap shared host.
+
+Copy jobqueue.py, worker.py and static/ to the host, then
+
+    python3 jobqueue.py                       serve the page and print a link for the first admin
+    python3 jobqueue.py add FUNCTION a=1      add a task from a shell or from cron
+    python3 jobqueue.py --help                everything else
+
+What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_TASKS says. Adding
+a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
+"""
+import os
+import sqlite3
+import sys
+
+
+def refuse_old(name, found, oldest):
+    """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
+    if found < oldest:
+        words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
+        if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:
+            print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n%s" % words)
+        sys.exit(words)
+
+
+refuse_old("Python", sys.version_info[:2], (3, 9))
+refuse_old("SQLite", sqlite3.sqlite_version_info[:2], (3, 15))
+if os.name != "posix":
+    sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
+
+
+def refuse_half(path):
+    """Exit if the end of a file of ours is missing: what an upload left may still be Python."""
+    with open(path, "rb") as file:
+        file.seek(-1000, os.SEEK_END)
+        if b'"__main__":' not in file.read():
+            sys.exit("%s is not complete: copy it again" % os.path.basename(path))
+
+
+refuse_half(__file__)

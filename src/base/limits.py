@@ -1,0 +1,45 @@
+"""Paths, statuses, limits and times that several rooms share.
+
+A constant that only one room uses stands in that room. Units are in the names.
+"""
+import os
+from pathlib import Path
+
+VERSION = "1.0.0"
+HOME = Path(__file__).resolve().parent
+TASKS_FILE = Path(os.path.abspath(HOME / (os.environ.get("JOBQUEUE_TASKS") or "tasks.py")))
+WORKER_FILE = HOME / "worker.py"
+CODE_FILES = (WORKER_FILE, HOME / "jobqueue.py")
+SCRIPTS_FOLDER = TASKS_FILE.parent / "schedules"
+STATIC_FOLDER = HOME / "static"
+
+PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
+STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
+DELETE = 2                      # what cancel_requested says, where 1 asks for the end only
+
+LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
+OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
+RENEW_SECONDS = 10.0
+SELF_FENCE_SECONDS = 50.0       # a worker that others keep from renewing kills its runner by then
+TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
+TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
+SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
+SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
+
+WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
+DISK_LOW_BYTES = 100 << 20
+
+BODY_MAX_BYTES = 1 << 20
+JSON_MAX_DEPTH, RESULT_MAX_DEPTH = 32, 64
+INTEGER_MAX = 2 ** 53
+
+ERRORS_MAX = 20                 # told about one request
+PAGE_ROWS = 50
+PAGE_ROWS_MAX = 200
+COUNT_MAX = 10_001
+PIECE_BYTES = 64 << 10          # read or written at once
+CACHE_SECONDS = 1.0
+
+CLOCK_SLACK_SECONDS = 60.0
+TEST_SECONDS = 10.0             # a test worker is to live
+LOOPBACK = ("127.0.0.1", "::1")

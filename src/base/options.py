@@ -1,0 +1,44 @@
+"""The data's place: flag, environment, the file beside the program."""
+import os
+from pathlib import Path
+
+from .limits import HOME
+from .errors import SetupError
+
+SERVER_SCHEMES = ("postgresql://", "postgres://")
+
+
+def data_folder(flag=None, environment=os.environ):
+    """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
+    `data` is a text file, its first line is the folder's path, so that it can be moved out of the
+    web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
+    chosen = flag or environment.get("JOBQUEUE_DATA")
+    if chosen:
+        return Path(os.path.abspath(chosen))
+    line = _data_line()
+    return Path(os.path.abspath(HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
+
+
+def database_address(folder, environment=os.environ):
+    """The address of the server that has the database of this folder, "" if SQLite has it:
+    JOBQUEUE_DATABASE, else what the text file `data` says."""
+    address = environment.get("JOBQUEUE_DATABASE", "")
+    if not address and folder == HOME / "data-local":
+        address = _data_line()
+    if address and not address.startswith(SERVER_SCHEMES):
+        raise SetupError("JOBQUEUE_DATABASE must begin with %s." % SERVER_SCHEMES[0])
+    return address
+
+
+def _data_line():
+    """What the text file `data` says; "data" if it is none."""
+    beside = HOME / "data"
+    try:
+        if not beside.is_file():
+            return "data"
+        line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
+    except (OSError, ValueError) as error:
+        raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
+    if not line or line[0] == "~":      # whose home that is depends on who asks
+        raise SetupError("%s must have the data folder's path, without ~." % beside)
+    return line

@@ -1,0 +1,347 @@
+"""Rules of schedules: every N seconds, daily, weekly, cron.
+
+When something is due, without a database. All rules but `every` are kept as a cron expression:
+first the next day that matches is found, then the time on it, as clocks on a wall show them; the
+zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
+Debian's cron does.
+"""
+import contextlib
+import functools
+import itertools
+import math
+import re
+from datetime import date, datetime, time as clock_time, timedelta, timezone
+
+from .errors import field_error
+from .time_and_text import UNITS, how_often, iso, shorten
+
+RULE_MAX_CHARACTERS = 500
+EVERY_MAX_SECONDS = 3650 * 86400
+LAST_MOMENT = 221845392000                  # the year 9000: nothing is due after it
+CALENDAR_YEARS = 400                        # after which days and weekdays are as before
+EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+SECOND = timedelta(seconds=1)
+WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+MONTHS = ("January February March April May June July August September October November "
+          "December").split()
+LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
+LAST = 6                                    # which of a month's Fridays: 1 to 5, or this
+
+EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
+EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
+CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
+WORDED_RULES = {                            # a pattern, and the same as cron
+    "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@(yearly|annually)": "0 0 1 1 *",
+    "daily" + CLOCK: "{minute} {hour} * * *",
+    r"weekly (?P<day>[a-z]+(?:[,-][a-z]+)*)" + CLOCK: "{minute} {hour} * * {day}",
+    r"monthly (?P<day>\d{1,2}|last)" + CLOCK: "{minute} {hour} {day} * *",
+    r"yearly (?P<month>\d\d)-(?P<day>\d\d)" + CLOCK: "{minute} {hour} {day} {month} *"}
+RULE_HINT = ('as "every 5m", "every 2 hours", "daily 01:30", "weekly mon 01:00", '
+             '"monthly last 01:00", "yearly 12-24 01:00", "@daily" or five fields of cron as in '
+             '"*/15 9-17 * * mon-fri", six with the seconds first')
+
+
+class CronField:
+    """One field of a cron expression: its name, its bounds, and names for its values. `special` has
+    what else can be written, and what it stands for; `hint` says it to people."""
+
+    TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
+
+    def __init__(self, name, low, high, names=(), special=(), hint=""):
+        self.name, self.low, self.high = name, low, high
+        self.names = {text.lower(): low + place for place, name in enumerate(names)
+                      for text in (name, name[:3])}
+        self.special = dict(special)
+        self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
+            names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
+
+    def parse(self, text):
+        """The values that a list of terms stands for; Invalid names the term that is wrong."""
+        return {value for term in text.split(",")
+                for value in ([self.special[term]] if term in self.special else self._range(term))}
+
+    def _range(self, term):
+        match = re.fullmatch(self.TERM, term, re.ASCII)
+        first, last, step = match.groups() if match else ("", "", "")
+        low = self._number(first or str(self.low))
+        high = self._number(last) if last else low if first and not step else self.high
+        step = int(step or 1)
+        if not (match and self.low <= low <= high <= self.high
+                and 1 <= step <= self.high - self.low + 1):
+            raise field_error(
+                "rule", 'cannot have "%s" as %s: %s; a range runs forwards, a step stays within it'
+                % (shorten(term, 20), self.name, self.right))
+        return range(low, high + 1, step)
+
+    def _number(self, text):
+        return self.names.get(text, int(text) if text.isdigit() else -1)
+
+
+_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # as cron counts them, from 0; 7 is Sunday, too
+CRON_FIELDS = (
+    CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
+    CronField("day of the month", 1, 31, (), {"l": LAST_DAY, "lw": LAST_WORKDAY},
+              ", L (the last) or LW (the last from Monday to Friday)"),
+    CronField("month", 1, 12, MONTHS),
+    CronField("weekday", 0, 7, _DAY_NAMES, {
+        text + ending: ((number - 1) % 7, which)
+        for number, name in enumerate([*_DAY_NAMES, "7"])
+        for text in ("%d" % number, "%02d" % number, name.lower(), name[:3].lower())
+        for which, ending in enumerate("#1 #2 #3 #4 #5 l".split(), 1)},
+        ", 5L (the last Friday) or 5#2 (the second)"))
+
+
+def _and(words):
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def _listing(values, name=str):
+    """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
+    words = []
+    for _, run in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
+        run = [name(value) for _, value in run]
+        words += ["%s to %s" % (run[0], run[-1])] if len(run) > 2 else run
+    return _and(words)
+
+
+def _pace(values, unit, size):
+    """Some of the minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
+    step = values[1] - values[0] if len(values) > 1 else size
+    if step < size and size % step == 0 and values == list(range(0, size, step)):
+        return "every " + unit if step == 1 else "every %d %ss" % (step, unit)
+    return "%s%s %s" % (unit, "s"[:len(values) - 1], _listing(values))
+
+
+def _ordinal(number):
+    if number > 31:
+        return "last day" if number == LAST_DAY else "last working day"
+    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return "%d%s" % (number, ending)
+
+
+class Rule:
+    """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
+    Moments are seconds since 1970. _next(at) tells them; OverflowError if there are no more."""
+
+    def __init__(self, text, zone, tzinfo):
+        self.text, self.zone, self.tzinfo = text, zone, tzinfo
+
+    def next_after(self, at):
+        """The first moment later than `at`, or None."""
+        try:
+            return float(self._next(at)) if at < LAST_MOMENT else None
+        except OverflowError:
+            return None
+
+    def upcoming(self, at, count):
+        """The next `count` moments after `at`; fewer only if the years end."""
+        moments = [at]
+        while len(moments) <= count and moments[-1] is not None:
+            moments.append(self.next_after(moments[-1]))
+        return [moment for moment in moments[1:] if moment is not None]
+
+    def local(self, at):
+        """A moment as RFC 3339 with the offset of the rule's zone."""
+        return self._aware(at).isoformat(timespec="seconds")
+
+    def clock_change(self, at):
+        """What the clocks do on the day of this moment, or None."""
+        day = self._wall(at).replace(hour=0, minute=0, second=0)
+        before, after = [self._offset(min(self._moments(midnight)) - 1)
+                         for midnight in (day, day + timedelta(days=1))]
+        words = "the clocks go %s on this day" % ("forward" if before < after else "back")
+        return None if before == after else words
+
+    def _aware(self, at):
+        return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
+
+    def _wall(self, at):
+        return self._aware(at).replace(tzinfo=None)
+
+    def _offset(self, at):
+        return self._aware(at).utcoffset()
+
+    def _moments(self, wall):
+        """When clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
+        return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
+
+    def _change(self, low, high):
+        """The moment between the two at which the clocks change."""
+        offset = self._offset(high)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._offset(middle) == offset else (middle, high)
+        return high
+
+
+class Interval(Rule):
+    """Every so many seconds, counted from a start."""
+
+    def __init__(self, text, zone, tzinfo, seconds, start):
+        super().__init__(text, zone, tzinfo)
+        self.seconds, self.start = seconds, start
+
+    def words(self):
+        """The rule in plain English."""
+        return how_often(self.seconds, exactly=True).capitalize()
+
+    def _next(self, at):
+        turn = math.floor((at - self.start) / self.seconds)
+        return next(moment for moment in (self.start + (turn + more) * self.seconds
+                                          for more in range(3)) if moment > at)
+
+
+class Calendar(Rule):
+    """Times of day on days: what a cron expression says. `fixed` rules run once for a time of day
+    that the clocks skip (right after) or repeat (the first time); the others follow the clocks.
+    `both`: dates and weekdays must match, not either."""
+
+    def __init__(self, text, zone, tzinfo, fields):
+        super().__init__(text, zone, tzinfo)
+        self.fixed = len(fields) == 5 and "*" not in (fields[0][0], fields[1][0])
+        self.both = "*" in (fields[-3][0], fields[-1][0])
+        fields = fields if len(fields) == 6 else ["0", *fields]
+        values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
+        *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
+        self.dates = values[3]
+        self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
+        self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
+        self._days = functools.lru_cache(maxsize=None)(self._find_days)
+
+    def _find_days(self, first, length):
+        """The days that match in a month of this length whose first is this weekday."""
+        last = (first + length - 1) % 7
+        special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
+        dates = {special.get(day, day) for day in self.dates}
+        days = [range(1 + (weekday - first) % 7, length + 1, 7) for weekday in range(7)]
+        weekdays = {day for weekday in self.weekdays for day in days[weekday]}
+        for weekday, which in self.weekdays_of:
+            weekdays.update(days[weekday][-1:] if which == LAST else days[weekday][which - 1:which])
+        found = dates & weekdays if self.both else dates | weekdays
+        return sorted(day for day in found if day <= length)
+
+    def _days_from(self, start):
+        """The days from `start` on that match, for as long as days and weekdays can differ."""
+        from calendar import monthrange
+        for year in range(start.year, start.year + CALENDAR_YEARS + 1):
+            for month in self.months:
+                if (year, month) >= (start.year, start.month):
+                    days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
+                    yield from (day for day in days if day >= start)
+
+    def _next_wall(self, wall):
+        """The next time later than `wall` that matches, as clocks show it."""
+        wall += SECOND
+        hours, minutes, seconds = self.clock
+        for day in self._days_from(wall.date()):
+            first = (wall.hour, wall.minute, wall.second) if day == wall.date() else (0, 0, 0)
+            for clock in ((hour, minute, second) for hour in hours if hour >= first[0]
+                          for minute in minutes if (hour, minute) >= first[:2]
+                          for second in seconds if (hour, minute, second) >= first):
+                return datetime.combine(day, clock_time(*clock))
+        raise OverflowError             # no month has such a day
+
+    def _next(self, at):
+        wall = self._wall(at)
+        again = self._moments(wall)[1]
+        if again > at and not self.fixed:           # the clocks will show this time once more
+            change = self._change(math.floor(at), again)
+            found = self._moments(self._next_wall(wall))[0]
+            if found < change:
+                return found
+            wall = self._wall(change) - SECOND
+        end = wall.year + CALENDAR_YEARS
+        while wall.year <= end:
+            wall = self._next_wall(wall)
+            first, second = self._moments(wall)
+            if first > second:
+                change = self._change(second, first)
+                if self.fixed and change > at:
+                    return change
+                wall = max(wall, self._wall(change) - SECOND)
+            elif first > at:
+                return first
+            elif not self.fixed:
+                return second
+        raise OverflowError             # the clocks skip its time whenever it would come
+
+    def words(self):
+        """The rule in plain English."""
+        hours, minutes, seconds = self.clock
+        times = list(itertools.islice(itertools.product(*self.clock), 5))
+        days = "every " + self._days_in_words()
+        if len(times) < 5:
+            precision = "minutes" if seconds == [0] else "seconds"
+            clocks = [clock_time(*one).isoformat(precision) for one in times]
+            text = "%s at %s" % (days, _and(clocks))
+        else:
+            parts = [(seconds, "second", 60), (minutes, "minute", 60), (hours, "hour", 24)]
+            pace = " of ".join(_pace(*part) for part in parts[seconds == [0]:])
+            text = ("" if pace.startswith("every") else "at ") + pace
+            text += ", " + days if days != "every day" else ""
+        return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
+
+    def _days_in_words(self):
+        """Which days, as they are said behind "every"."""
+        names = _listing(self.months, lambda month: MONTHS[month - 1])
+        month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
+        dates, weekdays = "", []
+        if not self.dates >= set(range(1, 32)):
+            dates = "%s of %s" % (_listing(self.dates, _ordinal), month)
+        if self.weekdays and len(self.weekdays) < 7:
+            weekdays = [_listing(self.weekdays, WEEKDAYS.__getitem__) + inside]
+        if len(self.weekdays) < 7:
+            weekdays += ["%s %s of %s" % ("last" if which == LAST else _ordinal(which),
+                                          WEEKDAYS[weekday], month)
+                         for weekday, which in sorted(self.weekdays_of)]
+        if dates and weekdays:
+            return dates + (" that is a " if self.both else " and every ") + _and(weekdays)
+        return self.both and (dates or _and(weekdays)) or "day" + inside
+
+
+def _time_zone(name):
+    """The zone of this name; Invalid says what is wrong with it."""
+    if name == "UTC":
+        return timezone.utc
+    import zoneinfo
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_+/-]{1,64}", name, re.ASCII):
+        with contextlib.suppress(zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+            return zoneinfo.ZoneInfo(name)
+    if not zoneinfo.available_timezones():
+        raise field_error("zone", "can only be UTC: this machine has no time zone data (the "
+                                  "system's package tzdata, or pip install tzdata, brings it)")
+    raise field_error("zone", "must be the name of a time zone, such as Europe/Oslo, not %s"
+                      % shorten(str(name), 64))
+
+
+def parse_rule(text, zone="UTC", start=0.0):
+    """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
+    text = " ".join(text.split()) if isinstance(text, str) else ""
+    tzinfo = _time_zone(zone)
+    if not (text.isascii() and text.isprintable() and len(text) <= RULE_MAX_CHARACTERS):
+        raise field_error("rule", "must have at most %d plain characters" % RULE_MAX_CHARACTERS)
+    lower = text.lower()
+    every = re.fullmatch(EVERY, lower, re.ASCII)
+    if every:
+        seconds = int(every[1]) * EVERY_UNITS[(every[2] or "s")[0]]
+        if not 1 <= seconds <= EVERY_MAX_SECONDS:
+            raise field_error("rule", "must be every 1 second to every 3650 days")
+        return Interval(text, zone, tzinfo, seconds, start)
+    matches = ((re.fullmatch(pattern, lower, re.ASCII), cron)
+               for pattern, cron in WORDED_RULES.items())
+    fields = next((cron.format(**match.groupdict()).replace("last", "l")
+                   for match, cron in matches if match), lower).split(" ")
+    if len(fields) not in (5, 6):
+        raise field_error("rule", "is not understood: write it " + RULE_HINT)
+    return Calendar(text, zone, tzinfo, fields)
+
+
+def preview(rule, at, count):
+    """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
+    moments = rule.upcoming(at, count)
+    if not moments:
+        raise field_error("rule", "never comes: no month has such a day, or the clocks of %s "
+                                  "always skip its time" % rule.zone)
+    return [{"at": iso(moment), "local": rule.local(moment), "note": rule.clock_change(moment)}
+            for moment in moments]

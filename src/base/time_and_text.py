@@ -1,0 +1,240 @@
+"""The clock, RFC 3339, JSON, tokens, processes."""
+import contextlib
+import functools
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import time
+from datetime import date, datetime, time as clock_time
+from enum import Enum
+from pathlib import Path
+
+from .limits import INTEGER_MAX, JSON_MAX_DEPTH
+from .errors import Malformed, field_error
+
+
+class Clock:
+    """Time and chance, so that tests can bring their own."""
+
+    now = staticmethod(time.time)
+    monotonic = staticmethod(time.monotonic)    # of all processes of a boot; sleep does not count
+    sleep = staticmethod(time.sleep)
+
+    @staticmethod
+    def uniform(low, high):
+        """A random number between the two."""
+        import random
+        return random.uniform(low, high)
+
+
+class Every:
+    """What is to be done every so many seconds: at once, then again after that time."""
+
+    def __init__(self, seconds, clock):
+        self._seconds, self._clock, self._at = seconds, clock, -math.inf
+
+    def is_due(self):
+        """True if it is time; then it is so again after `seconds`."""
+        if self._clock.monotonic() < self._at:
+            return False
+        self.put_off(self._seconds)
+        return True
+
+    def put_off(self, seconds):
+        """It is due in so many seconds."""
+        self._at = self._clock.monotonic() + seconds
+
+    def hasten(self, seconds):
+        """It is due in so many seconds, if it is not sooner anyway."""
+        self._at = min(self._at, self._clock.monotonic() + seconds)
+
+
+def iso(seconds):
+    """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
+    if seconds is None:
+        return None
+    whole, fraction = divmod(round(seconds * 1000), 1000)
+    return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(whole)[:6], fraction)
+
+
+def time_of_day(seconds):
+    """A moment as sentences say it: "12:05 UTC"."""
+    return iso(seconds)[11:16] + " UTC"
+
+
+# Patterns are compiled where they are used: a CGI request would pay for all of them at each import.
+RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
+           r"([Zz]|[+-]\d\d:\d\d)")
+
+
+def parse_moment(text):
+    """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
+    match = re.fullmatch(RFC3339, text, re.ASCII)
+    if not match:
+        raise ValueError("not a time with an offset: %s" % text)
+    day, clock, fraction, offset = match.groups()
+    return datetime.fromisoformat("%sT%s.%s%s" % (
+        day, (clock + ":00")[:8], (fraction or "").ljust(6, "0")[:6],
+        offset.upper().replace("Z", "+00:00")))
+
+
+YEAR_10000 = 253402300800       # which four digits cannot say
+
+
+def parse_time(text, field):
+    """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
+    try:
+        seconds = parse_moment(text).timestamp()
+        if not 0 <= seconds < YEAR_10000:
+            raise ValueError(text)
+        return seconds
+    except (ValueError, TypeError, OverflowError):
+        raise field_error(field, "must be a time with an offset, such as 2026-01-31T12:00:00Z") \
+            from None
+
+
+UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
+
+
+def how_often(seconds, exactly=False):
+    """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
+    for unit, size in UNITS:
+        is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
+        if size == 1 or (seconds % size == 0 if exactly else is_near):
+            number = round(seconds / size)
+            return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
+
+
+def storable(text):
+    """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+
+
+def shorten(text, limit):
+    """At most `limit` characters on one line, with an ellipsis where something was left out."""
+    text = " ".join(text.split())
+    return text if len(text) <= limit else text[:limit - 1] + "…"
+
+
+def jsonable(value):
+    """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
+    if isinstance(value, (date, clock_time)):
+        return value.isoformat()
+    if isinstance(value, Enum):
+        return value.value if isinstance(value.value, (str, int, float)) else value.name
+    if isinstance(value, (set, frozenset)):
+        return list(value)
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError("a value of the type %s cannot be written as JSON" % type(value).__name__)
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"),
+                           default=jsonable).encode
+
+
+def dump_json(value):
+    """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
+    text = _encode(value)
+    return text if text.isascii() else storable(text)
+
+
+def _refuse_constant(name):
+    raise ValueError("%s is not a JSON number" % name)
+
+
+def _unique_keys(pairs):
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("an object names a key twice")
+    return result
+
+
+def _check_json(value, depth):
+    if depth < 0:
+        raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
+    if isinstance(value, (dict, list)):
+        for item in itertools.chain(value, value.values() if isinstance(value, dict) else ()):
+            _check_json(item, depth - 1)
+    elif isinstance(value, str):
+        if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
+            raise ValueError("a text holds NUL or half a character")
+    elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
+        raise ValueError("a number is too large")
+
+
+def _finite(text):
+    number = float(text)
+    return number if math.isfinite(number) else _refuse_constant(text)
+
+
+def is_deep(value, levels):
+    """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, (list, tuple, set, frozenset)):
+        return False
+    return levels == 0 or any(is_deep(item, levels - 1) for item in value)
+
+
+# JSON text as Python has it; ValueError also for NaN and Infinity.
+read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
+
+
+def load_json(text):
+    """A JSON text from outside; Malformed for what would be read differently elsewhere."""
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+        _check_json(value, JSON_MAX_DEPTH)
+        return value
+    except (ValueError, RecursionError) as error:
+        raise Malformed("This is not JSON that can be read: %s." % error) from None
+
+
+def random_token(size=16):
+    """`size` random bytes as text that nobody can guess."""
+    return os.urandom(size).hex()
+
+
+def digest(token):
+    """What is stored of a random token: enough to recognise it, nothing to use."""
+    import hashlib
+    return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def machine_name():
+    """This machine, as worker rows call it."""
+    return os.uname().nodename
+
+
+@functools.lru_cache(maxsize=None)
+def boot_id():
+    """A text that changes at every boot; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def birth(pid):
+    """A text that tells this living process from all that ever get its number; None if unknown."""
+    try:
+        said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
+        fields = said.rpartition(")")[2].split()
+        return None if fields[0] in "ZX" else fields[19] + os.readlink("/proc/self/ns/pid")
+    except (OSError, TypeError, IndexError):
+        return None
+
+
+def end_group(pid, known, sleep):
+    """Kill a process, born so, and its group. False while it lives on, as another user's may."""
+    for _ in range(20):
+        if known is None or birth(pid) != known:
+            return True
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        sleep(0.01)
+    return False

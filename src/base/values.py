@@ -1,0 +1,235 @@
+"""One validator for arguments, bodies and settings; options of tasks.
+
+What a value must be is said once, by a schema (a part of JSON Schema 2020-12): check_value()
+judges arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed,
+and /openapi.json, --help and the forms of the page tell it.
+"""
+import contextlib
+import json
+import math
+import re
+from datetime import date, time as clock_time
+
+from .limits import ERRORS_MAX, INTEGER_MAX
+from .errors import Invalid, join_errors, wrong
+from .time_and_text import RFC3339, dump_json, parse_moment, shorten
+
+SUMMARY_MAX_CHARACTERS = 120
+
+
+def _text(pattern, message):
+    return {"type": "string", "pattern": pattern, "patternMessage": message}
+
+
+def _number(low, high, kind="number"):
+    return {"type": kind, "minimum": low, "maximum": high}
+
+
+def _integer(low, high):
+    return _number(low, high, "integer")
+
+
+def _words(longest):
+    return {"type": "string", "maxLength": longest}
+
+
+def _object(required=(), **properties):
+    """The schema of an object that has no other keys than these."""
+    return {"type": "object", "additionalProperties": False, "required": list(required),
+            "properties": properties}
+
+
+def titled(title, schema):
+    """The same schema under a name of its own in /openapi.json."""
+    return {"title": title, **schema}
+
+
+TEXT, TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+
+
+def about(schema, text):
+    """The same schema with a sentence for people; --help and /openapi.json tell it."""
+    return {**schema, "description": text}
+
+
+def or_null(schema):
+    """The same schema for what may be left empty, too."""
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def is_number(value):
+    """True for numbers that every reader of JSON reads alike."""
+    return type(value) in (int, float) and (
+        -INTEGER_MAX <= value <= INTEGER_MAX or type(value) is float and math.isfinite(value))
+
+
+# What can be said about each task of a function: schema and default.
+TASK_OPTIONS = {
+    "queue": (about(_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+                    "in which queue it stands"), "default"),
+    "priority": (about(_integer(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
+    "max_retries": (about(_integer(0, 1000), "how often it is tried again after an error"), 0),
+    "retry_delay": (about(_number(0, 30 * 86400), "seconds until it is tried again"), 60),
+    "retry_backoff": (about(_number(1, 10), "how much longer each next delay is"), 2),
+    "timeout": (about(_number(1, 30 * 86400), "seconds after which it is stopped"), 3600),
+    "on_crash": (about({"enum": ["retry", "fail"]}, "what to do if its worker dies"), "retry"),
+    "remove_on_success": (about({"type": "boolean"}, "do not keep it if it succeeds"), False),
+    "notify": (about({"enum": ["end", "failure", None]}, "tell its owner by mail"), None),
+}
+OPTION_SCHEMAS = {name: schema for name, (schema, _) in TASK_OPTIONS.items()}
+TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
+WHO_MAY_ADD = ("user", "admin", "nobody")
+
+FILE_KEY = "f_[0-9a-f]{32}"
+TEXT_FORMS = {                  # how it is written, who reads it, what it is
+    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
+    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
+    "date-time": (RFC3339, parse_moment, "a time with an offset, such as 2026-01-31T12:00:00Z"),
+    "file": (FILE_KEY, str, "the id of an uploaded file")}
+SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
+TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
+TYPES = {                       # what it is called, what is of it, how it is read from a text
+    "string": ("a text", lambda value: isinstance(value, str), str),
+    "integer": ("a whole number", lambda value: is_number(value) and abs(value) <= INTEGER_MAX
+                and value == int(value),
+                lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text),
+    "number": ("a number", is_number,
+               lambda text: float(text) if abs(float(text)) < math.inf else text),
+    "boolean": ("true or false", lambda value: isinstance(value, bool),
+                lambda text: BOOLEANS[text.lower()]),
+    "array": ("a list", lambda value: isinstance(value, list), json.loads),
+    "object": ("an object", lambda value: isinstance(value, dict), json.loads),
+    "null": ("empty", lambda value: value is None, str)}
+PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
+WORDS_ABOUT = {"default", "description", "type"}
+
+
+def _check_text(schema, value, field):
+    if len(value) > schema.get("maxLength", math.inf):
+        return wrong(field, "must have at most %d characters" % schema["maxLength"])
+    if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
+        return wrong(field, schema.get("patternMessage", "does not have the right form"))
+    if schema.get("format") not in TEXT_FORMS:
+        return []
+    pattern, parse, words = TEXT_FORMS[schema["format"]]
+    with contextlib.suppress(ValueError, OverflowError):
+        if re.fullmatch(pattern, value, re.ASCII) and parse(value):
+            return []
+    return wrong(field, "must be " + words)
+
+
+def _check_bounds(schema, value, field):
+    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
+    if value is None or isinstance(value, bool) or low <= value <= high:
+        return []
+    words = {"minimum": "at least %s", "maximum": "at most %s"}
+    return wrong(field, "must be " + " and ".join(
+        form % schema[limit] for limit, form in words.items() if limit in schema))
+
+
+def is_plain(schema, value):
+    """True if the type alone decides and is right: the common case, quickly."""
+    kind = PLAIN_WORDS.get(type(value), "")
+    return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
+            and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
+
+
+def _check_object(schema, value, field):
+    properties = schema.get("properties")
+    if properties is None:
+        return []
+    prefix = field + "." if field else ""
+    errors = []
+    for name, item in value.items():
+        if len(errors) > ERRORS_MAX:
+            break
+        if name in properties:
+            if not is_plain(properties[name], item):
+                errors += check_value(properties[name], item, prefix + name)
+        elif not schema.get("additionalProperties", True):
+            errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
+                            % shorten(", ".join(properties) or "none", 300))
+    return errors + [{"field": prefix + name, "message": "is missing"}
+                     for name in schema.get("required", ()) if name not in value]
+
+
+def choice_names(schema):
+    """What people call the values of an enum: an Enum's are known by their names, too."""
+    values, names = schema["enum"], schema.get("enumNames", [])
+    return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
+
+
+def check_value(schema, value, field):
+    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing."""
+    if "enum" in schema:
+        for choice in (*schema["enum"], *schema.get("enumNames", ())):
+            if value == choice and type(value) is type(choice):
+                return []
+        return wrong(field, "must be one of %s" % ", ".join(choice_names(schema)))
+    kinds = schema.get("type")
+    if kinds is not None:
+        kinds = (kinds,) if isinstance(kinds, str) else kinds
+        if not any([TYPES[kind][1](value) for kind in kinds]):
+            is_large = type(value) in (int, float) and abs(value) > INTEGER_MAX
+            return wrong(field, "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
+                         if "integer" in kinds and is_large else
+                         "must be " + " or ".join(TYPES[kind][0] for kind in kinds))
+    if isinstance(value, str):
+        return _check_text(schema, value, field)
+    if isinstance(value, list):
+        items, least = schema.get("items"), schema.get("minItems", 0)
+        if not least <= len(value) <= schema.get("maxItems", math.inf):
+            return wrong(field, "must have %d to %d items" % (least, schema["maxItems"]))
+        return [error for place, item in enumerate(value)
+                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
+    if isinstance(value, dict):
+        return _check_object(schema, value, field)
+    return _check_bounds(schema, value, field)
+
+
+def checked(schema, value):
+    """`value`; Invalid names every field that is not as `schema` wants it."""
+    errors = check_value(schema, value, "")
+    if errors:
+        raise Invalid(join_errors(errors), errors[:ERRORS_MAX])
+    return value
+
+
+def parse_text(schema, text):
+    """What was typed, read as `schema` wants it; the text itself if that fails."""
+    if "enum" in schema:
+        return next((one for one in schema["enum"] if text == ("" if one is None else str(one))),
+                    text)               # its name will do
+    kinds = schema.get("type", "string")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if text == "" and "null" in kinds:
+        return None
+    try:
+        if kinds[0] == "array" and not text.startswith("["):
+            return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
+        return TYPES[kinds[0]][2](text)
+    except (ValueError, KeyError):
+        return text
+
+
+def mask(value):
+    """The same value with what is named like a secret hidden."""
+    if isinstance(value, dict):
+        return {name: "•••" if SECRET_NAME.search(name) else mask(item)
+                for name, item in value.items()}
+    return [mask(item) for item in value] if isinstance(value, list) else value
+
+
+def summarize(arguments_text, files=()):
+    """A task's arguments in words: the values in order, secrets masked, shortened; each of `files`,
+    (id, name), by its name."""
+    if arguments_text is None:
+        return "…"
+    values = mask(json.loads(arguments_text)).values()
+    words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
+    for key, name in files:
+        words = words.replace(key, name)
+    return shorten(words, SUMMARY_MAX_CHARACTERS)

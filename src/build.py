@@ -1,0 +1,473 @@
+#!/usr/bin/env python3
+"""Build jobqueue.py and worker.py from the rooms in this folder.
+
+    python3 src/build.py                             write both files
+    python3 src/build.py --check                     exit 1 if a file differs from its rooms
+    python3 src/build.py --where jobqueue.py:5299    print the room and line behind a line
+    python3 src/build.py --where < traceback.txt     the same for each line of a traceback
+
+A room is a module of Python: a docstring, imports, code. ROOMS has the rooms of each file in
+their order. A built file is made in these steps:
+
+1. Each room is parsed: its docstring, its imports, the names that it defines and uses.
+2. What does not fit is refused with the room and line (check_room). A room may import names from
+   earlier rooms only, so the rooms form layers.
+3. The code of the rooms is joined. Imports between rooms are dropped, all others are gathered at
+   the top. A docstring becomes a comment under a banner with the room's path.
+4. Each room is imported in a process of its own, beside the built files.
+5. The built files replace the old ones.
+"""
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import collections
+import os
+import re
+import symtable
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent
+ROOT = SOURCE.parent
+ROOMS = {
+    "jobqueue.py": """
+        base/head base/limits base/errors base/time_and_text base/schedule_rules base/values base/options
+        store/schema store/connection store/database store/sqlite_connection store/write_lock store/sqlite
+        store/postgres_sql store/postgres_connection store/postgres store/data_folder store/log_and_activity
+        store/settings
+        tasks/queues tasks/followers tasks/files tasks/adding tasks/task_list tasks/actions tasks/leases
+        tasks/claims
+        upkeep/tick_history upkeep/schedule_rows upkeep/schedules upkeep/worker_modes upkeep/workers
+        upkeep/reaper upkeep/starter upkeep/catalogue upkeep/rollup upkeep/metrics upkeep/retention
+        upkeep/alerts upkeep/notifications upkeep/tick
+        access/people access/accounts access/requests access/remote_workers
+        upkeep/forecast
+        access/python_task access/python_interface access/host access/finding_table access/findings
+        access/backup
+        web/http_answer web/http_request web/handlers_tasks web/handlers_site web/routes web/openapi
+        web/application web/connections web/servers web/printing web/serve web/clients web/command_rows
+        web/commands_tasks web/commands_site web/command_line
+        """.split(),
+    "worker.py": """
+        worker/head worker/signatures worker/commands worker/requests worker/task_files worker/runner
+        worker/log worker/child worker/attempt worker/place worker/runners worker/recorder worker/worker
+        worker/remote_site worker/remote worker/entry
+        """.split(),
+}
+BANNER_COLUMNS = 79
+GENERATED = "# Built from src/ by src/build.py: edit there."
+CONTENTS = "Contents (each room uses only the rooms above it)"
+KNOWN = {*dir(builtins), "__file__", "__name__", "__doc__"}
+GUARD = "TYPE_CHECKING"         # `if TYPE_CHECKING:` holds imports that only a type checker needs
+
+
+@dataclass
+class Import:
+    """A name that a room imports: from an earlier room (`room`), or from a module outside."""
+
+    name: str
+    line: int
+    room: str | None = None
+    module: str = ""            # empty for a plain `import name`
+    original: str = ""          # the name in the module
+    guarded: bool = False       # stands in `if TYPE_CHECKING:`
+
+
+@dataclass
+class Room:
+    """A parsed room. `body` is its code without docstring and imports; it begins at `first_line`."""
+
+    path: str
+    nodes: list[ast.AST] = field(default_factory=list)
+    doc: str = ""
+    imports: list[Import] = field(default_factory=list)
+    body: list[str] = field(default_factory=list)
+    first_line: int = 1
+    defined: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+
+    @property
+    def file(self) -> str:
+        """The path from the root of the repository, for messages."""
+        return "src/%s.py" % self.path
+
+    def line_of(self, name: str) -> int:
+        """Return the first line that defines or uses a name."""
+        return min((getattr(node, "lineno", 1) for node in self.nodes
+                    if name in (getattr(node, "id", None), getattr(node, "name", None))), default=1)
+
+
+@dataclass
+class Line:
+    """A line of a built file, and the line of a room behind it."""
+
+    text: str
+    room: Room | None = None
+    number: int = 0
+
+
+class Refused(Exception):
+    """Rooms that do not fit together: one sentence for each fault."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("\n".join(faults))
+
+
+# Reading a room
+
+def read_room(path: str) -> Room:
+    """Parse one room; Refused if it is missing, or no Python."""
+    file = SOURCE / (path + ".py")
+    try:
+        text = file.read_text("utf-8")
+        tree = ast.parse(text)
+    except OSError as error:
+        raise Refused(["src/%s.py: %s" % (path, error.strerror)]) from None
+    except SyntaxError as error:
+        raise Refused(["src/%s.py:%s: %s" % (path, error.lineno, error.msg)]) from None
+    room = Room(path, list(ast.walk(tree)), ast.get_docstring(tree) or "")
+    end = 0
+    for statement in tree.body:
+        if not (is_docstring(statement) or read_imports(room, statement)):
+            break
+        end = statement.end_lineno or 0
+    lines = text.splitlines()
+    while end < len(lines) and not lines[end].strip():
+        end += 1
+    room.body, room.first_line = lines[end:], end + 1
+    read_names(room, symtable.symtable(text, room.file, "exec"))
+    return room
+
+
+def is_docstring(statement: ast.stmt) -> bool:
+    """True for a bare text, as a docstring is."""
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def read_imports(room: Room, statement: ast.stmt) -> bool:
+    """Add the names that a statement imports to the room; False for one that is no import."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        room.imports += imports_of(room, statement, guarded=False)
+        return True
+    test = getattr(statement, "test", None)
+    inner = statement.body if isinstance(statement, ast.If) and getattr(test, "id", "") == GUARD else []
+    if not inner or not all(isinstance(part, (ast.Import, ast.ImportFrom)) for part in inner):
+        return False
+    for part in inner:
+        room.imports += imports_of(room, part, guarded=True)
+    return True
+
+
+def imports_of(room: Room, statement: ast.Import | ast.ImportFrom, guarded: bool) -> Iterator[Import]:
+    """Yield the names that an import statement imports."""
+    home, module = None, getattr(statement, "module", None) or ""
+    level = getattr(statement, "level", 0)
+    if level:
+        home = "/".join(room.path.split("/")[:-level] + module.split("."))
+    for alias in statement.names:
+        yield Import(alias.asname or alias.name, statement.lineno, home, module, alias.name, guarded)
+
+
+def read_names(room: Room, top: symtable.SymbolTable) -> None:
+    """Set the names that a room defines, and all global names that it uses."""
+    imported = {one.name for one in room.imports}
+    room.defined = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()} - imported
+    room.used = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
+    tables = list(top.get_children())
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        room.used |= {symbol.get_name() for symbol in table.get_symbols()
+                      if symbol.is_referenced() and symbol.is_global()}
+    for node in room.nodes:                     # annotations are texts at run time: no symbols
+        for annotation in getattr(node, "annotation", None), getattr(node, "returns", None):
+            if annotation:
+                room.used |= {part.id for part in ast.walk(annotation) if isinstance(part, ast.Name)}
+
+
+# Refusing what does not fit
+
+def check_rooms(rooms: list[Room]) -> list[str]:
+    """Return a sentence for each fault of the rooms of one built file, each with room and line."""
+    faults: list[str] = []
+    earlier: dict[str, Room] = {}
+    homes: dict[str, str] = {}                  # name: where it is defined
+    outside: dict[str, tuple[str, str]] = {}    # name: the module and the name in it
+    later = {room.path for room in rooms}
+    for room in rooms:
+        later.discard(room.path)
+        faults += check_room(room, earlier, later)
+        for name in sorted(room.defined):
+            if name in homes:
+                faults.append("%s:%d: %s is defined in %s too" % (
+                    room.file, room.line_of(name), name, homes[name]))
+            homes[name] = room.file
+        for imported in room.imports:
+            source = (imported.module, imported.original)
+            if imported.room is None and outside.setdefault(imported.name, source) != source:
+                faults.append("%s:%d: %s is imported from another module elsewhere" % (
+                    room.file, imported.line, imported.name))
+        earlier[room.path] = room
+    for room in rooms:
+        faults += ["%s:%d: %s is the name of an imported module or of something in one" % (
+            room.file, room.line_of(name), name) for name in sorted(room.defined.intersection(outside))]
+    return faults
+
+
+def check_room(room: Room, earlier: dict[str, Room], later: set[str]) -> list[str]:
+    """Return the faults of one room: its docstring, its imports, its names."""
+    faults = [] if room.doc else [(1, "a room opens with a docstring")]
+    for imported in room.imports:
+        if imported.room is not None:
+            faults += [(imported.line, fault) for fault in check_import(imported, earlier, later)]
+        if imported.name not in room.used and imported.module != "__future__":
+            faults.append((imported.line, "%s is imported and not used" % imported.name))
+    for node in room.nodes:
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno >= room.first_line and (
+                node.col_offset == 0 or getattr(node, "level", 0)):
+            faults.append((node.lineno, "rooms are imported above the code"))
+    here = {imported.name for imported in room.imports} | room.defined | KNOWN
+    faults += [(room.line_of(name), "%s is neither defined nor imported" % name)
+               for name in sorted(room.used - here)]
+    return ["%s:%d: %s" % (room.file, line, words) for line, words in sorted(faults)]
+
+
+def check_import(imported: Import, earlier: dict[str, Room], later: set[str]) -> Iterator[str]:
+    """Yield what is wrong with an import from another room."""
+    path = str(imported.room)
+    if path in later:
+        yield "src/%s.py is a later room; only earlier ones can be imported" % path
+    elif path not in earlier:
+        yield "src/%s.py is no earlier room" % path
+    elif imported.original not in earlier[path].defined:
+        yield "src/%s.py does not define %s" % (path, imported.original)
+    if imported.name != imported.original:
+        yield "%s is imported under another name" % imported.original
+
+
+# Joining
+
+def join(rooms: list[Room]) -> list[Line]:
+    """Return the lines of the built file."""
+    head = rooms[0]
+    lines = [Line("#!/usr/bin/env python3"), Line(GENERATED), *docstring(rooms)]
+    lines += map(Line, [*gathered_imports(rooms, guarded=False), "", ""])
+    lines += code_of(head)
+    lines += map(Line, gathered_imports(rooms, guarded=True))
+    for room in rooms[1:]:
+        lines += [Line(""), Line(""), *banner(room), Line(""), *code_of(room)]
+    return lines
+
+
+def docstring(rooms: list[Room]) -> Iterator[Line]:
+    """Yield the built file's docstring: that of the head, and the rooms with a line about each."""
+    yield from map(Line, ('"""' + rooms[0].doc).splitlines())
+    yield from (Line(""), Line(CONTENTS))
+    width = max(len(room.path) for room in rooms) + 3
+    for room in rooms[1:]:
+        yield Line("    %-*s   %s" % (width, room.path + ".py", room.doc.partition("\n")[0]))
+    yield Line('"""')
+
+
+def banner(room: Room) -> Iterator[Line]:
+    """Yield the comment that opens a room in the built file: its path and its docstring."""
+    yield Line(("# %s.py " % room.path).ljust(BANNER_COLUMNS, "-"), room, 1)
+    yield Line("#", room, 1)
+    for number, text in enumerate(room.doc.splitlines(), 1):
+        yield Line(("# " + text).rstrip(), room, number)
+
+
+def code_of(room: Room) -> list[Line]:
+    """Return the lines of a room's code."""
+    return [Line(text, room, number) for number, text in enumerate(room.body, room.first_line)]
+
+
+def gathered_imports(rooms: list[Room], guarded: bool) -> list[str]:
+    """Return the import statements of all rooms from outside, each once, in the order of the alphabet.
+    An import that some room needs at run time is not repeated among the guarded ones."""
+    needed: dict[bool, set[tuple[str, str, str]]] = {True: set(), False: set()}
+    for room in rooms:
+        for imported in room.imports:
+            if imported.room is None:
+                needed[imported.guarded].add((imported.module, imported.original, imported.name))
+    chosen = needed[True] - needed[False] if guarded else needed[False]
+    plain = sorted(name for module, name, _ in chosen if not module)
+    by_module = collections.defaultdict(list)
+    for module, original, name in sorted(chosen):
+        if module:
+            by_module[module].append(original if original == name else "%s as %s" % (original, name))
+    statements = wrapped("from __future__ import ", by_module.pop("__future__", []))
+    ours = wrapped("from jobqueue import ", by_module.pop("jobqueue", []))
+    statements += ["import " + name for name in plain if name != "jobqueue"]
+    statements += [line for module in sorted(by_module)
+                   for line in wrapped("from %s import " % module, by_module[module])]
+    if "jobqueue" in plain:
+        ours.insert(0, "import jobqueue")
+    statements += ["", *ours] if ours else []
+    if guarded:
+        return ["", "if %s:" % GUARD, *("    " + line for line in statements)] if statements else []
+    return statements
+
+
+def wrapped(start: str, names: list[str]) -> list[str]:
+    """Return an import statement in lines of at most 100 columns; none without names. Constants come
+    first, then classes."""
+    if not names:
+        return []
+    names = sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
+    if len(start + ", ".join(names)) <= 100:
+        return [start + ", ".join(names)]
+    lines, margin = [start + "("], " " * (len(start) + 1)
+    for name in names:
+        if len(lines[-1] + name) > 97:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(margin)
+        lines[-1] += name + ", "
+    return [*lines[:-1], lines[-1].rstrip(", ") + ")"]
+
+
+# Importing each room
+
+def import_alone(path: str, folder: str) -> list[str]:
+    """Import a room in a process of its own; return what went wrong. The built files are in `folder`."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        import_room(path, folder, writing)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        fault = pipe.read()
+    if os.waitpid(child, 0)[1] == 0:
+        return []
+    return [fault or "src/%s.py: importing it ends the process" % path]
+
+
+def import_room(path: str, folder: str, writing: int) -> None:
+    """Import a room in this process, a child, and end it; a fault is written to `writing`."""
+    code = 1
+    try:
+        sys.dont_write_bytecode, sys.pycache_prefix = False, folder     # each room is compiled once
+        sys.path[:0] = [folder, str(ROOT)]
+        __import__("src." + path.replace("/", "."))
+        code = 0
+    except BaseException as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__)
+                  if frame.filename.startswith(str(SOURCE))]
+        place = "%s:%s" % (os.path.relpath(frames[-1].filename, ROOT), frames[-1].lineno) if frames else path
+        os.write(writing, ("%s: %s cannot be imported by itself: %s: %s" % (
+            place, path, type(error).__name__, error)).encode())
+    finally:
+        os._exit(code)
+
+
+# What is built
+
+def build() -> dict[str, list[Line]]:
+    """Return the lines of each built file; Refused if rooms do not fit."""
+    rooms = {name: [read_room(path) for path in paths] for name, paths in ROOMS.items()}
+    faults = [fault for some in rooms.values() for fault in check_rooms(some)]
+    if faults:
+        raise Refused(faults)
+    return {name: join(some) for name, some in rooms.items()}
+
+
+def text_of(lines: list[Line]) -> str:
+    """Return a built file's text."""
+    return "".join(line.text + "\n" for line in lines)
+
+
+def import_rooms(built: dict[str, list[Line]]) -> None:
+    """Import each room by itself, beside the new built files; Refused if one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, lines in built.items():
+            Path(folder, name).write_text(text_of(lines), "utf-8")
+        faults = [fault for paths in ROOMS.values() for path in paths for fault in import_alone(path, folder)]
+    if faults:
+        raise Refused(faults)
+
+
+def replace(built: dict[str, list[Line]]) -> None:
+    """Write the built files, each in one step."""
+    for name, lines in built.items():
+        new = ROOT / (name + ".new")
+        new.write_text(text_of(lines), "utf-8")
+        os.replace(new, ROOT / name)
+
+
+def differences(built: dict[str, list[Line]]) -> Iterator[str]:
+    """Yield a sentence for each built file that is not as its rooms are, with the first such line."""
+    for name, lines in built.items():
+        there = (ROOT / name).read_text("utf-8").splitlines() if (ROOT / name).exists() else []
+        for number, (line, old) in enumerate(zip(lines, there), 1):
+            if line.text != old:
+                yield "%s:%d: differs from %s; run python3 src/build.py" % (name, number, place_of(line))
+                break
+        else:
+            if len(lines) != len(there):
+                yield "%s: has %d lines where its rooms have %d; run python3 src/build.py" % (
+                    name, len(there), len(lines))
+
+
+# Finding a line
+
+def place_of(line: Line) -> str:
+    """Return the room and line behind a line of a built file."""
+    return "%s:%d" % (line.room.file, line.number) if line.room else "src/build.py"
+
+
+def where(built: dict[str, list[Line]], name: str, number: int) -> str:
+    """Return the room and line behind one line of a built file."""
+    lines = built[name]
+    if not 0 < number <= len(lines):
+        return "%s has no line %d" % (name, number)
+    line = lines[number - 1]
+    return place_of(line) if line.room else "%s:%d: written by src/build.py" % (name, number)
+
+
+def translate(built: dict[str, list[Line]], text: str) -> str:
+    """Return a traceback with the rooms and their lines in place of those of built files."""
+    def replaced(match: re.Match[str]) -> str:
+        lines, number = built[match[1]], int(match[2])
+        line = lines[number - 1] if 0 < number <= len(lines) else Line("")
+        return 'File "%s", line %d' % (line.room.file, line.number) if line.room else match[0]
+    names = "|".join(map(re.escape, ROOMS))
+    return re.sub(r'File "(?:[^"\n]*/)?(%s)", line (\d+)' % names, replaced, text)
+
+
+def main() -> int:
+    """Run this program; return its exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="exit 1 if a built file differs from its rooms")
+    parser.add_argument("--where", nargs="?", const="-", metavar="FILE:LINE",
+                        help="print the room and line; without FILE:LINE a traceback is read and translated")
+    options = parser.parse_args()
+    try:
+        built = build()
+        if not options.where:
+            import_rooms(built)
+        if options.where:
+            name, _, number = os.path.basename(options.where).partition(":")
+            if options.where != "-" and not (name in built and number.isdigit()):
+                parser.error("--where takes a line of %s, such as jobqueue.py:5299" % " or ".join(built))
+            print(translate(built, sys.stdin.read().rstrip("\n")) if options.where == "-" else
+                  where(built, name, int(number)))
+        elif options.check:
+            faults = list(differences(built))
+            if faults:
+                raise Refused(faults)
+        else:
+            replace(built)
+    except Refused as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

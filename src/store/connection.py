@@ -1,0 +1,222 @@
+"""Connection: its verbs, hints and errors, files of the data folder.
+
+SQLite and PostgreSQL share these. Other rooms use the verbs of Connection. Only the rooms of store/ about
+connections and databases, and the schema, know a dialect.
+"""
+import contextlib
+import errno
+import functools
+import itertools
+import math
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+
+from ..base.errors import Busy, SetupError, StorageBroken, StorageFull
+from ..base.time_and_text import random_token
+
+VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
+MANY_AT_ONCE = 500              # values that are looked for
+SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+LOOK_SECONDS = 0.02             # of one reading that others may wait for
+
+# What another database may leave out, or says otherwise.
+BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
+    "INDEXED BY " + index
+    for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
+BY_ID = "NOT INDEXED"
+THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
+CONTAINS = "instr(lower(%s), lower(?))>0"
+
+BUSY = "The queue is busy; nothing was changed. Please try again."
+FULL = "The disk or the quota is full; nothing was changed."
+OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
+UNUSABLE = "The database %(path)s cannot be used: %(said)s."
+
+
+def cannot_write(folder, error):
+    """The error for this OSError in a folder of ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(FULL)
+    return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
+
+
+def free_bytes(path):
+    """How much we may still write to the file system that holds `path`; OSError if none does."""
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
+
+
+def emptied(path):
+    """The error for a database without anything in it: a new one is never begun over it."""
+    return StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                         "Put a backup in its place." % path)
+
+
+def find_database(folder, anyhow=False):
+    """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
+    try:
+        found = [name for name in os.listdir(folder)
+                 if re.fullmatch(r"jobqueue-.*\.(db|server|remote)", name)]
+    except OSError as error:
+        raise SetupError("The data folder %s cannot be read: %s."
+                         % (folder, error.strerror)) from None
+    if len(found) != 1:
+        raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
+            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
+            "Move away what is not in use." if found else
+            "(A folder that is new and empty can be deleted: it is made when there is none.)"))
+    path = Path(folder) / found[0]
+    status = path.stat()
+    if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
+        raise emptied(path)
+    return path
+
+
+def private_path(database, name):
+    """`name` with the database's random word in it, beside it: an address nobody can guess.
+    Some web servers give away what is in this folder, whatever is done against that."""
+    stem, dot, ending = name.partition(".")
+    word = database.stem.partition("-")[2]
+    return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
+
+
+def write_whole(path, pieces):
+    """Write a file that only we may read, whole or not at all."""
+    part = path.with_name("." + random_token(8))
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def write_private(path, text):
+    """As write_whole(), a text."""
+    write_whole(path, [text.encode("utf-8")])
+
+
+def file_identity(path):
+    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
+
+
+class Reader:
+    """What can be read, in terms of all()."""
+
+    def one(self, statement, values=()):
+        """The first row, or None."""
+        rows = self.all(statement, values)
+        return rows[0] if rows else None
+
+    def value(self, statement, values=()):
+        """The first column of the first row, or None."""
+        row = self.one(statement, values)
+        return row[0] if row else None
+
+    def all_of(self, statement, values, many):
+        """All rows where `%s`, after all other values, stands for any number of them."""
+        many = list(many)
+        for at in range(0, len(many), MANY_AT_ONCE):
+            some = many[at:at + MANY_AT_ONCE]
+            yield from self.all(statement % ", ".join("?" * len(some)), (*values, *some))
+
+
+@functools.lru_cache(maxsize=100)
+def _insertion(words, table, columns, rows=1):
+    marks = "(%s)" % ", ".join("?" * len(columns))
+    return "%s INTO %s (%s) VALUES %s" % (
+        words, table, ", ".join(columns), ", ".join([marks] * rows))
+
+
+class Connection(Reader):
+    """One connection in a few verbs; what to do about errors is its user's business.
+    Its kinds have run(), many(), insert(), all() and roll_back(), too."""
+
+    is_broken = False
+
+    def close(self):
+        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
+        self._link.close()
+
+    def foresee(self, questions):
+        """(statement, values) of what is asked next: a server far away answers in advance."""
+
+    def note_ids(self, table, last):
+        """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
+
+    # Nobody asks these how many rows they change: they may go along with the next question.
+
+    def tell(self, statement, values=()):
+        """Execute."""
+        self.run(statement, values)
+
+    def tell_many(self, statement, rows):
+        """Execute once for each of `rows`."""
+        self.many(statement, rows)
+
+    def ensure(self, table, row):
+        """Add a row unless there is one with its key."""
+        self.tell(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
+
+    def insert_all(self, table, rows, most=VARIABLES_MAX):
+        """Add rows with the same columns, several by one statement, of at most `most` values.
+
+        Half the time of one by one, and the interpreter is given up less often: other threads
+        would each time keep it for a while, and the write lock is held.
+        """
+        rows = iter(rows)
+        first = next(rows, None)
+        if first is None:
+            return
+        rows, size = itertools.chain([first], rows), max(1, most // len(first))
+        for some in iter(lambda: list(itertools.islice(rows, size)), []):
+            self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
+                              len(some) == size)
+
+    def _insert_some(self, table, columns, rows, _):
+        self.tell_many(_insertion("INSERT", table, columns), rows)
+
+    def upsert(self, table, key, row):
+        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
+        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
+            row = {**key, **row}
+            self.run(_insertion("INSERT", table, tuple(row)), tuple(row.values()))
+
+    def update(self, table, changes, where, values=()):
+        """Change columns of the rows for which `where` holds; return their number."""
+        return self.run("UPDATE %s SET %s WHERE %s" % (
+            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
+
+
+class OneThread:
+    """Lets one thread of this process write at a time: that is all where a server does the rest."""
+
+    def __init__(self, clock):
+        self._clock, self._threads = clock, threading.Lock()
+
+    def take(self, deadline):
+        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise Busy(BUSY)
+
+    def give(self):
+        """Let the next one write."""
+        self._threads.release()
+
+
+class Deadline(threading.local):
+    """The moment (monotonic) until which this thread may wait for a busy database."""
+
+    at = math.inf

@@ -1,0 +1,118 @@
+"""The data folder: made, opened, repaired."""
+import contextlib
+import os
+from pathlib import Path
+
+from ..base.limits import HOME, WEB_PATIENCE_SECONDS
+from ..base.errors import Busy, SetupError, StorageBroken
+from ..base.time_and_text import Clock, random_token
+from .connection import find_database, write_private
+from .sqlite import Journal, SqliteDatabase, _alone, _make_database, safe_journal
+from .postgres_sql import NO_EPOCH, SERVER_FILE
+from .postgres import PostgresDatabase
+
+DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
+        "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
+        "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
+
+
+def _fill_data_folder(room, on_server):
+    (room / "locks").mkdir(mode=0o700)
+    for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
+        write_private(room / name, text)
+    if on_server:
+        write_private(room / ("jobqueue-%s%s" % (random_token(8), SERVER_FILE)), NO_EPOCH)
+        return
+    path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
+    try:
+        _make_database(path, mode)
+    except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
+        if mode == "truncate":
+            raise
+        for left in room.glob(path.name + "*"):
+            left.unlink()
+        _make_database(path, "truncate")
+
+
+def create_data_folder(folder, on_server=False):
+    """Make a complete data folder under another name, then rename it: never half of one."""
+    import shutil
+    room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
+    try:
+        room.mkdir(mode=0o700)
+        _fill_data_folder(room, on_server)
+        os.rename(room, folder)
+    except OSError as error:
+        if not folder.is_dir():         # else another process was first
+            raise SetupError("The data folder %s cannot be made: %s."
+                             % (folder, error.strerror)) from None
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def user_name(number):
+    """A user's name as `sudo -u` understands it: #1000 for one without."""
+    import pwd
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return "#%d" % number
+
+
+def refuse_other_user(folder):
+    """Files made by another user lock the owner out: say the command that works instead.
+    Copying with FTP opens a folder and its files to all users of the machine: mend that."""
+    try:
+        status = os.stat(folder)
+    except OSError as error:
+        raise SetupError("The data folder %s cannot be read: %s."
+                         % (folder, error.strerror)) from None
+    if status.st_uid != os.getuid():
+        owner = user_name(status.st_uid)
+        raise SetupError(
+            "The data folder %s belongs to the user %s, and this runs as %s. Run it as that user "
+            "(sudo -u '%s' python3 '%s' ...), or use the page and its tick address."
+            % (folder, owner, user_name(os.getuid()), owner, HOME / "jobqueue.py"))
+    for path in (folder, *Path(folder).iterdir()) if status.st_mode & 0o077 else ():
+        with contextlib.suppress(OSError):
+            if not path.is_symlink():
+                path.chmod(0o700 if path.is_dir() else 0o600)
+
+
+def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""):
+    """Open the data folder's database or the server's, making the folder if there is none."""
+    if not os.path.lexists(folder):
+        create_data_folder(folder, bool(address))
+    refuse_other_user(folder)
+    path = find_database(folder)
+    if (path.suffix == SERVER_FILE) != bool(address):
+        raise SetupError((
+            "The data folder %s has a database of its own, %s. One on PostgreSQL needs another "
+            "folder." if address else "The data folder %s belongs to a queue on PostgreSQL (%s), "
+            "whose address is missing: set JOBQUEUE_DATABASE.") % (folder, path.name))
+    return (PostgresDatabase(address, folder, clock, patience) if address
+            else SqliteDatabase(folder, clock, patience))
+
+
+def own_database(folder):
+    """The file that nobody may use meanwhile, even damaged, and how it is written, if known."""
+    refuse_other_user(folder)
+    path = find_database(folder, anyhow=True)
+    if path.suffix == SERVER_FILE:
+        raise SetupError("The queue of %s is on PostgreSQL and has no file here." % folder)
+    try:
+        journal = Journal(path)
+    except SetupError:
+        return path, None               # lost or unreadable: it is made anew
+    journal.refuse_another(Clock.now())
+    return path, journal.mode
+
+
+def repair_journal(folder, shared=False):
+    """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
+    Everything must be stopped: the exclusive lock that changing it needs proves that."""
+    path, _ = own_database(folder)
+    mode = "truncate" if shared else safe_journal(folder)
+    with _alone(path, mode):
+        Journal.decide(path, mode, Clock.now())
+    return mode

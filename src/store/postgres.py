@@ -1,0 +1,239 @@
+"""PostgreSQL: the lock row, the server's time, notifications.
+
+Several machines share a server. PostgresDatabase holds the lock of the one row of the table `jobqueue`
+while it writes, so transactions follow each other as they do in a file.
+"""
+import re
+import time
+
+from ..base.limits import LEASE_SECONDS, WEB_PATIENCE_SECONDS
+from ..base.errors import Busy, JobQueueError, SetupError, StorageBroken
+from ..base.time_and_text import Clock, Every, random_token, shorten
+from .schema import SCHEMA, SCHEMA_VERSION, another_version
+from .connection import BUSY, UNUSABLE, OneThread, emptied, find_database, write_private
+from .database import Database
+from .sqlite import safe_journal
+from .postgres_sql import (GENUINE, IDLE_MS, NO_EPOCH, OLD_MARKS, REFUSALS, ROOM, ROOM_SECONDS,
+                           SCHEMA_OTHERWISE, SERVER_BEGIN, SERVER_ERRORS, SERVER_MARK,
+                           SERVER_NOTIFY, SERVER_SCHEMA, SERVER_SLACK_SECONDS, SERVER_STATE,
+                           SERVER_TABLES, STATEMENT_MS, UNSURE, _said, to_postgres)
+from .postgres_connection import ServerConnection, driver
+
+
+class ServerClock(Clock):
+    """The server's time, which all machines share; between two looks at it by our own ticks."""
+
+    @staticmethod
+    def _ticks():
+        return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+    def __init__(self):
+        self._base = time.time() - self._ticks()
+
+    def now(self):
+        """Seconds since 1970."""
+        return self._base + self._ticks()
+
+    def set(self, now):
+        """It is this time by the server; smaller differences are those of the way."""
+        if abs(now - self.now()) > 0.005:
+            self._base = now - self._ticks()
+
+
+class PostgresDatabase(Database):
+    """A database of a PostgreSQL server.
+
+    A transaction of Database's, here:
+
+    1. The lock of this process' threads, then that of the only row of `jobqueue`. In the row stand
+       the schema's version and the database's epoch: code of another version stops here.
+    2. The server's time is asked for when that lock is held.
+    3. The block runs, then COMMIT. If no answer to that comes, a new connection takes the lock,
+       when the old transaction is over, and looks for its mark.
+    4. What is durable is what others wait for: they are notified."""
+
+    hears_all, is_shared = False, True
+    pauses = 0.02, 0.2                  # it is away, and each who comes back costs it a process
+    last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
+    version_words = "SELECT version FROM jobqueue"
+    snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                      "SET LOCAL idle_in_transaction_session_timeout=0", "SELECT 1")
+
+    def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+        super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
+        self.has_own_disk = safe_journal(folder) == "wal"
+        # A server that is replaced by its copy may be away for as long as a lease of files.
+        self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
+        self.errors = driver()[0].Error
+        self._address, self.path = address, find_database(folder)
+        self._write_lock, self._epoch = OneThread(clock), None
+        self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
+        self._name, self._number, self._commits = random_token(8), 0, 0
+        try:
+            name = str(self)
+            with self.deadline(patience):
+                self._patiently(self._prepare)
+        except Busy:
+            self.close()
+            silent = Busy("The database %s does not answer. Please try again." % name)
+            silent.public = BUSY
+            raise silent from None
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self):
+        """Make the tables if there are none; whoever comes first does, alone."""
+        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
+        try:
+            if not link.value(SERVER_TABLES):
+                if known != NO_EPOCH:
+                    raise emptied(self)
+                if not re.match(GENUINE, link.value("SELECT version()")):
+                    raise SetupError("The database %s is not on PostgreSQL 13 or newer." % self)
+                if link.value("SHOW server_encoding") != "UTF8":
+                    raise SetupError("The database %s is not in UTF8: make another one." % self)
+                link.ask("BEGIN; SELECT pg_advisory_xact_lock(7061)")
+                if not link.value(SERVER_TABLES):
+                    link.ask(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
+                    link.run("INSERT INTO jobqueue VALUES (?, ?)",
+                             (SCHEMA_VERSION, random_token(8)))
+                link.run("COMMIT")
+            answers = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
+            row = self._checked(answers[1][1])
+            self._epoch = row["epoch"]
+            self._set_clock(row["at"])
+        finally:
+            link.roll_back()
+        if known == NO_EPOCH:
+            write_private(self.path, self._epoch)
+        elif known != self._epoch:
+            raise SetupError("The data folder %s belongs to another database than %s: delete %s "
+                             "if it is to belong to this one." % (self.folder, self, self.path))
+
+    def _checked(self, rows):
+        """The row that is the lock, if it is one and this code may write beside it."""
+        if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
+            raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
+                                "everything." % self)
+        if rows[0]["version"] != SCHEMA_VERSION:
+            raise another_version(rows[0]["version"])
+        return rows[0]
+
+    def __str__(self):
+        """What sentences call it; the password is in no sentence."""
+        parts = {"host": "this machine", "dbname": ""}
+        try:
+            parts.update(driver()[0].conninfo.conninfo_to_dict(self._address))
+        except self.errors:             # whose words may have parts of the password
+            parts["host"] = "@"
+        if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
+            raise SetupError("The address of the database cannot be understood. In the password, "
+                             "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
+        return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
+
+    def _connect(self):
+        return ServerConnection(self._address)
+
+    def _problem(self, error):
+        psycopg, said = driver()[0], shorten(str(error), 200)
+        is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        state = error.sqlstate or ("08" if is_lost else "")
+        for states, kind, sentence in SERVER_ERRORS:
+            if re.match(states, state) and (kind is not SetupError or self._epoch is None):
+                if kind is Busy and self._epoch is None and re.search(REFUSALS, said):
+                    kind, sentence = StorageBroken, UNUSABLE
+                return kind(sentence % {"path": self, "said": said})
+        return error
+
+    def _read(self, statement, values):
+        if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
+            raise Busy(BUSY)            # a server that is silent keeps who asked first
+        try:
+            link = self._open("_reader")
+            link.limit = max(1.0, self.seconds_left())
+            return link.all(statement, values)
+        finally:
+            self._reading.release()
+
+    def _begin(self, _, foreseen=()):
+        wait = 100 + int(1000 * self.seconds_left())
+        self._open("_writer").roll_back()       # an earlier try may have waited too long
+        self._writer.foresee(foreseen)
+        *_, (_, locked), (_, [[now, room]]) = self._writer.ask(
+            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._room_looks.is_due() else 0),
+            1 + wait / 1000)
+        self._checked(locked)
+        if room > 4 * self._room:
+            self._room = room
+            for link in filter(None, (self._writer, self._reader)):
+                link.plans_until = 0.0
+        self._writer.changes = 0
+        self._set_clock(now)
+
+    def _set_clock(self, now):
+        if isinstance(self.clock, ServerClock):
+            self.clock.set(now)
+            self.clock_offset = time.time() - now
+
+    def _commit(self, durable):
+        is_new = self._writer.changes > 0
+        if is_new:
+            self._number += 1
+            self._writer.tell(SERVER_MARK, (self._name, self._number))
+        try:
+            answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
+            is_kept = answers[0][0] == "COMMIT"
+        except self.errors:
+            is_kept = self._became_true()
+            if not is_kept:
+                raise
+        if not is_kept:
+            raise Busy(BUSY)
+        self._commits += is_new
+
+    def _became_true(self):
+        """Whether the transaction whose COMMIT brought no answer was committed."""
+        found = None
+        self._deadline.at = self.clock.monotonic() + self.patience
+        try:
+            self._writer.roll_back()
+            self._patiently(lambda: self._begin(False))     # once the old one has no lock any more
+            found = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
+        except (self.errors, JobQueueError):
+            raise Busy(UNSURE) from None
+        finally:
+            self._writer.roll_back()
+        return found == self._number
+
+    @property
+    def alarm(self):
+        """The descriptor on which notifications come."""
+        return None if self._reader.is_broken else self._reader.fileno()
+
+    def version_seen(self):
+        """What changes when anybody commits what others wait for, if the news gets here."""
+        return (*self._patiently(self._heard), self._commits)
+
+    def _heard(self):
+        with self._reading:
+            return self._open("_reader").heard()
+
+    def size(self):
+        """How many bytes it takes."""
+        return self.value("SELECT pg_database_size(current_database())")
+
+    def promises(self):
+        """The server's version, and `lags`: true if a copy of it may lack what was stored last."""
+        return self.one(
+            "SELECT current_setting('server_version') AS version, "
+            "current_setting('synchronous_standby_names')='' "
+            "AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags")
+
+    def damage(self):
+        """Nothing: a server looks after its files."""
+
+    def copy_to(self, path):
+        """It has backups of its own."""
+        raise SetupError("A queue on PostgreSQL is saved with its own programs (pg_dump), or with "
+                         "python3 jobqueue.py export FILE.")

@@ -1,0 +1,260 @@
+"""A connection to a PostgreSQL server, with a deadline for each call."""
+import collections
+import contextlib
+import functools
+import itertools
+import math
+import re
+import select
+import sys
+import time
+
+from ..base.errors import SetupError
+from ..base.time_and_text import random_token, shorten
+from .connection import Connection, _insertion
+from .postgres_sql import (ASKED_MAX, CALL_SECONDS, LINK_OPTIONS, LOOK_SECONDS_MAX, PLANNED,
+                           PLANNED_AFTER, PLANS_SECONDS, SERVER_LOOKS, SERVER_PLANS, TOLD_MAX,
+                           _planning, bound, for_all, literal)
+
+
+class ServerRow(tuple):
+    """A row of PostgreSQL's, to be read by number and by name as SQLite's are."""
+
+    __slots__ = ()
+    names = places = None
+
+    def keys(self):
+        """The names of the columns."""
+        return self.names
+
+    def __getitem__(self, key):
+        return tuple.__getitem__(self, self.places[key] if key.__class__ is str else key)
+
+
+@functools.lru_cache(maxsize=500)
+def _row_class(names):
+    names = tuple(name.decode() for name in names)
+    places = {name: names.index(name) for name in names}
+    return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
+
+
+@functools.lru_cache(maxsize=None)
+def driver():
+    """(psycopg, how it reads what a server says)."""
+    try:
+        import psycopg
+    except ImportError as error:
+        raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
+                         '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
+
+    class Number(psycopg.adapt.Loader):
+        """A sum is a plain number, and so is a truth."""
+
+        def load(self, data):
+            text = bytes(data)
+            return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
+
+    known = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    for name in ("numeric", "bool"):
+        known.register_loader(name, Number)
+    return psycopg, known
+
+
+class ServerConnection(Connection):
+    """A connection to PostgreSQL."""
+
+    def __init__(self, address):
+        self._psycopg, known = driver()
+        self.limit = math.inf           # no question may take longer
+        self.changes = 0                # rows that were added, changed or removed, or may be
+        self._told = []                 # texts of one statement each, to go along with the next
+        self._foreseen = ()             # ... questions that follow it
+        self._known = {}                # their answers, until something is changed
+        # By statement and types: how often it was asked, and the name of its plan.
+        self._asked, self._plans, self.plans_until = collections.Counter(), {}, 0.0
+        self._planned_after, self._plan_number = PLANNED_AFTER, itertools.count()
+        self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
+        self._listens, self._heard = False, 0   # notifications that came
+        options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
+        self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
+        self.fileno = self._link.fileno         # of its socket
+        self._loaders = self._psycopg.adapt.Transformer(self._link)
+        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), LINK_OPTIONS["connect_timeout"])
+
+    @property
+    def is_broken(self):
+        """True if nothing can be asked any more."""
+        return self._link.closed
+
+    def ask(self, text, seconds=CALL_SECONDS):
+        """[(the server's word, the rows)] of a text's statements, or the error of the one that
+        failed. What was told goes before them, and what is foreseen after them, in one message.
+        A cursor of the driver's would take as long for each statement as the server."""
+        questions = [(question, self._texts(*question)) for question in self._foreseen]
+        later = [text for _, texts in questions for text in texts]
+        told, self._told, self._foreseen = self._told, [], ()
+        until = time.monotonic() + min(seconds, self.limit)
+        try:
+            results = list(self._results(";".join([*told, text, *later]), until))
+        except BaseException:
+            self._link.pgconn.finish()  # what is still to come would answer another question
+            raise
+        self._hear()
+        self._refuse_failed(results[-1])
+        answers = [(result.command_status.decode(), self._rows(result))
+                   for result in results[len(told):]]
+        end = at = len(answers) - len(later)
+        for question, texts in questions:
+            at += len(texts)
+            self._known[question] = answers[at - 1][1]
+        return answers[:end]
+
+    def _results(self, text, until):
+        """Ask the server, and yield what it answers until this moment."""
+        link, events = self._link.pgconn, select.poll()
+        link.send_query(text.encode("utf-8"))
+        unsent = True
+        while True:
+            unsent = unsent and link.flush()
+            if not unsent and not link.is_busy():
+                result = link.get_result()
+                if result is None:
+                    return
+                yield result
+                continue
+            events.register(link.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+            if not events.poll(max(0.0, until - time.monotonic()) * 1000):
+                raise self._psycopg.OperationalError("the server does not answer")
+            link.consume_input()
+
+    def _refuse_failed(self, result):
+        if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
+            error = self._psycopg.errors.error_from_result(result)
+            self._plans.clear()         # some may not be there
+            if error.sqlstate == "26000":
+                self._planned_after = math.inf      # a pooler may take another connection each time
+            if error.sqlstate == "25006":
+                self.close()            # its server may not write any more: another one does
+            raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
+
+    def _rows(self, result):
+        if not result.nfields:
+            return ()
+        self._loaders.set_pgresult(result)
+        names = tuple(map(result.fname, range(result.nfields)))
+        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
+
+    def foresee(self, questions):
+        """Ask these with what comes next: each is answered then, unless a change comes between."""
+        self._known = {}
+        self._foreseen = dict.fromkeys(
+            (statement, tuple(values)) for statement, values in questions)
+
+    def run(self, statement, values=()):
+        """Execute; return the number of rows changed."""
+        self._known = {}
+        word = self.ask(";".join(self._texts(statement, values)))[-1][0].split()[-1]
+        count = int(word) if word.isdigit() else 0
+        self.changes += count
+        return count
+
+    def many(self, statement, rows):
+        """Execute once for each of `rows`, all at once; return the number of rows changed."""
+        rows = list(rows)
+        return self.run(*for_all(statement, rows)) if rows else 0
+
+    def _texts(self, statement, values):
+        """A statement with its values as texts, the last of which is the question. They must be
+        sent in the order in which they are made: the plan of one may be made by another."""
+        values = tuple(values)
+        key, texts = (statement, *map(type, values)), []
+        if key not in self._plans and not re.match(PLANNED, statement):
+            return [bound(statement, values)]
+        if time.monotonic() > self.plans_until:
+            texts = self._forget_plans()
+        name = self._plans.get(key)
+        if not name:
+            self._asked[key] += 1
+            if self._asked[key] <= self._planned_after:
+                return [*texts, bound(statement, values)]
+            name = "%s_%d" % (self._plan_prefix, next(self._plan_number))
+            texts.append(_planning(name, statement, key[1:]))
+        given = "(%s)" % ",".join(map(literal, values)) if values else ""
+        self._plans[key] = name
+        return [*texts, "EXECUTE %s%s" % (name, given)]
+
+    def _forget_plans(self):
+        """Let all be planned anew; the texts by which the server forgets the old plans."""
+        if len(self._asked) > ASKED_MAX:
+            self._asked.clear()
+        self._plans.clear()
+        self.plans_until = time.monotonic() + PLANS_SECONDS
+        return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
+
+    def tell_many(self, statement, rows):
+        """Execute once for each of `rows` with the next question."""
+        rows = list(rows)
+        if rows:
+            self.tell(*for_all(statement, rows))
+
+    def tell(self, statement, values=()):
+        """Execute with the next question."""
+        self._told += self._texts(statement, values)
+        self._known = {}
+        self.changes += 1               # as it may be
+        if sum(map(len, self._told)) > TOLD_MAX:
+            self.ask("SELECT")
+
+    def insert(self, table, row):
+        """Add a row, a dictionary; return its id."""
+        self.changes, self._known = self.changes + 1, {}
+        return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
+
+    def set_last_id(self, table, last):
+        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
+                   (max(last, 1), "true" if last else "false"))
+
+    note_ids = set_last_id
+
+    def all(self, statement, values=()):
+        """All rows."""
+        values = tuple(values)
+        rows = self._known.pop((statement, values), None)
+        if rows is None:
+            rows = self.ask(";".join(self._texts(statement, values)))[-1][1]
+        return rows
+
+    def all_within(self, seconds, _, statement, values=()):
+        """All rows, or None if that takes longer."""
+        most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
+        try:
+            return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
+                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2][1]
+        except self._psycopg.Error as error:
+            if error.sqlstate != "57014" or seconds > most:
+                raise
+            return None
+        finally:
+            self.roll_back()
+
+    def heard(self):
+        """What changes with each notification; the first call begins to listen."""
+        if not self._listens:
+            self._listens = True
+            self.run("LISTEN jobqueue")
+        self._link.pgconn.consume_input()
+        self._hear()
+        return id(self), self._heard
+
+    def _hear(self):
+        self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
+
+    def roll_back(self):
+        """Undo an open transaction, if there is one."""
+        if self._told:
+            self._plans.clear()         # some are made by what is not sent now
+        self._told, self._foreseen = [], ()
+        if not self.is_broken and self._link.info.transaction_status:
+            with contextlib.suppress(self._psycopg.Error):
+                self.ask("ROLLBACK")

@@ -1,0 +1,258 @@
+"""Settings: an admin changes them while everything runs."""
+import collections
+import contextlib
+import functools
+import json
+import math
+import os
+import re
+from urllib.parse import urlsplit
+
+from ..base.limits import CACHE_SECONDS
+from ..base.errors import Invalid, field_error, refusal
+from ..base.time_and_text import digest, dump_json, shorten
+from ..base.values import (_integer, _object, _text, _words, about, checked, or_null, parse_text,
+                           titled)
+from .log_and_activity import note
+
+# What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
+# that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
+# may plant a further test of its new values in Settings.tests.
+
+def tidy_path(text):
+    """A path as it stands in front of others: "/jq", or "" for none."""
+    path = re.sub("/+", "/", "/%s/" % text)[:-1]
+    if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
+            or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
+        raise ValueError("must be the path of an address, such as /jq, and not one of our own")
+    return path
+
+
+@functools.lru_cache(maxsize=4)
+def read_networks(text):
+    """The addresses and networks that a text lists; ValueError says which word is none."""
+    from ipaddress import ip_network
+    found = []
+    for word in text.replace(",", " ").split():
+        with contextlib.suppress(ValueError):
+            found.append(ip_network(word, strict=False))
+            if found[-1].prefixlen:
+                continue
+        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, not "
+                         "everybody's; %s is none" % shorten(word, 60))
+    return found
+
+
+MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
+                r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
+EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
+
+
+def tidy_server(text):
+    """HOST:PORT of a mail server; 587 is its port unless said."""
+    match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
+    if text and not (match and 0 < int(match[2] or 587) < 65536):
+        raise ValueError("must be a host and a port, such as mail.example.org:587")
+    return match and "%s:%s" % (match[1], match[2] or 587) or ""
+
+
+def tidy_webhooks(text):
+    """Addresses of the web with a space between them."""
+    for word in text.split():
+        parts = urlsplit(word)
+        if (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc
+                or not re.fullmatch(r"[!-~]+", word) or parts.port == 0):
+            raise ValueError("must be an address such as https://example.org/hook")
+    return " ".join(dict.fromkeys(text.split()))
+
+
+def web_label(address):
+    """What tells a webhook from others, without its address, which is a secret."""
+    return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
+
+
+NO_OR_YES = {"enum": ["no", "yes"]}
+SECRETLY = "as it is"                   # what a list says in the place of a secret
+TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
+        "mail_server": tidy_server,
+        "trusted_proxies": lambda text: text if read_networks(text) else ""}
+Setting = collections.namedtuple("Setting", "group label unit schema default help")
+SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
+    "NbMaxWorker": ("Most workers", "", _integer(0, 256), 2,
+        "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
+    "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
+        "auto", "detached: whatever adds a task; cron: a cron job that calls worker.py; slice: "
+        "this page while it is open, and the tick address; service: the host keeps worker.py "
+        "--service alive. auto finds out what works here."),
+    "linger": ("Wait for more work", "seconds", _integer(0, 3600), 15, "Then a worker ends."),
+    "linger_due": ("Wait for what is due", "seconds", _integer(0, 86400), 300,
+        "A worker also stays while a task or a schedule is due within this time."),
+    "stay_asleep": ("Keep one asleep", "", NO_OR_YES, "no",
+        "While anything is scheduled. For hosts with neither cron nor a resident server."),
+    "worker_seconds": ("Replace a worker after", "seconds", _integer(10, 86400), 3000,
+        "Some hosts kill older processes."),
+    "runner_tasks": ("Replace its process after", "tasks", _integer(1, 1000000), 10000,
+        "The process that runs the functions."),
+    "runner_memory": ("Replace its process above", "MB", _integer(16, 1000000), 512,
+        "Memory that it uses."),
+    "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
+        "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
+    "nice": ("Give way", "", _integer(0, 19), 10, "To other processes; 19 is the most."),
+    "pass_environment": ("Environment", "", _words(2000), "",
+        "Names of environment variables that workers get besides the usual ones."),
+    "python": ("Python", "", _words(1000), "", "Interpreter for workers; empty: found by itself."),
+}, "Tasks": {
+    "max_pending": ("Most pending tasks", "tasks", _integer(0, 1000000), 200000,
+        "Of one user, to be run; 0: no limit. Admins have none."),
+    "default_owner": ("Default owner", "", _words(100), "",
+        "Of tasks added by code and command line; empty: the first admin."),
+    "keep_days": ("Keep finished tasks", "days", _integer(0, 36500), 30, "0: for ever."),
+    "keep_activity_days": ("Keep the activity", "days", _integer(0, 36500), 90, "0: for ever."),
+    "keep_hours_days": ("Keep hourly figures", "days", _integer(0, 36500), 400, "0: for ever."),
+    "max_file_mb": ("Largest file", "MB", _integer(1, 100_000), 64,
+        "Of those that are handed in. The web server may allow less."),
+    "max_files_mb": ("Files of one user", "MB", _integer(0, 10_000_000), 1000,
+        "Of all tasks that are kept; 0: no limit."),
+    "throughput_base": ("Full throughput", "tasks per hour", _integer(0, 10000000), 0,
+        "Utilization is measured by that; 0: by what a worker would do if it never waited."),
+}, "Backup": {
+    "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
+        "Into the folder backups of the data folder; empty: never."),
+    "backup_keep": ("Keep the newest", "backups", _integer(1, 1000), 7, "Of the daily ones."),
+    "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
+}, "Web address": {
+    "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
+    "base_path": ("Base path", "", _words(200), "",
+        "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
+        "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
+        "password is set anew with a file setup-code-WORD.txt."),
+    "page_address": ("Address of this page", "", _words(2000), "",
+        "Where workers of other machines reach this page, such as https://example.org/jq: they "
+        "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
+    "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
+        "always: browsers reach this page by HTTPS only, although this server cannot see it. "
+        "Where that is not so, nobody can log in: see base_path."),
+    "trusted_proxies": ("Trusted proxies", "", _words(2000), "",
+        "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
+        "are believed; everybody who can send from there is. Empty: none."),
+}, "Alerts": {
+    "alert_mail": ("Mail to", "", {
+        **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
+        "Addresses, told when something goes wrong."),
+    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
+    "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
+    "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
+    "mail_from": ("Mail from", "", {
+        **EMAIL, **_words(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
+        "Sender; an address of a domain of yours."),
+    "alert_webhook": ("Webhooks", "", {**_words(2000), "writeOnly": True}, "",
+        "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
+    "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no", "To this host."),
+    "alert_function": ("Function to run", "", _words(200), "", "It is given subject and text."),
+    "alert_wait": ("Longest wait", "seconds", _integer(0, 30 * 86400), 900,
+        "A task that could start and has waited longer is an alert; 0: never."),
+}}.items() for name, row in rows.items()}
+CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the default
+    name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
+    for name, one in SETTINGS.items()}))
+
+
+def tidy_setting(name, value):
+    """`value` as this setting keeps it; Invalid says what would be right."""
+    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
+    checked({"properties": {name: one.schema}}, {name: value})
+    try:
+        return TIDY.get(name, type(one.default))(value)
+    except ValueError as error:
+        raise field_error(name, str(error)) from None
+
+
+def remember(transaction, name, value):
+    """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
+    if value is None:
+        transaction.run("DELETE FROM setting WHERE name=?", (name,))
+    else:
+        transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
+
+
+def recall(db, name):
+    """What `remember` kept, or None."""
+    text = db.value("SELECT value FROM setting WHERE name=?", (name,))
+    return None if text is None else json.loads(text)
+
+
+class Settings:
+    """Values in the order environment (JOBQUEUE_NAME), table, default."""
+
+    def __init__(self, database, environment=os.environ):
+        self._database = database
+        self.tests = {}                 # {name: what a new value must pass besides}
+        self._known = (-math.inf, None)     # until, {name: value}
+        self._fixed = {}
+        for name, one in SETTINGS.items():
+            text = environment.get("JOBQUEUE_" + name.upper())
+            if text is not None:
+                self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
+
+    def get(self, name):
+        """The value in force: exact inside a transaction, else at most a second old."""
+        if name in self._fixed:
+            return self._fixed[name]
+        if not self._database.in_transaction:
+            until, table = self._known
+            table = table if self._database.clock.monotonic() <= until else self._read()
+            return table.get(name, SETTINGS[name].default)
+        value = recall(self._database, name)
+        return SETTINGS[name].default if value is None else value
+
+    def describe(self):
+        """All settings as the page shows them."""
+        table, found = self._read(), []
+        for name, one in SETTINGS.items():
+            schema = one.schema
+            origin, value = (("environment", self._fixed[name]) if name in self._fixed else
+                             ("table", table[name]) if name in table else ("default", one.default))
+            kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
+            found.append({
+                "name": name, "group": one.group, "label": one.label, "unit": one.unit,
+                "value": SECRETLY if schema.get("writeOnly") and value else value,
+                "default": one.default, "from": origin, "type": kind, "choices": schema.get("enum"),
+                "minimum": schema.get("minimum"), "help": one.help,
+                "maximum": schema.get("maximum", schema.get("maxLength"))})
+        return found
+
+    def change(self, values, by=None):
+        """Store the given values, all or none; None means back to the default."""
+        errors, checked = [], {}
+        for name, value in values.items():
+            try:
+                checked[name] = self._check(name, value)
+            except Invalid as error:
+                errors += error.errors
+        if errors:
+            raise refusal("Nothing was changed", errors)
+        with self._database.transaction() as transaction:
+            for name, value in checked.items():
+                remember(transaction, name, value)
+            note(transaction, self._database.clock.now(), "settings_changed", actor=by,
+                 message=", ".join(checked))
+        self._known = (-math.inf, None)
+
+    def _read(self):
+        until = self._database.clock.monotonic() + CACHE_SECONDS
+        table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
+            "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
+        self._known = (until, table)
+        return table
+
+    def _check(self, name, value):
+        if name not in SETTINGS:
+            raise field_error(name, "is not a setting")
+        if name in self._fixed:
+            raise field_error(name, "is set by environment, not here")
+        if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
+            return recall(self._database, name)
+        value = None if value is None else tidy_setting(name, value)
+        if value and name in self.tests:
+            self.tests[name](value)
+        return value

@@ -1,0 +1,122 @@
+"""A connection to the SQLite file; SQLite's errors as ours."""
+import contextlib
+import itertools
+import re
+import sqlite3
+from urllib.parse import quote
+
+from ..base.errors import Busy, Conflict, StorageBroken, StorageFull
+from .connection import BUSY, FULL, OWNER_GONE, UNUSABLE, Connection, _insertion, free_bytes
+
+WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
+WRITE_POLLS = 8                 # while it waits as long as it lately did
+WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
+WRITE_STREAK_SECONDS = 0.005
+WRITE_REST_SECONDS = 0.0015
+WAL_CHECKPOINT_BYTES = 4 << 20
+WAL_ALARM_BYTES = 16 << 20
+CHECKPOINT_PAUSE_SECONDS = 1.0
+MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
+MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+AMONG_OTHERS = object()         # where something was refused in a transaction of several threads
+LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
+LOCAL_FILE_SYSTEMS = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
+
+# What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
+# only), the error and its sentence. Everything else is a mistake of ours.
+STORAGE_ERRORS = (
+    ("locked|locking protocol|busy", Busy, BUSY),
+    ("foreign key", Conflict, OWNER_GONE),
+    ("is full", StorageFull, FULL),
+    ("readonly", StorageBroken, "The database %(path)s cannot be written by this user."),
+    ("malformed|not a database", StorageBroken,
+     "The database %(path)s is damaged (%(said)s). It is left as it is: put a backup in its "
+     "place."),
+    ("disk i/o error|unable to open|unsupported file format|could not decode|no such table"
+     "|permission denied|closed database", StorageBroken, UNUSABLE),
+)
+
+
+def storage_error(error, path):
+    """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
+    said = str(error)
+    found = [row for row in STORAGE_ERRORS if re.search(row[0], said.lower())]
+    if not found:
+        return error
+    _, kind, sentence = found[0]
+    with contextlib.suppress(OSError):      # no room for the index of the log is called so, too
+        if sentence == UNUSABLE and free_bytes(path) < 32768:
+            return StorageFull(FULL)
+    return kind(sentence % {"path": path, "said": said})
+
+
+class FileConnection(Connection):
+    """A connection of SQLite's."""
+
+    def __init__(self, path):
+        self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
+                                     isolation_level=None, check_same_thread=False)
+        self._link.row_factory = sqlite3.Row
+        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
+        self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
+
+    @property
+    def changes(self):
+        """How many rows were added, changed or removed so far."""
+        return self._link.total_changes
+
+    def run(self, statement, values=()):
+        """Execute; return the number of rows changed."""
+        return self._link.execute(statement, values).rowcount
+
+    def many(self, statement, rows):
+        """Execute once for each of `rows`; return the number of rows changed."""
+        return self._link.executemany(statement, rows).rowcount
+
+    def insert(self, table, row):
+        """Add a row, a dictionary; return its id."""
+        return self._link.execute(_insertion("INSERT", table, tuple(row)),
+                                  tuple(row.values())).lastrowid
+
+    def _insert_some(self, table, columns, rows, are_full):
+        if are_full:
+            self.run(_insertion("INSERT", table, columns, len(rows)),
+                     list(itertools.chain.from_iterable(rows)))
+        else:                           # each other number is a statement to be prepared anew
+            super()._insert_some(table, columns, rows, are_full)
+
+    def set_last_id(self, table, last):
+        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        self.upsert("sqlite_sequence", {"name": table}, {"seq": last})
+
+    def all(self, statement, values=()):
+        """All rows."""
+        return self._link.execute(statement, values).fetchall()
+
+    def all_within(self, seconds, clock, statement, values=()):
+        """All rows, or None if that takes longer."""
+        end = clock.monotonic() + seconds
+        self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
+        try:
+            return self.all(statement, values)
+        except sqlite3.OperationalError as error:
+            if str(error) != "interrupted":
+                raise
+            return None
+        finally:
+            self._link.set_progress_handler(None, 0)
+
+    def roll_back(self):
+        """Undo an open transaction, if there is one."""
+        if self._link.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self.run("ROLLBACK")
+
+    def copy_to(self, path):
+        """Copy the database into the file `path`; what was copied is checked."""
+        with contextlib.closing(sqlite3.connect(str(path))) as copy:
+            self._link.backup(copy)
+            found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)

@@ -1,0 +1,179 @@
+"""Cancel, retry, delete: one task, or all that a filter wants.
+
+What people do to tasks: cancel, retry, delete; one task, or all that a Filter wants. A running
+task is only marked: its worker ends it, and records that. Many are changed in short transactions,
+so that nobody waits for long; each reads its rows again.
+"""
+import functools
+
+from ..base.limits import (CANCELLED, FAILED, PENDING, RUNNING, SCHEDULED, STATUS_WORDS,
+                           SUCCEEDED, WAITING)
+from ..base.errors import Conflict, Denied
+from ..base.time_and_text import dump_json
+from ..store.connection import BY_ID
+from ..store.log_and_activity import activity_row, note
+from .followers import Followers, next_turn
+from .files import remove_task_folder
+from .task_list import OLDEST, SORTED_ROW, Filter
+
+PORTION_ROWS = 200              # of a bulk action in one short transaction
+ACTION_ROWS = 1000              # of a bulk action in one request
+
+# What can be done to many tasks, and in which statuses.
+ACTIONS = {
+    "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
+    "delete": tuple(range(7))}
+OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
+
+
+class Actions:
+    """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
+
+    def __init__(self, database, tasks, adding):
+        self._database, self._tasks, self._adding = database, tasks, adding
+        self._clock = database.clock
+
+    def cancel(self, task_id, owner_id=None, by=None):
+        """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
+        with self._database.transaction() as transaction:
+            row = self._tasks.get(task_id, owner_id)
+            if row["status"] in (SUCCEEDED, FAILED):
+                raise Conflict("Task %d has ended already (%s)."
+                               % (task_id, STATUS_WORDS[row["status"]]))
+            if row["status"] != CANCELLED:
+                self._cancel(transaction, [row], self._clock.now(), by)
+            return self._tasks.get(task_id, owner_id)
+
+    def retry(self, task_id, owner_id=None, by=None):
+        """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
+        it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
+        may wait, Denied if its function is not for users (any more)."""
+        with self._database.transaction() as transaction:
+            row = self._tasks.get(task_id, owner_id)
+            if row["status"] not in (FAILED, CANCELLED):
+                raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
+                               % (task_id, STATUS_WORDS[row["status"]]))
+            why = Followers.why_not_again(transaction, row)
+            if why:
+                raise Conflict(why)
+            if owner_id is not None:
+                if not transaction.value("SELECT 1 FROM task WHERE id=? AND " + OPEN_TO_USERS,
+                                         (task_id,)):
+                    raise Denied("Only an admin can have %s run again." % row["function"])
+                self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
+            self._retry(transaction, [row], self._clock.now(), by)
+            return self._tasks.get(task_id, owner_id)
+
+    def delete(self, task_id, owner_id=None, by=None):
+        """Remove a task and its logs; a running one is hidden and removed once it is dead."""
+        self._tasks.get(task_id, owner_id)
+        self.act_on("delete", [task_id], owner_id, by)
+
+    def note_bulk(self, action, count, wanted, owner_id=None, by=None):
+        """Say in the activity that an action of ACTIONS changed so many tasks at once."""
+        with self._database.transaction(durable=False) as transaction:
+            note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
+                 message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
+
+    def act(self, action, wanted, low, top, owner_id=None, by=None):
+        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`; (how many
+        were changed, the id up to which it is done)."""
+        rows, going_on = self._tasks.find(
+            wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+        done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
+        return done, top if going_on is None else min(going_on, top)
+
+    def act_on(self, action, ids, owner_id=None, by=None):
+        """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
+        (not None) may do it; how many. TooMany if no more of them may wait to be run."""
+        limited = owner_id if action == "retry" else None
+        condition, values = Filter(owner_id, ACTIONS[action]).where()
+        if limited is not None:
+            condition += " AND " + OPEN_TO_USERS
+        change = {"cancel": self._cancel, "retry": self._retry, "delete": self._delete}[action]
+        return self._change(sorted(set(ids)), condition, values, functools.partial(change, by=by),
+                            action == "delete", limited=limited)
+
+    def prune(self, ids, before):
+        """Remove those that ended before a time and nothing waits for."""
+        self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
+                     "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
+                     (before,), self._remove, True, durable=False)
+
+    def _change(self, ids, condition, values, change, removes, durable=True, limited=None):
+        """Call `change` with the rows that are still as the condition says, portion after portion,
+        of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
+        their folders go, too."""
+        done = 0
+        while ids:
+            most = PORTION_ROWS
+            with self._database.transaction(durable) as transaction:
+                if limited is not None:
+                    most = min(most, self._adding.check_quota(
+                        transaction, limited, 1, "Not all were retried"))
+                rows = change(transaction, list(transaction.all_of(
+                    "SELECT id, owner_id, queue, function, priority, attempts, status, "
+                    "cancel_requested, after_failure FROM task %s WHERE cancel_requested<2 AND %s "
+                    "AND id IN (%%s) ORDER BY id" % (BY_ID, condition), values, ids[:most])),
+                    self._clock.now())
+            for row in rows if removes else ():
+                if row["status"] != RUNNING:
+                    remove_task_folder(self._database.folder, row["id"])
+            done, ids = done + len(rows), ids[most:]
+        return done
+
+    @staticmethod
+    def _cancel(transaction, rows, now, by):
+        """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
+        notes = []
+        for row in rows:
+            event, changes = "cancel_requested", {"cancel_requested": 1}
+            if row["status"] != RUNNING:
+                event = "cancelled"
+                changes = {"status": CANCELLED, "reason": None, "finished_at": now}
+            transaction.update("task", changes, "id=? AND status=?", (row["id"], row["status"]))
+            if row["status"] != RUNNING or not row["cancel_requested"]:
+                notes.append(activity_row(now, event, row, actor=by))
+        transaction.insert_all("activity", notes)
+        Followers.settle(transaction, now)
+        return rows
+
+    @staticmethod
+    def _retry(transaction, rows, now, by):
+        """Make failed and cancelled tasks pending again, as if new; the rows of these."""
+        done = []
+        for row in rows:
+            if Followers.why_not_again(transaction, row):
+                continue
+            status, turn = WAITING, 0
+            if not Followers.waits_again(transaction, row):
+                status, turn = PENDING, next_turn(transaction, row)
+            transaction.run(
+                "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
+                "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "
+                "progress=NULL, message=NULL, result=NULL, error_type=NULL, error_message=NULL, "
+                "started_at=NULL, finished_at=NULL WHERE id=? AND status IN (3, 4)",
+                (status, turn, now, row["id"]))
+            transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
+            done.append(row)
+        transaction.insert_all("activity", [
+            activity_row(now, "retried", row, actor=by) for row in done])
+        return done
+
+    @staticmethod
+    def _delete(transaction, rows, now, by=None):
+        """Remove tasks; hide running ones until their workers have ended them; the rows."""
+        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
+                         [(row["id"],) for row in rows if row["status"] == RUNNING])
+        Actions._remove(transaction, rows, now)
+        transaction.insert_all("activity", [
+            activity_row(now, "deleted", row, actor=by) for row in rows])
+        Followers.settle(transaction, now)
+        return rows
+
+    @staticmethod
+    def _remove(transaction, rows, _now):
+        """Remove the rows of tasks that do not run; the rows."""
+        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
+                         [(row["id"],) for row in rows])
+        return rows

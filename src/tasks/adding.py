@@ -1,0 +1,245 @@
+"""Orders become tasks, once, within their owner's limit.
+
+Orders become tasks, all or none: Adding.add() numbers them, counts them against their owner's
+limit, gives each its status and turn, and stores them with their rows of the activity. What is
+large may wait in a file until then. A request with an Idempotency-Key is answered once.
+"""
+import errno
+import json
+import os
+import sys
+
+from ..base.limits import COUNT_MAX, DELETE, INTEGER_MAX, PENDING, SCHEDULED, SUCCEEDED, WAITING
+from ..base.errors import Conflict, TooMany, field_error, tasks_refused, wrong
+from ..base.time_and_text import dump_json, shorten
+from ..base.values import TASK_DEFAULTS
+from ..store.connection import BY_ID, BY_TURN, BY_UNIQUE, VARIABLES_MAX, cannot_write
+from .followers import Followers, next_turn, scheduled_turn, turns_question
+
+FEW_ORDERS = 10                 # may share a commit with others
+UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
+ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
+REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
+OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
+
+
+class Order:
+    """A task to be added: checked, complete, not yet a row."""
+
+    __slots__ = ("function", "arguments", "size", "options", "run_at", "after", "after_failure",
+                 "unique_key", "owner", "admin_id", "schedule_id", "file", "start", "given",
+                 "scope")
+
+    def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
+                 unique_key=None, owner=None, admin_id=None, scope=None):
+        self.function, self.options = function, options     # every name of TASK_OPTIONS
+        self.arguments = arguments      # JSON text; None while it is in a file
+        self.size = sys.getsizeof(arguments)
+        self.run_at, self.unique_key, self.schedule_id = run_at, unique_key, None
+        self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
+        self.owner = owner              # the name that was asked for, or None
+        self.admin_id = admin_id        # who must be an admin when it starts
+        self.given = ()                 # keys of files in its arguments,
+        self.scope = scope              # which must be this owner's; None: anybody's
+
+
+class ArgumentsFile:
+    """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
+
+    def __init__(self, folder):
+        import tempfile
+        self._folder = folder
+        try:
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        except OSError as error:
+            raise cannot_write(folder, error) from None
+
+    def __del__(self):
+        self._file.close()
+
+    def move(self, order):
+        """Keep the arguments of an order here until they are needed."""
+        utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
+        order.arguments, order.size = None, len(utf8)
+        try:
+            if self._file.write(utf8) < len(utf8):
+                raise OSError(errno.ENOSPC, "")
+        except OSError as error:
+            raise cannot_write(self._folder, error) from None
+
+    def read(self, order):
+        """The arguments of an order."""
+        return os.pread(self._file.fileno(), order.size, order.start).decode("utf-8")
+
+
+class Adding:
+    """Orders become tasks: with ids, within their owner's limit, each with its turn."""
+
+    def __init__(self, database, settings, files):
+        self._database, self._settings, self._files = database, settings, files
+        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
+
+    def foreseen(self, owner_id, orders):
+        """What add() asks in any case."""
+        options = orders[0].options if orders else TASK_DEFAULTS
+        return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
+                turns_question({"owner_id": owner_id, **options}))
+
+    def add(self, transaction, owner_id, orders, now):
+        """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
+        unique_key an unfinished task of the owner has adds nothing: it gets the id of that task."""
+        first = self._database.last_id("task") + 1
+        ids, new = self._number(transaction, owner_id, orders, first)
+        self.check_quota(transaction, owner_id, len(new))
+        known = self._predecessors(transaction, owner_id, orders, new)
+        turns, placed, edges = {}, [], []
+        for task_id, order in enumerate(new, first):
+            lane = order.options["queue"], order.options["priority"]
+            edges += [{"task_id": task_id, "after_id": before, "place": at,
+                       "settled": int(known[before] == SUCCEEDED)}
+                      for at, before in enumerate(order.after)]
+            if any(known[before] != SUCCEEDED for before in order.after):
+                status, turn = WAITING, 0
+            elif order.run_at is not None and order.run_at > now:
+                status, turn = SCHEDULED, scheduled_turn(order.run_at)
+            else:
+                turn = turns.get(lane) or next_turn(
+                    transaction, {"owner_id": owner_id, **order.options})
+                status, turns[lane] = PENDING, turn + 1
+            placed.append((order, task_id, status, turn))
+        self._insert(transaction, owner_id, placed, now)
+        self._give(transaction, owner_id, orders, placed, now)
+        Followers.tie(transaction, edges, known, now)
+        return ids, len(new)
+
+    def _number(self, transaction, owner_id, orders, first):
+        """(ids of all, those orders that are to be added, from the id `first` on)"""
+        ids, new = [], []
+        holders = self._holders(transaction, owner_id, {
+            order.unique_key for order in orders if order.unique_key is not None})
+        for order in orders:
+            key = order.unique_key
+            if key is None or key not in holders:
+                holders[key] = first + len(new)
+                new.append(order)
+            ids.append(holders[key])
+        return ids, new
+
+    @staticmethod
+    def _holders(transaction, owner_id, keys):
+        """{key: id of the unfinished task that has it}; workers of others need not free it."""
+        holders = {}
+        for task_id, key, asked in transaction.all_of(
+                "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
+                "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
+                (owner_id,), keys):
+            if asked == DELETE:
+                raise Conflict("The task with the unique_key %s is being deleted; try again in a "
+                               "few seconds." % shorten(key, 60),
+                               wrong("unique_key", "is still in use"))
+            holders[key] = task_id
+        return holders
+
+    def check_quota(self, transaction, owner_id, count, refusal=None):
+        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
+        While very many wait, they are not counted again for each that is added (no `refusal`):
+        retries in between may then exceed the limit by UNCOUNTED_MAX."""
+        user = transaction.one(OWNER_LIMIT, (owner_id,))
+        if user is None or user["role"] == "admin":
+            return INTEGER_MAX
+        limit = user["max_pending"]
+        if limit is None:
+            limit = self._settings.get("max_pending")
+        if not limit:
+            return INTEGER_MAX
+        last = self._database.last_id("task")
+        sure = self._sure.get((owner_id, limit), 0)
+        if refusal is None and last + count <= sure:
+            return sure - last
+        waiting = transaction.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
+            "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
+        if waiting + count > limit:
+            raise TooMany(
+                "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
+                "when some of them have been run." % (
+                    refusal or "Nothing was added", limit, user["name"],
+                    "so many do" if waiting == limit else
+                    "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+        if waiting > COUNT_MAX:
+            self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
+        return limit - waiting
+
+    @staticmethod
+    def _predecessors(transaction, owner_id, orders, new):
+        """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
+        known = dict.fromkeys(before for order in new for before in order.after)
+        known.update(map(tuple, transaction.all_of(
+            "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
+            (owner_id,), known)))
+        missing = {before for before, status in known.items() if status is None}
+        if missing:
+            raise tasks_refused([
+                {"field": "after", "index": index,
+                 "message": "must name tasks of the same owner; %d is none" % before}
+                for index, order in enumerate(orders)
+                for before in order.after if before in missing], len(orders) == 1)
+        return known
+
+    def _give(self, transaction, owner_id, orders, placed, now):
+        """Let new tasks have the files that their arguments name; Invalid for others'."""
+        for order, task_id, *_ in placed:
+            missing = order.given and self._files.give(
+                transaction, task_id, owner_id, order.given, order.scope, now)
+            if missing:
+                raise tasks_refused([
+                    {"field": "arguments", "index": orders.index(order), "message":
+                     "name the file %s, which is not there (any more), or not yours" % one}
+                    for one in missing], len(orders) == 1)
+
+    @staticmethod
+    def _insert(transaction, owner_id, placed, now):
+        """Store orders as rows, a few at a time: all would be as large as the upload once more."""
+        for queue in {order.options["queue"] for order, *_ in placed} - {TASK_DEFAULTS["queue"]}:
+            transaction.ensure("queue", {"name": queue, "created_at": now})
+        longest = max((order.size for order, *_ in placed), default=0)
+        transaction.insert_all(
+            "task", (dict(
+                order.options, id=task_id, owner_id=owner_id, function=order.function,
+                arguments=order.arguments or order.file.read(order), status=status, turn=turn,
+                run_at=order.run_at, unique_key=order.unique_key,
+                retries_left=order.options["max_retries"],
+                after_failure=order.after_failure if order.after else None,
+                schedule_id=order.schedule_id, admin_id=order.admin_id, created_at=now)
+                for order, task_id, status, turn in placed),
+            VARIABLES_MAX // (1 + longest // 20_000))
+        if placed:
+            transaction.note_ids("task", placed[-1][1])
+            transaction.tell(
+                "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
+                "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
+                (placed[0][1],))
+
+
+class Once:
+    """A request with an Idempotency-Key, which its sender can repeat safely."""
+
+    def __init__(self, person_id, key, digest):
+        self._key = {"owner_id": person_id, "key": key}
+        self._digest = digest           # of what is asked
+
+    def find(self, db, now):
+        """What was answered the first time, or None; Invalid if something else was asked then."""
+        row = db.one(
+            "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
+            "AND created_at BETWEEN ? AND ?",
+            (*self._key.values(), now - REQUEST_SECONDS, now + REQUEST_SECONDS))
+        if row and row["digest"] != self._digest:
+            raise field_error("Idempotency-Key", "was used for another request")
+        known = row and json.loads(row["answer"])     # older versions kept more
+        return known and {"ids": known["ids"], "created": known["created"]}
+
+    def keep(self, transaction, answer, now):
+        """Store {"ids", "created"}, in the transaction that does what was asked."""
+        transaction.upsert("request", self._key, {
+            "digest": self._digest, "created_at": now, "answer": dump_json(answer)})

@@ -1,0 +1,295 @@
+"""Every way into and out of "running": claim, renew, end, reap.
+
+Every way into and out of "running":
+
+1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
+2. The worker renews the lease; each of its writes names the token. No row changed means that
+   the task was lost to somebody else, whose word then counts.
+3. end_all() asks judge() what becomes of a task and stores that.
+4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
+   has passed since: as this could be written, so could a renewal. When nobody can write nobody is
+   doubted, and workers that see no doubt keep what they run.
+"""
+import math
+
+from ..base.limits import DELETE, PENDING, RENEW_SECONDS, SCHEDULED, SUCCEEDED
+from ..base.errors import Busy
+from ..base.time_and_text import Every, machine_name, random_token, shorten
+from ..store.connection import BY_CLAIM, BY_ID
+from ..store.log_and_activity import activity_row, note
+from .queues import AT_LIMIT, OPEN_QUEUES, TURN_BESIDE, next_start
+from .followers import ENDED, Followers, lanes, next_turn, scheduled_turn
+from .leases import (ALL_HEADS, BESIDE_FULL, ENDING_COLUMNS, HEADS, PROMOTE_AT_ONCE,
+                     PROMOTE_SECONDS, REFUSED_AT_ONCE, REMOTE_LEASE_SECONDS, UNCONFIRMED,
+                     WITHIN_REACH, Leases, Outcome, judge)
+
+
+class Claims:
+    """Every way into and out of "running"; each write names the claim it acts for."""
+
+    def __init__(self, database, queues, files, tasks):
+        self._database, self._queues, self._clock = database, queues, database.clock
+        self._files, self._tasks = files, tasks
+        self.leases, self.machine = Leases(database), machine_name()
+        self._last_queue = ""
+        self._promotions = Every(PROMOTE_SECONDS, self._clock)
+
+    def promote(self, transaction, now):
+        """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
+        Followers.settle(transaction, now)
+        room = PROMOTE_AT_ONCE
+        for lane in lanes(self._database, SCHEDULED):
+            due = transaction.all(
+                "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
+                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
+                % BY_CLAIM, (*lane, int(now * 1000), room))
+            room -= len(due)
+            for row in due:
+                transaction.update(
+                    "task", {"status": PENDING, "turn": next_turn(transaction, row)},
+                    "id=? AND status=5", (row["id"],))
+                note(transaction, now, "promoted", row)
+
+    def next_due(self, of_all=False):
+        """When the next scheduled task becomes due, of the queues that this machine serves or of
+        all, or None. At once if somebody has ended a task which others wait for."""
+        if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
+            return 0.0
+        served = of_all or {queue["name"] for queue in self._queues.open(self.machine)}
+        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
+                    if of_all or row["queue"] in served), default=None)
+
+    def rate_opens(self):
+        """When the next task may start that only the rate of its queue holds back, or None."""
+        now = self._clock.now()
+        moments = [next_start(queue, now)[0] for queue in self._filled()
+                   if queue["rate_count"] is not None]
+        return min((moment for moment in moments if moment > now), default=None)
+
+    def claimable(self, limit):
+        """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
+        may start some are all counted: a worker too many ends by itself."""
+        found, now = 0, self._clock.now()
+        for queue in self._filled():
+            if found < limit:
+                room = min(limit - found, self._queues.room(queue, now))
+                found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
+        return found
+
+    def longest_wait(self):
+        """Seconds that the oldest task which could start now has waited; None if there is none. In
+        each queue those are asked that come first."""
+        now = self._clock.now()
+        waiting = [self._database.value("""
+            SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
+            FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=0 AND queue=?
+                  LIMIT 10000) AS found WHERE owner_id NOT IN %s""" % (BY_CLAIM, AT_LIMIT),
+            (queue["name"],))
+            for queue in self._filled() if self._queues.room(queue, now)]
+        return max((now - since for since in waiting if since is not None), default=None)
+
+    def _filled(self, reach=None):
+        """The queues that hold something which a worker here, or of this Reach, may start."""
+        queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
+        return [queue for queue in queues if queue["head"] is not None and not (
+            reach and reach.queues is not None and queue["name"] not in reach.queues)]
+
+    def foreseen(self, wanted=1):
+        """What claim() asks, most often."""
+        return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
+
+    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
+              reach=None):
+        """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
+        With an owner: nothing if the next task is somebody else's. With a Reach, which remote
+        workers have: only what is within it, and they must renew() it. A batch holds first
+        attempts only, and none that must not be run twice: what did not begin before its worker
+        died counts as crashed like the one that did. It is handed to the runner in one piece, so
+        arguments that are long come alone."""
+        what = transaction, worker_id, now, wanted, function, owner_id, reach
+        rows = [] if self._promotions.is_due() else self._claim_pending(*what)
+        if not rows:
+            self._promotions.put_off(PROMOTE_SECONDS)
+            self.promote(transaction, now)
+            rows = self._claim_pending(*what)
+        return rows
+
+    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id, reach):
+        """As claim(); after many that are refused nothing, though there may be more."""
+        for _ in range(REFUSED_AT_ONCE):
+            queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
+            if queue is None:
+                break
+            self._take(transaction, heads, worker_id, now, reach)
+            self._queues.started(transaction, queue, len(heads), now)
+            self._refuse(transaction, [row for row in heads if row["barred"]], now)
+            rows = [row for row in heads if not row["barred"]]
+            if rows or not heads:
+                return rows
+        return []
+
+    def next_heads(self, now, wanted=1, function=None, owner_id=None, reach=None):
+        """(the queue to take from or None, the rows of what claim() would take of it). The highest
+        priority comes first, equal ones take turns, full ones are passed over, and so are those
+        that hold nothing within reach."""
+        for queue in sorted(self._filled(reach), key=lambda queue: (
+                -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
+            room = self._queues.room(queue, now)
+            if room:
+                heads = self._heads(queue, min(wanted, room), function, owner_id, reach)
+                if heads or not reach:
+                    self._last_queue = queue["name"]
+                    return queue, heads
+        return None, []
+
+    def _firsts(self, queue, most, reach):
+        """The first rows of a queue within a reach, of owners who are not at their limit."""
+        name = queue["name"]
+        if not reach and not queue["beside"]:
+            return self._database.all(ALL_HEADS, (name, most))
+        limits, values, ways = "", (name,), [(WITHIN_REACH, (name,))]
+        if reach:
+            limits = "AND function IN (%s) " % ", ".join("?" * len(reach.functions))
+            values = (name, *reach.functions)
+        if queue["beside"]:
+            limits += "AND owner_id NOT IN %s " % AT_LIMIT
+            turn = self._database.value(TURN_BESIDE, (name, queue["head"]))
+            ways.insert(0, (BESIDE_FULL, (queue["head"], turn, turn)))
+        found = (self._database.all(HEADS % (limits + way), (*values, *more, most))
+                 for way, more in ways)
+        return next(filter(None, found), [])
+
+    def _heads(self, queue, most, function, owner_id, reach):
+        """The first tasks of a queue that may be taken at once."""
+        heads = []
+        for row in self._firsts(queue, most, reach):
+            row = dict(zip(row.keys(), row))
+            fits = (row["function"] == function and row["attempts"] == 0
+                    and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000)
+            is_full = row["spare"] is not None and row["spare"] <= sum(
+                head["owner_id"] == row["owner_id"] for head in heads)
+            if owner_id not in (None, row["owner_id"]) or (heads and not fits) or is_full:
+                break
+            heads.append(row)
+            if not fits:
+                break
+        return heads
+
+    def _take(self, transaction, rows, worker_id, now, reach):
+        """Make pending tasks ours; their rows get the claim and the attempt's number."""
+        lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
+        for place, row in enumerate(rows):
+            row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
+            row["attempts"] += 1
+            row["claimed"] = self._clock.monotonic()
+        taken = transaction.many("""
+            UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
+                lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
+                message=NULL, error_type=NULL, error_message=NULL
+            WHERE id=? AND status=0""", [
+                (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
+                for row in rows])
+        if taken != len(rows) > 0:
+            raise Busy("A task was claimed by two at once; nothing was changed.")
+        transaction.insert_all("activity", [
+            activity_row(now, "started", row, worker_id=worker_id,
+                         waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
+            for row in rows])
+
+    def _refuse(self, transaction, rows, now):
+        """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
+        words = "%s is for admins only, and who asked for this task is none any more"
+        if rows:
+            self.end_all(transaction, [
+                (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
+                for row in rows], now)
+
+    def renew(self, transaction, task_id, claim, now, seconds=None):
+        """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
+        return transaction.update(
+            "task", {"claim": claim, **self.leases.new(now, seconds)},
+            "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
+
+    def report(self, transaction, task_id, claim, progress, message):
+        """Store what the function says of its progress; False if the claim was lost."""
+        return transaction.update("task", {"progress": progress, "message": message},
+                                  "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
+
+    def cancel_asked(self, task_id, claim):
+        """The row's cancel_requested while the claim holds; None if it was lost."""
+        return self._database.value(
+            "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
+            (task_id, claim))
+
+    def end(self, transaction, task_id, claim, outcome, now):
+        """Record how an attempt ended; the Verdict, or None if the claim was lost."""
+        return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
+
+    def end_lost(self, transaction, task, now):
+        """Record that the worker of a running task (its row) is lost."""
+        # When that was is not known; had it lived on, it would have renewed its lease.
+        ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
+        seconds = max(0.0, ended - task["started_at"])
+        words = "The process that ran this task died after at most %d s." % math.ceil(seconds)
+        outcome = Outcome("crashed", None, "WorkerLost", words, seconds=seconds)
+        if task["claim"].startswith(UNCONFIRMED):   # nobody ever heard of it
+            outcome = Outcome("put_back")
+        self.end(transaction, task["id"], task["claim"], outcome, now)
+
+    @staticmethod
+    def ending(ids):
+        """What end_all() asks first."""
+        return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
+
+    def end_all(self, transaction, ended, now, wanted=0):
+        """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end(). Next
+        so many tasks will be claimed."""
+        rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
+        held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
+        verdicts, leaving, notes = [], [], []
+        for task_id, claim, outcome in ended:
+            task, verdict = held.get(task_id), None
+            if task and task["claim"] == claim:
+                verdict = judge(task, outcome, now, self._clock.uniform)
+                verdict.removed = task["cancel_requested"] == DELETE or (
+                    verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
+                if verdict.event == "put_back":     # the fold finds its start, by any clock
+                    outcome.seconds = now - task["started_at"]
+                elif outcome.seconds is None:
+                    outcome.seconds = max(0.0, now - task["started_at"])
+                told = outcome.error_message or verdict.reason
+                notes.append(activity_row(
+                    now, verdict.event, task, worker_id=task["worker_id"],
+                    message=told and shorten(told, 500), seconds=outcome.seconds,
+                    service=now - task["created_at"] if verdict.status in ENDED else None,
+                    cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory))
+                if verdict.status in ENDED and not verdict.removed:
+                    verdict.kept = self._files.collect(transaction, task, now)
+                leaving.append(self._left(transaction, task, verdict, outcome, now))
+            verdicts.append(verdict)
+        transaction.tell_many("""
+            UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
+                crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
+                unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
+                lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
+            WHERE id=? AND status=1 AND claim=?""", leaving)
+        transaction.insert_all("activity", notes)
+        if wanted:
+            transaction.foresee(self.foreseen(wanted))
+        Followers.settle(transaction, now)
+        return verdicts
+
+    @staticmethod
+    def _left(transaction, task, verdict, outcome, now):
+        """What end_all() binds for one task."""
+        status, turn, run_at = verdict.status, task["turn"], task["run_at"]
+        if status == SCHEDULED:
+            turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at
+        elif status == PENDING and outcome.kind != "put_back":
+            turn = next_turn(transaction, task)
+            run_at = now
+        return (status, verdict.reason, turn, run_at, verdict.spend, verdict.crash,
+                verdict.interruption, verdict.event == "put_back", verdict.unknown_since,
+                outcome.result, outcome.error_type, outcome.error_message,
+                now if status in ENDED else None, task["id"], task["claim"])

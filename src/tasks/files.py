@@ -1,0 +1,293 @@
+"""Files that tasks are given and leave: kept, served, removed.
+
+What is handed in lies in files-WORD/KEY, and arguments hold that key. What a task leaves stays in
+its folder, work-WORD/ID. Rows of `file` say whose each is. A queue on PostgreSQL has its files
+where the web server is; other machines ask that for them.
+
+1. receive() reserves room by a row, and names it once all has come. give() makes it a file of
+   each new task that names its key, in the transaction that adds the task.
+2. collect() notes what a task has left, in the transaction that ends it.
+3. With its last task a file's time is over, by a trigger; after a day that of an unused one is.
+   clear() removes such rows, and folders without a row, as crashes leave them.
+"""
+import contextlib
+import errno
+import math
+import os
+import re
+import stat
+from pathlib import Path
+
+from ..base.limits import DISK_LOW_BYTES, PIECE_BYTES, SUCCEEDED
+from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, in_passing
+from ..base.time_and_text import Every, machine_name, random_token, shorten, storable
+from ..store.connection import (FULL, cannot_write, find_database, free_bytes, private_path,
+                                write_whole)
+from ..store.log_and_activity import append_log, log_length
+from ..store.settings import recall, remember
+
+UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
+FILES_MAX = 100                 # that a task leaves
+FILE_NAME_BYTES = 200
+SITE_SECONDS = 10.0             # how old what is known of their place may be
+USED_BYTES = """
+    SELECT sum(size) FROM file WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
+        SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
+BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
+SHOWN_TYPES = {                 # by how a file begins; all others are saved
+    rb"\x89PNG\r\n\x1a\n": "image/png", rb"\xff\xd8\xff": "image/jpeg", rb"GIF8[79]a": "image/gif",
+    rb"RIFF....WEBP": "image/webp", rb"(?!%PDF)[^\0-\x08\x0e-\x1a\x1c-\x1f]*\Z": PLAIN_TYPE}
+TYPE_BYTES = 4096
+
+
+def task_folder(data, task_id):
+    """Where a task may keep files while it runs, and leaves them."""
+    return private_path(find_database(data), "work") / str(task_id)
+
+
+def remove_task_folder(data, task_id):
+    """Remove what a task left there, if anything."""
+    import shutil
+    with contextlib.suppress(SetupError, StorageBroken):
+        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+
+
+def given_folder(data, key):
+    """Where a file lies that was handed in."""
+    return private_path(find_database(data), "files") / key
+
+
+def file_name(text):
+    """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
+    name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
+    return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
+
+
+def names_left(folder):
+    """What is in a task's folder; None if there is no folder."""
+    try:
+        return sorted(name for name in os.listdir(folder) if name[0] != ".")
+    except FileNotFoundError:
+        return None
+    except OSError:                     # no folder any more, or closed
+        return []
+
+
+def open_plain(folder, name):
+    """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
+    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        file = open(name, "rb", buffering=0, opener=lambda path, flags: os.open(
+            path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
+    finally:
+        os.close(room)
+    status = os.fstat(file.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+        return file
+    file.close()
+    raise OSError(errno.EINVAL, "It is no plain file")
+
+
+def plain_size(folder, name):
+    """How long a file is that a task left; None if it is no plain file with a plain name."""
+    with contextlib.suppress(OSError, ValueError):
+        if file_name(name) == name:
+            with open_plain(folder, name) as file:
+                return os.fstat(file.fileno()).st_size
+    return None
+
+
+def open_given(path):
+    """A file to be handed in, open; SetupError for a pipe and the like, whose end is unknown."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise SetupError("%s is no plain file: save in one what it gives." % path)
+    return open(path, "rb")
+
+
+class Portion:
+    """So many bytes of an open file, in pieces."""
+
+    def __init__(self, file, size):
+        self._file, self._left, self.close = file, size, file.close
+
+    def __len__(self):
+        return self._left
+
+    def __iter__(self):
+        while self._left:
+            piece = self._file.read(min(PIECE_BYTES, self._left))
+            if not piece:
+                raise OSError(errno.EIO, "The file has become shorter")
+            self._left -= len(piece)
+            yield piece
+
+
+class Files:
+    """What was handed in and what tasks left; see the room."""
+
+    def __init__(self, database, settings):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
+        self._looks, self._machine = Every(SITE_SECONDS, database.clock), None     # who has them
+
+    def settle(self):
+        """From now on this machine, whose web server asks, has the files."""
+        if self._database.is_shared and recall(self._database, ".files") != machine_name():
+            with self._database.transaction() as transaction:
+                remember(transaction, ".files", machine_name())
+        self._looks.hasten(0.0)
+
+    def site(self):
+        """None if the files are here; else (the address that workers ask for them, "" if nobody
+        said it; the file of the certificates to trust)."""
+        if not self._database.is_shared:
+            return None
+        if self._looks.is_due():        # each attempt asks
+            self._machine = recall(self._database, ".files")
+        is_here = self._machine in (None, machine_name())
+        return None if is_here else (self._settings.get("page_address"), None)
+
+    def path(self, row, task_id=None):
+        """Where a file lies by its row."""
+        folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
+        return folder / row["name"]
+
+    def receive(self, owner_id, name, size, pieces, task_id=None):
+        """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
+        row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
+        try:
+            for folder in (path.parent.parent, path.parent):
+                folder.mkdir(mode=0o700, exist_ok=True)
+            with self._database.unhurried():
+                write_whole(path, pieces)
+            with self._database.transaction() as transaction:
+                transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=? AND name=?",
+                                (task_id, row["name"]))
+                if transaction.value("SELECT 1 FROM task WHERE id=?", (task_id,)):
+                    row.update(task_id=task_id, until=None)
+                transaction.update("file", row, "id=?", (row_id,))
+        except BaseException as error:
+            with in_passing("giving up a file"):
+                with self._database.transaction() as transaction:
+                    transaction.update("file", {"until": 0}, "id=?", (row_id,))
+                self.clear(self._clock.now())
+            raise cannot_write(path, error) if isinstance(error, OSError) else error
+        return {"id": row["key"], "name": row["name"], "size": size}
+
+    def take(self, path, owner_id):
+        """Keep a copy of a file for a task to come; its key."""
+        with open_given(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+
+    def _reserve(self, owner_id, size, key, task_id):
+        """Keep room for a file that comes; the id of its row."""
+        if self.site():
+            raise SetupError("The files of this queue are on another machine: add this task there, "
+                             "or by --server.")
+        if free_bytes(self._database.folder) < DISK_LOW_BYTES + size:
+            raise StorageFull(FULL)
+        with self._database.transaction() as transaction:
+            if size > self._room(owner_id):
+                raise StorageFull("With this one the files of the user would have more than %d MB "
+                                  "(max_files_mb)." % self._settings.get("max_files_mb"))
+            if task_id and len(self.of_task(task_id)) >= FILES_MAX:
+                raise Conflict("A task keeps at most %d files." % FILES_MAX)
+            return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
+                                               "until": self._clock.now() + UNUSED_SECONDS})
+
+    def _room(self, owner_id):
+        """How many bytes more the files of a user may have."""
+        limit = self._settings.get("max_files_mb") << 20
+        return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
+
+    @staticmethod
+    def give(transaction, task_id, owner_id, keys, scope, now):
+        """Give a new task these files, of the owner `scope` (None: of anybody); what is missing."""
+        known = {row["key"]: row for row in transaction.all_of(
+            "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
+            " AND owner_id=coalesce(?, owner_id) AND key IN (%s)", (now, scope), keys)}
+        for key, row in known.items():
+            transaction.insert("file", {**dict(zip(row.keys(), row)), "owner_id": owner_id,
+                                        "task_id": task_id})
+            transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
+        return [key for key in keys if key not in known]
+
+    def collect(self, transaction, task, now):
+        """Note what an ended task (its row) left in its folder as its files; their names, None if
+        it has no folder here. What is no plain file or too much is only named, in the log."""
+        folder, kept, others = "%s/%d" % (self._work, task["id"]), {}, []
+        names = names_left(folder)
+        if names is None or self.site():    # they were sent there
+            return names
+        transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
+        room = self._room(task["owner_id"]) if names else 0
+        for name in names:
+            size = plain_size(folder, name) if len(kept) < FILES_MAX else None
+            if size is not None and size <= room:
+                kept[name], room = size, room - size
+            else:
+                others.append(storable(name))
+        transaction.insert_all("file", ({"owner_id": task["owner_id"], "task_id": task["id"],
+                                         "name": name, "size": kept[name]} for name in kept))
+        if others:
+            place = task["id"], task["attempts"]
+            append_log(transaction, now, *place, log_length(transaction, *place),
+                       "Not kept, as no plain files, too many or too large: %s\n"
+                       % shorten(", ".join(others), 2000))
+        return list(kept)
+
+    def tidy(self, task_id, verdict):
+        """Remove what is of no use any more in a task's folder, once its end is recorded."""
+        kept = verdict.kept
+        if kept is None and not verdict.removed:
+            return
+        import shutil
+        folder = self._work / str(task_id)
+        if verdict.removed or self.site():
+            shutil.rmtree(folder, ignore_errors=True)
+        elif verdict.status == SUCCEEDED:
+            with contextlib.suppress(OSError):
+                found = folder.iterdir() if kept else [folder]
+                for path in (path for path in found if path.name not in kept):
+                    is_folder = stat.S_ISDIR(path.lstat().st_mode)
+                    (shutil.rmtree if is_folder else os.unlink)(path)
+
+    def of_task(self, task_id):
+        """The rows of a task's files: first what it left, then what it was given."""
+        return self._database.all(
+            "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
+            "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
+
+    def open(self, task_id, row):
+        """(a file of a task by its row, open; its media type, which its own bytes say)."""
+        path = self.path(row, task_id)
+        file = open_plain(path.parent, path.name)
+        head = os.pread(file.fileno(), TYPE_BYTES, 0)
+        return file, next((kind for pattern, kind in SHOWN_TYPES.items()
+                           if re.match(pattern, head, re.DOTALL)), BYTES_TYPE)
+
+    def describe(self, task_id):
+        """Yield the files of a task as people see them."""
+        for row in self.of_task(task_id):
+            kind = BYTES_TYPE
+            with contextlib.suppress(OSError):
+                file, kind = self.open(task_id, row)
+                file.close()
+            yield {"name": row["name"], "size": row["size"], "id": row["key"],
+                   "type": kind.partition(";")[0]}
+
+    def clear(self, now, wholly=False):
+        """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
+        if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
+            return
+        import shutil
+        with self._database.transaction(durable=False) as transaction:
+            transaction.run("DELETE FROM file WHERE until<?", (now,))
+        for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
+                                 (self._work, "SELECT id FROM task WHERE id IN (%s)")):
+            names = os.listdir(folder) if folder.is_dir() else []
+            names = {name for name in names if folder == self._given or name.isdecimal()}
+            for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
+                shutil.rmtree(folder / name, ignore_errors=True)

@@ -1,0 +1,144 @@
+"""Turns; tasks after others are released, or fail with them.
+
+A task that becomes pending gets its turn; one that comes after others waits until all of them
+have ended as they should:
+
+1. It is added with a row of task_after for each that it comes after, and has the status 6.
+2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger; tie() writes those of
+   tasks that had ended before.
+3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
+   through `unsettled` and releases or fails the followers; a failure is an end again.
+"""
+import math
+
+from ..base.limits import CANCELLED, FAILED, PENDING, SCHEDULED, SUCCEEDED
+from ..store.connection import BY_CLAIM, BY_FOLLOWER, BY_TURN
+from ..store.log_and_activity import note
+
+SETTLE_AT_ONCE = 500            # followers in one transaction
+ENDED = (SUCCEEDED, FAILED, CANCELLED)
+LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
+FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
+# One of those that ended, with one that waits for it.
+UNSETTLED = (
+    "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
+    "FROM unsettled LEFT JOIN task_after %s "
+    "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
+HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
+
+
+def turns_question(task):
+    """What next_turn() asks."""
+    lane = task["queue"], task["priority"]
+    return """
+        SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
+                ORDER BY turn LIMIT 1),
+               (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
+                ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN), (
+        *lane, task["owner_id"], *lane)
+
+
+def next_turn(db, task):
+    """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
+    lowest, highest = db.one(*turns_question(task))
+    return max(lowest or 0, highest or 0) + 1
+
+
+def scheduled_turn(run_at):
+    """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
+    return math.ceil(run_at * 1000)
+
+
+def lanes(db, status):
+    """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
+    found, lane = [], db.one(FIRST_LANE, (status,))
+    while lane:
+        found.append(tuple(lane))
+        lane = db.one(LANES + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
+                      (status, *lane)) or db.one(
+            LANES + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
+    return found
+
+
+class Followers:
+    """Tasks that come after others: released, failed, waiting again."""
+
+    @staticmethod
+    def settle(transaction, now):
+        """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
+        this as well, is in `unsettled`: long chains fall link by link."""
+        room = SETTLE_AT_ONCE
+        while room > 0:
+            pair = transaction.one(UNSETTLED)
+            if pair is None:
+                return
+            room -= 1
+            if pair["follower"] is None:
+                transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
+            else:
+                room -= Followers._settle_follower(transaction, *pair, now)
+
+    @staticmethod
+    def _settle_follower(transaction, ended, how, follower, now):
+        """Settle what one task waits for, or all of it if it fails by it; how much."""
+        task = transaction.one(
+            "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
+            "after_failure FROM task WHERE id=? AND status=6", (follower,))
+        if task and (how == SUCCEEDED or task["after_failure"] == "run"):
+            transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
+                            "AND after_id=?", (follower, ended))
+            waits = transaction.value(
+                "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1", (follower,))
+            if not waits and not Followers.waits_again(transaction, task):
+                run_at = max(now, task["run_at"] or 0)
+                status, turn = SCHEDULED, scheduled_turn(run_at)
+                if run_at == now:
+                    status, turn = PENDING, next_turn(transaction, task)
+                transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
+                                   "id=? AND status=6", (follower,))
+                note(transaction, now, "released", task)
+            return 1
+        given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
+                                   (follower,))
+        if task:
+            why = "Task %d, which this one comes after, %s." % (ended, HOW_IT_ENDED[how])
+            transaction.update("task", {
+                "status": FAILED, "reason": "dependency", "error_type": "Dependency",
+                "error_message": why, "finished_at": now}, "id=? AND status=6", (follower,))
+            note(transaction, now, "failed", task, message=why, service=now - task["created_at"])
+        return given_up
+
+    @staticmethod
+    def why_not_again(transaction, task):
+        """A sentence if a task would only fail again by what it comes after, else None."""
+        if task["after_failure"] != "fail":
+            return None
+        given_up = transaction.one(
+            "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
+            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1",
+            (task["id"],))
+        return given_up and "Task %d comes after task %d, which %s; %s." % (
+            task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
+            "add it anew" if given_up["status"] is None else "retry that one first")
+
+    @staticmethod
+    def waits_again(transaction, task):
+        """Judge anew what a task came after, for that may be retried; how much it waits for."""
+        if task["after_failure"] is None:
+            return 0
+        transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
+                        (task["id"],))
+        return transaction.run(
+            "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
+            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
+
+    @staticmethod
+    def tie(transaction, edges, known, now):
+        """Store what new tasks come after, {id: status}; what has failed releases or fails them."""
+        transaction.insert_all("task_after", edges)
+        ended = {before: status for before, status in known.items()
+                 if status in (FAILED, CANCELLED)}
+        for before, status in ended.items():
+            transaction.ensure("unsettled", {"task_id": before, "status": status})
+        if ended:
+            Followers.settle(transaction, now)

@@ -1,0 +1,181 @@
+"""Leases and outcomes: how long a claim holds, how a task ends.
+
+The steps of a claim stand in tasks/claims.py.
+"""
+import collections
+import contextlib
+
+from ..base.limits import (CANCELLED, FAILED, PENDING, RENEW_SECONDS, SCHEDULED, STATUS_WORDS,
+                           SUCCEEDED)
+from ..base.errors import StorageFull
+from ..base.time_and_text import boot_id, shorten, storable
+from ..store.connection import BY_CLAIM, THEN_JOIN
+from ..store.settings import recall, remember
+from .queues import SPARE
+from .followers import FIRST_LANE, UNSETTLED
+
+CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
+INTERRUPTION_LIMIT = 5
+PROMOTE_AT_ONCE = 500
+PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
+REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
+ERROR_MAX_CHARACTERS = 2000
+UNCONFIRMED = "?"               # what a remote worker's claim begins with until it says it has it
+REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
+REACH_ROWS = 1000               # of a queue that remote workers look through for their functions
+
+# What is read of a task at its claim and at its end.
+HEADS = """
+    SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
+        on_crash, task.created_at, run_at, user.name AS owner,
+        CASE WHEN admin_id IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
+        THEN 1 ELSE 0 END AS barred, %s AS spare
+    FROM task %s %s user ON user.id=task.owner_id
+    WHERE status=0 AND queue=? %%s
+    ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
+ALL_HEADS = HEADS % ""
+WITHIN_REACH = """AND task.id IN (
+    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
+    )""" % (BY_CLAIM, REACH_ROWS)
+# From where those have tasks who may start one; few tasks have the same turn.
+BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
+# What a remote worker may take, and under which claims; `queues` None: of any.
+Reach = collections.namedtuple("Reach", "machine functions queues claims")
+PROMOTING = (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,))     # what promote() asks, most often
+ENDING_COLUMNS = (
+    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
+    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
+    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
+    "unknown_since")
+
+
+class Outcome:
+    """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
+    interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
+
+    def __init__(self, kind, result=None, error_type=None, error_message=None, retry_after=None,
+                 seconds=None, cpu_seconds=None, peak_memory=None):
+        self.kind, self.result = kind, result       # JSON text
+        self.error_type = error_type and shorten(storable(error_type), 100)
+        self.error_message = error_message and storable(error_message)  # all of it is in the log
+        if error_message and len(self.error_message) > ERROR_MAX_CHARACTERS:
+            self.error_message = self.error_message[:ERROR_MAX_CHARACTERS - 1] + "…"
+        self.retry_after = retry_after  # seconds, instead of the task's own delay
+        self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
+
+
+class Verdict:
+    """What becomes of a task whose attempt ended: the new state and what it costs."""
+
+    run_at = unknown_since = None
+    spend = crash = interruption = 0
+    removed = False                     # True if nothing of the task is left; its folder is to go
+    kept = None                         # the names of its files, if it had a folder here
+
+    def __init__(self, status, reason=None, event=None, **more):
+        vars(self).update(more, status=status, reason=reason, event=event or STATUS_WORDS[status])
+
+
+def judge(task, outcome, now, uniform):
+    """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
+    everything but success. Errors and timeouts need a retry left, but the first that says when to
+    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
+    kind, left = outcome.kind, task["retries_left"]
+    if kind == "succeeded":
+        return Verdict(SUCCEEDED)
+    if task["cancel_requested"] or kind == "cancelled":
+        return Verdict(CANCELLED)
+    if kind == "put_back":
+        return Verdict(PENDING, event="put_back")
+    since = task["unknown_since"] or now
+    if kind == "unknown_function" and now - since <= 600:
+        return Verdict(SCHEDULED, kind, "put_back", run_at=now + 30, unknown_since=since)
+    if kind in ("crashed", "interrupted"):
+        crash = kind == "crashed"
+        last = task["on_crash"] == "fail" or (
+            task["crashes"] + 1 >= CRASH_LIMIT if crash else
+            task["interruptions"] + 1 >= INTERRUPTION_LIMIT)
+        return Verdict(FAILED if last else PENDING, kind, "failed" if last else kind,
+                       spend=int(crash and left > 0), crash=int(crash), interruption=int(not crash))
+    reason = kind if kind in ("timeout", "unknown_function") else "error"
+    asks_first = outcome.retry_after is not None and left == task["max_retries"]
+    if kind in ("error", "timeout") and (left > 0 or asks_first):
+        delay, spread = outcome.retry_after, 1.0
+        if delay is None:
+            tried = min(task["max_retries"] - left, 100)
+            delay, spread = task["retry_delay"] * task["retry_backoff"] ** tried, uniform(1.0, 1.2)
+        return Verdict(SCHEDULED, reason, "retry", spend=1,
+                       run_at=now + min(delay, 30 * 86400) * spread)
+    return Verdict(FAILED, reason)
+
+
+def lease_name(holder, lease):
+    """What tells a lease from the holder's former and later ones: it changes with a renewal."""
+    return "%s %r" % (holder, lease["lease_wall"])
+
+
+class Leases:
+    """How long workers and claims hold, who is late with renewing, and whose tasks are lost."""
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+        self.boot = boot_id()
+
+    def new(self, now, seconds=None):
+        """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
+        seconds = seconds or self._database.lease_seconds
+        return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
+                "lease_wall": now + seconds}
+
+    def lost(self, dead_workers, now):
+        """Running tasks whose worker is dead or silent for good: their rows."""
+        silent = self.silent(now)
+        return [row for row in self._running() if row["worker_id"] in dead_workers
+                or lease_name(row["holder"], row) in silent]
+
+    def left(self, now):
+        """{id: seconds until others may take it over} of the running tasks."""
+        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
+
+    def doubt(self, now):
+        """Note who is late from now on; forget who is so no more."""
+        late, known = self._late(now), recall(self._database, ".doubts") or {}
+        if late.keys() != known.keys():
+            with contextlib.suppress(StorageFull), \
+                    self._database.transaction(durable=False) as transaction:
+                known = recall(transaction, ".doubts") or {}
+                fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
+                remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
+
+    def silent(self, now):
+        """The names of leases that are over, and whose doubt is as well."""
+        doubts = recall(self._database, ".doubts") or {}
+        late = self._late(now) if doubts else {}
+        return {name for name in doubts.keys() & late.keys()
+                if max(late[name], self._seconds_left(doubts[name], now)) < 0}
+
+    def is_doubted(self, task_id, claim):
+        """True if others may take this claim within a lease from now; None if they have."""
+        row = self._database.one(
+            "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+        return row and lease_name(claim, row) in (recall(self._database, ".doubts") or ())
+
+    def _late(self, now):
+        """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
+        workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
+                                     "lease_wall FROM worker")
+        left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
+                for row in [*workers, *self._running()])
+        return {name: seconds for name, seconds in left
+                if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
+
+    def _running(self):
+        return self._database.all(
+            "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
+            "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
+
+    def _seconds_left(self, row, now):
+        if self.boot and row["lease_boot"] == self.boot:
+            return row["lease_monotonic"] - self._clock.monotonic()
+        return row["lease_wall"] + self._database.slack_seconds - now

@@ -1,0 +1,221 @@
+"""Named lanes and their limits: which may start something now.
+
+A queue is a named lane with limits: paused, max_running, rate, machines. A claim looks at those
+that are open() for its machine, and takes as many tasks as one has room() for. A rate is one
+column, rate_next_at, which starts move on. While a user is at max_running, a claim passes by.
+"""
+import json
+
+from ..base.limits import COUNT_MAX, INTEGER_MAX, RUNNING, STATUS_WORDS
+from ..base.errors import Conflict, NotFound, field_error
+from ..base.time_and_text import dump_json, iso, shorten, storable
+from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, _integer, _number, _object, _text, about,
+                           or_null, titled)
+from ..store.connection import BY_CLAIM, BY_TURN
+from ..store.log_and_activity import note
+
+RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
+
+QUEUE_LIMITS = {
+    "paused": {"type": "boolean"},
+    "paused_why": about(
+        or_null(_text("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
+        "shown to everybody while it is paused"),
+    "max_running": about(or_null(_integer(1, 10_000)), "most of its tasks at once"),
+    "rate": about(or_null(_object(("count", "seconds"), count=_integer(1, 1_000_000),
+                                  seconds=_number(1, 31 * 86400))),
+                  "most starts in so many seconds, spread evenly"),
+    "machines": about({"type": ["array", "null"], "minItems": 1, "maxItems": 50,
+                       "items": _text("[!-~]{1,64}", "must be the name of a machine")},
+                      "where its tasks run; null: anywhere")}
+CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
+NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
+QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
+# How many more tasks of a user may run, NULL: any number; and who may start none.
+SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
+         "FROM task %s WHERE owner_id=user.id AND status=1) END" % BY_TURN)
+AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
+# The priority of a queue's first pending task, and of the first whose owner may start one.
+HEAD = ("(SELECT priority FROM task %s WHERE status=0 AND task.queue=queue.name "
+        "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
+HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=0 "
+               "AND task.queue=queue.name)) FROM user WHERE id NOT IN %s)" % (BY_TURN, AT_LIMIT))
+OPEN_QUEUES, OPEN_BESIDE = (
+    "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines, %s AS head, %d AS "
+    "beside, (SELECT min(%s) FROM user) AS spare FROM queue WHERE paused=0 AND external<=?"
+    % (head, beside, SPARE) for beside, head in enumerate((HEAD, HEAD_BESIDE)))
+TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id AND status=0 "
+               "AND queue=? AND priority=?)) FROM user WHERE id NOT IN %s" % (BY_TURN, AT_LIMIT))
+
+
+def next_start(queue, now):
+    """(when the next task of a queue with a rate may start, seconds between two starts). The
+    distance is kept from start to start, but what came a little late is made up for."""
+    interval = queue["rate_seconds"] / queue["rate_count"]
+    due = queue["rate_next_at"] or 0
+    if due > now + interval + 5.0:          # more than clocks differ: one was put back
+        due = now
+    return max(due, now - RATE_SLACK_SECONDS), interval
+
+
+def is_limited(queue):
+    """True if a queue holds anything back: then users do not get around it by another queue."""
+    return queue["paused"] > 0 or any(
+        queue[name] is not None for name in ("max_running", "rate_count", "machines"))
+
+
+def plain(number):
+    """A whole number without its .0, as people wrote it."""
+    return int(number) if number == int(number) else number
+
+
+class Queues:
+    """The table of queues: what may start, what is shown, how it is changed."""
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+
+    def open(self, machine, remote=False):
+        """Rows of the queues that workers of a machine serve, whatever their limits allow now.
+        Those of others are left to `remote` workers. `head` is the priority of the first pending
+        task whose owner is not at their limit, NULL if there is none."""
+        rows = self._database.all(OPEN_QUEUES, (2 * remote,))
+        if rows and rows[0]["spare"] is not None and rows[0]["spare"] <= 0:
+            rows = self._database.all(OPEN_BESIDE, (2 * remote,))
+        return [row for row in rows
+                if row["machines"] is None or machine in json.loads(row["machines"])]
+
+    def room(self, queue, now):
+        """How many tasks of an open queue may start now."""
+        room = INTEGER_MAX
+        if queue["max_running"] is not None:
+            room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
+        if queue["rate_count"] is not None:
+            due, interval = next_start(queue, now)
+            room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
+        return room
+
+    @staticmethod
+    def started(transaction, queue, count, now):
+        """Keep in mind that tasks of a queue have started."""
+        if queue["rate_count"] is not None:
+            due, interval = next_start(queue, now)
+            transaction.update("queue", {"rate_next_at": due + count * interval},
+                               "name=?", (queue["name"],))
+
+    def count(self, status, name, limit):
+        """How many tasks of a queue have a status, counted up to `limit`."""
+        return self._database.value(
+            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
+            "AS found" % BY_CLAIM, (status, name, limit))
+
+    def all(self, machine):
+        """All queues as JSON; `machine` is where this process can start workers."""
+        return [self._json(row, machine)
+                for row in self._database.all("SELECT * FROM queue ORDER BY name")]
+
+    def get(self, name, machine):
+        """One queue as JSON; NotFound if there is none."""
+        return self._json(self._row(name), machine)
+
+    def blocked(self, name, machine, owner_id=None):
+        """(code, sentence): what holds a queue's pending tasks, or an owner's; else (None, None)"""
+        row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
+        if row is None:
+            return None, None
+        if row["paused"]:
+            return "paused", "The queue %s is paused%s%s." % (
+                name, row["paused_by"] and " by " + row["paused_by"] or "",
+                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or "")
+        if row["external"]:
+            return "external", "The queue %s is served by %s." % (
+                name, "programs of its own" if row["external"] == 1 else "remote workers")
+        machines = json.loads(row["machines"] or "[]")
+        if machines and not {machine, *self.machines()} & set(machines):
+            return "machines", "The queue %s waits for a worker on %s." % (
+                name, " or ".join(machines))
+        full = owner_id is not None and self._database.one(
+            "SELECT name, max_running FROM user WHERE id=? AND id IN %s" % AT_LIMIT, (owner_id,))
+        if full:
+            return "owner", "The user %s runs at most %d at once." % tuple(full)
+        limit = row["max_running"]
+        if limit is not None and self.count(RUNNING, name, limit) >= limit:
+            return "max_running", "The queue %s runs at most %d at once." % (name, limit)
+        now = self._clock.now()
+        if row["rate_count"] is not None and next_start(row, now)[0] > now:
+            return "rate", "The queue %s starts at most %d in %s seconds." % (
+                name, row["rate_count"], plain(row["rate_seconds"]))
+        return None, None
+
+    def machines(self):
+        """The names of the machines that have workers."""
+        return [row[0] for row in self._database.all(
+            "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
+
+    def change(self, name, given, who, new=False):
+        """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
+        with self._database.transaction() as transaction:
+            now = self._clock.now()
+            if new:
+                if transaction.value("SELECT 1 FROM queue WHERE name=?", (name,)):
+                    raise Conflict("There is a queue %s already." % name)
+                transaction.insert("queue", {"name": name, "created_at": now})
+            row = self._row(name)
+            for limit in ("max_running", "rate", "machines"):
+                if row["external"] == 1 and given.get(limit) is not None:
+                    raise field_error(limit, "is up to those who run the tasks of %s" % name)
+            values = self._pause(row, given, who, now)
+            if "max_running" in given:
+                values["max_running"] = given["max_running"]
+            if "rate" in given:
+                rate = given["rate"] or {"count": None, "seconds": None}
+                values.update(rate_count=rate["count"], rate_seconds=rate["seconds"])
+            if "machines" in given:
+                values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
+            if values:
+                transaction.update("queue", values, "name=?", (name,))
+            note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(given))
+
+    def delete(self, name, who, in_use=()):
+        """Remove a queue that holds no tasks; `in_use` are names that functions give."""
+        with self._database.transaction() as transaction:
+            self._row(name)
+            if name == TASK_OPTIONS["queue"][1]:
+                raise Conflict("The queue %s is always there." % name)
+            if name in in_use:
+                raise Conflict("The queue %s belongs to a function in tasks.py." % name)
+            if any(self.count(status, name, 1) for status in range(7)):
+                raise Conflict("The queue %s still holds tasks; those that have ended count too."
+                               % name)
+            transaction.run("DELETE FROM queue WHERE name=?", (name,))
+            note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
+
+    def _row(self, name):
+        row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
+        if row is None:
+            raise NotFound("There is no queue %s." % shorten(name, 60))
+        return row
+
+    @staticmethod
+    def _pause(row, given, who, now):
+        """The columns that change with a pause; a second one can only say why."""
+        if not given.get("paused", row["paused"]):
+            return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
+        values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
+        if "paused_why" in given:
+            values["paused_why"] = storable(given["paused_why"] or "") or None
+        return values
+
+    def _json(self, row, machine):
+        name = row["name"]
+        counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
+                  for word in QUEUE_COUNTS}
+        rate = row["rate_count"] and {
+            "count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
+        blocked = self.blocked(name, machine)[0] if counts["pending"] else None
+        next_at = next_start(row, self._clock.now())[0] if blocked == "rate" else None
+        return {"name": name, "paused": row["paused"] > 0, "paused_by": row["paused_by"],
+                "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
+                "max_running": row["max_running"], "rate": rate,
+                "machines": json.loads(row["machines"] or "null"), "external": row["external"] > 0,
+                **counts, "blocked": blocked, "next_at": iso(next_at)}

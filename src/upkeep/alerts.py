@@ -1,0 +1,392 @@
+"""Alerts: conditions, their recipients, when they open and end.
+
+Who is told when something goes wrong. All of it is decided from rows, by whoever ticks, once in
+WATCH_SECONDS:
+1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
+   since the last look says which tasks failed for good.
+2. A row of `alert` is made for what holds, unless its cause is known. It is open once it was seen
+   at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
+   There is one such row for each (code, subject).
+3. What opened is told at once, then ever less often while it holds; its end is told if its
+   opening was. Messages are put into `delivery`, from where a child process sends them
+   (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
+   PACE_SECONDS: all that comes then stands in the next one.
+"""
+import collections
+import contextlib
+import math
+import re
+
+from ..base.limits import PAGE_ROWS
+from ..base.errors import Conflict, NotFound
+from ..base.time_and_text import dump_json, iso, shorten, time_of_day
+from ..store.connection import free_bytes
+from ..store.sqlite_connection import WAL_ALARM_BYTES
+from ..store.settings import MAIL_ADDRESS, recall, remember, web_label
+from .tick_history import take_mark
+from .worker_modes import START_ERRORS
+from .rollup import HOUR
+
+WATCH_SECONDS = 30.0
+PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
+PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
+ENDS_SECONDS = 300.0            # so long all must be well
+CALM_SECONDS, SUCCESSES_END = 1800.0, 3     # so long without a failure, and so many successes in
+QUIET_SECONDS = 86400.0         # ... later hours, end those of a function; or so long without one
+ALERT_GROUPS_MAX = 50           # different failures told in one look
+MISSED_SECONDS = 600.0
+UNTIL_IT_ENDS = 253402300799.0  # the year 9999
+MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
+MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
+SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
+SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
+UNSENT_SECONDS = 900            # after which `check` says that messages wait
+NARROW_BYTES = 256 << 20        # left on the disk
+DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
+
+Alert = collections.namedtuple("Alert", "opens causes title sentence")
+ALERTS = {      # how many seconds it must hold; what silences it; its words
+    "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
+    "log": Alert(120, ("disk",), "the database's log is long",
+                 "It has grown to {size} MB: a program keeps it from being written back."),
+    "code": Alert(120, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
+    "no_worker": Alert(120, ("disk",), "no worker starts", "Tasks wait, and {why}."),
+    "waiting": Alert(0, ("disk", "code", "no_worker"), "tasks wait long",
+                     "The oldest task that could start has waited {minutes} min."),
+    "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
+                    "Runs of {name} were late or missed at {at}."),
+    "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
+    "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
+    "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
+    "failed": Alert(0, (), "failed", "{function}: {why} (task {id})")}
+
+
+class Conditions:
+    """What is wrong here at this moment. The methods named like a row of ALERTS give {subject: what
+    its sentence is filled with}; `held` says that its alert is open, which then ends later."""
+
+    def __init__(self, database, settings, claims, rhythm, modes, catalogue):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
+
+    def disk(self, held=False):
+        """The file system of the data is nearly full."""
+        free = free_bytes(self._database.folder)
+        return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
+
+    def log(self, _=False):
+        """Something keeps the database's log from being written back."""
+        size = self._database.wal_bytes() if self._database.journal == "wal" else 0
+        return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
+
+    def code(self, _=False):
+        """tasks.py cannot be read."""
+        error = self._catalogue.state()["error"]
+        if not error:
+            return {}
+        place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
+        return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
+
+    def no_worker(self, _=False):
+        """Tasks could start, and none does: starts fail, or who should work does not come."""
+        if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
+            return {}
+        if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
+            return {}
+        mode, failure = self._modes.decide()[0], recall(self._database, ".start_failure")
+        why = (self.awaited(mode) or failure and failure["message"])
+        return {"": {"why": why}} if why else {}
+
+    def awaited(self, mode):
+        """Who should work in this mode and does not come, as a part of a sentence; else None."""
+        if mode == "service" and not self._rhythm.has_service():
+            return "worker.py --service is not there"
+        cron = self._rhythm.visitor("cron") if mode == "cron" else {"comes": True}
+        return None if cron and cron["comes"] else "cron has not come lately"
+
+    def waiting(self, held=False):
+        """The oldest task that could start has waited longer than an admin wants."""
+        limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
+        if not limit or not waited or not self._settings.get("NbMaxWorker"):
+            return {}
+        limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
+        return {"": {"minutes": waited // 60}} if waited > limit else {}
+
+    def missed(self, _=False):
+        """Schedules whose newest run was late or came in the place of several."""
+        least = MISSED_SECONDS + (self._rhythm.period() or 0)
+        found = self._database.all("""
+            SELECT id, name, function, late_at, coalesce((
+                SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
+                AND message LIKE 'missed, %' AND at BETWEEN last_at-86400*31 AND last_at
+            ), last_at) AS first_at
+            FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
+        return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
+                for row in found if row["late_at"] - row["first_at"] > least}
+
+    def problem(self, _=False):
+        """Schedules that could not add their task the last time."""
+        return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
+                for row in self._database.all(
+                    "SELECT id, name, function, problem FROM schedule "
+                    "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
+
+    def backup(self, _=False):
+        """The last backup is too old, if there ever was one."""
+        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
+        age = self._database.clock.now() - last["at"] if last and days else -math.inf
+        return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
+
+    def backup_failed(self, _=False):
+        """The daily backup has failed, and was not made since."""
+        known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
+        return {"": {"why": known["error"]}} if known and known["error"] else {}
+
+
+def _schedule_name(row):
+    return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
+
+
+def failure_group(function, kind, message):
+    """What failures have in common: their function, their error and what it says without quoted
+    words and those with a digit."""
+    words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
+    return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
+
+
+def recipients_of_alerts(settings):
+    """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
+    get = settings.get
+    return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
+            *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
+            *(("function", one) for one in get("alert_function").split())]
+
+
+def post_message(transaction, recipient, content, now, tries=0):
+    """Put what is to be told to one recipient into `delivery`; its id."""
+    lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
+    content = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
+    return transaction.insert("delivery", {
+        "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
+        "tries": tries, "next_at": now, "created_at": now})
+
+
+def is_message_due(database, now):
+    """True if something is to be sent."""
+    return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
+
+
+class Alerts:
+    """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
+
+    def __init__(self, database, settings, conditions, starter):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._conditions, self._starter = conditions, starter
+
+    def tick(self):
+        """Look if nobody has just done so, and send what is due."""
+        now = self._clock.now()
+        if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
+            self.look(now)
+            self.send(now)
+
+    def send(self, now):
+        """Start the process that sends, if something is due and none does."""
+        if is_message_due(self._database, now) and take_mark(
+                self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
+            with contextlib.suppress(*START_ERRORS):    # the next tick tries again
+                self._starter.start_helper("--send")
+
+    def look(self, now):
+        """Compare what holds with the rows; one transaction, if anything changes. Who was slower
+        than another process finds another state and leaves it."""
+        before = recall(self._database, ".alerts") or {}
+        told_at = before.get("told_at", 0)
+        if 0 <= now - told_at < PACE_SECONDS:
+            return
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        span = before.get("seen", newest), newest
+        rows = {(row["code"], row["subject"]): row for row in self._database.all(
+            "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
+        seen = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
+        ended = self._asked_for(span)
+        if before.get("seen") == newest and not (seen or rows):
+            return
+        with self._database.transaction(durable=False) as transaction:
+            if (recall(transaction, ".alerts") or {}) != before:
+                return
+            self._open(transaction, rows, seen, now)
+            over = [row for key, row in rows.items()
+                    if key not in seen and self._end(transaction, row, now)]
+            if self._tell(transaction, seen, over, now) or ended:
+                told_at = now
+            for email, lines in ended.items():
+                post_message(transaction, ("mail", email), {
+                    "kind": "task", "lines": lines, "subject": lines[0].partition(":")[0]
+                    if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
+            state = {"seen": newest, "told_at": told_at}
+            if state != before:
+                remember(transaction, ".alerts", state)
+
+    def _held(self, open_codes):
+        """{(code, subject): (sentence, 0)} of all that is wrong now but failed tasks."""
+        return {(code, subject): (shorten(ALERTS[code].sentence.format(**seen), 500), 0)
+                for code in ALERTS if code != "failed"
+                for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
+
+    def _failures(self, rows, span):
+        """{("failed", group): (sentence, how many)} of tasks that failed for good; those that
+        failed with what they came after are no news."""
+        found = {}
+        for row in self._database.all("""
+                SELECT activity.task_id, activity.function, activity.message, task.error_type
+                FROM activity LEFT JOIN task ON task.id=activity.task_id
+                WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
+                    AND (task.reason IS NULL OR task.reason<>'dependency')
+                ORDER BY activity.id""", span):
+            key = "failed", failure_group(row["function"], row["error_type"], row["message"])
+            if key not in rows and key not in found and len(found) + len(rows) >= ALERT_GROUPS_MAX:
+                key = "failed", "%s: and others" % row["function"]
+            why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
+            sentence = ALERTS["failed"].sentence.format(
+                function=row["function"], id=row["task_id"], why=why)
+            found[key] = sentence, found.get(key, ("", 0))[1] + 1
+        return found
+
+    def _asked_for(self, span):
+        """{address: lines} for tasks that ended and whose owner is to be told."""
+        found = collections.defaultdict(list)
+        for row in self._database.all("""
+                SELECT activity.event, activity.message, task.id, task.function, user.email
+                FROM activity JOIN task ON task.id=activity.task_id
+                JOIN user ON user.id=task.owner_id AND user.disabled=0 AND user.email IS NOT NULL
+                WHERE activity.id>? AND activity.id<=? AND task.notify IS NOT NULL AND (
+                    activity.event='failed'
+                    OR activity.event IN ('succeeded', 'cancelled') AND task.notify='end')
+                ORDER BY activity.id""", span):
+            why = ": " + shorten(row["message"], 300) if row["message"] else ""
+            verb = "was cancelled" if row["event"] == "cancelled" else row["event"]
+            found[row["email"]].append(
+                "Task %d (%s) %s%s" % (row["id"], row["function"], verb, why))
+        return found
+
+    @staticmethod
+    def _open(transaction, rows, seen, now):
+        """Add what is new; what holds on is kept up to date."""
+        causes = {code for code, _ in (*seen, *rows)}
+        for (code, subject), (text, count) in seen.items():
+            opens_at, row = now + ALERTS[code].opens, rows.get((code, subject))
+            if row:
+                opens_at = min(opens_at, row["opened_at"])      # the clock may have been put back
+                transaction.run(
+                    "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
+                    (text, count, opens_at, now, row["id"]))
+            elif not causes.intersection(ALERTS[code].causes):
+                transaction.ensure("alert", {        # another machine may be faster
+                    "code": code, "subject": subject, "text": text, "count": max(1, count),
+                    "opened_at": opens_at, "seen_at": now})
+        transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
+
+    @staticmethod
+    def _end(transaction, row, now):
+        """True if an alert whose reason is gone ends by now."""
+        calm, least = now - row["seen_at"], ENDS_SECONDS
+        if row["code"] == "failed":
+            successes = transaction.value(
+                "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
+                (HOUR, row["seen_at"], row["subject"].partition(":")[0])) or 0
+            least = CALM_SECONDS if successes >= SUCCESSES_END else QUIET_SECONDS
+        return calm >= least and transaction.update(
+            "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
+
+    def _tell(self, transaction, seen, over, now):
+        """Put what is to be told into `delivery`, for each recipient in one message; True if
+        anybody is told anything."""
+        rows = transaction.all(
+            "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
+            "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
+        news = [row for row in rows if self._is_due(row, now)]
+        over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
+        recipients = recipients_of_alerts(self._settings) if news or over else ()
+        if not recipients:
+            return False
+        lines = [line for row in news for line in self._lines(row, seen)]
+        lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
+        first, more = (news + over)[0], len(news + over) - 1
+        content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
+            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")}
+        for recipient in recipients:
+            post_message(transaction, recipient, content, now)
+        transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
+                              [(now, row["id"]) for row in news])
+        return True
+
+    @staticmethod
+    def _is_due(row, now):
+        pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
+        is_news = row["seen_at"] > (row["told_at"] or 0)
+        return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
+
+    @staticmethod
+    def _lines(row, seen):
+        """What a message says of an alert, and of what follows from it."""
+        since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
+        count = "" if row["count"] == 1 else " %d times." % row["count"]
+        yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
+        for (code, _), (text, _) in seen.items():
+            if row["code"] in ALERTS[code].causes:
+                yield "  Therefore: " + text
+
+    def all(self):
+        """All that is open, the latest that ended, and how the recipients are reached."""
+        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
+                                  "AND seen_at>=opened_at ORDER BY id DESC")
+        ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
+                                   "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
+        return {"alerts": [alert_json(row) for row in (*rows, *ended)],
+                "channels": list(self.channels())}
+
+    def channels(self):
+        """How the newest message to each recipient of alerts went, and when one last arrived."""
+        for channel, recipient in recipients_of_alerts(self._settings):
+            last, sent = (self._database.one(
+                "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
+                "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
+                for more in ("OR error IS NOT NULL", ""))
+            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
+                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
+                   "next_at": iso(last and last["next_at"])}
+
+    def mute(self, alert_id, how):
+        """Tell nothing of an alert for a while; NotFound if none of that id is open."""
+        until = MUTES[how] and min(self._clock.now() + MUTES[how], UNTIL_IT_ENDS)
+        with self._database.transaction() as transaction:
+            if not transaction.update("alert", {"muted_until": until},
+                                      "id=? AND ended_at IS NULL", (alert_id,)):
+                raise NotFound("There is no open alert %d." % alert_id)
+            return alert_json(transaction.one("SELECT * FROM alert WHERE id=?", (alert_id,)))
+
+    def test(self):
+        """Send each recipient a message, which is tried once."""
+        now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
+        if not recipients:
+            raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
+        content = {"kind": "test", "subject": "a test",
+                   "lines": ["This is a test of the alerts of jobqueue. Nothing is wrong."]}
+        with self._database.transaction() as transaction:
+            made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
+                     "channel": one[0], "recipient": one[1]} for one in recipients]
+        self.send(now)
+        return {"deliveries": made}
+
+
+def _title(row):
+    """What an alert is called in a subject: our words, and the name of a function."""
+    title = ALERTS[row["code"]].title
+    return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
+
+
+def alert_json(row):
+    """An alert as the API has it."""
+    times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
+    return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}

@@ -1,0 +1,200 @@
+"""Metrics: how much was done, and how long it waited and ran.
+
+How much was done, and how long it waited and ran. The activity is the only source.
+Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
+the six hours, the day and the whole time around that. Metrics tells these sums together with what
+the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
+a standstill, and removing tasks or old hours changes no other hour and no total.
+"""
+import collections
+
+from ..base.time_and_text import dump_json, iso
+from ..base.values import is_number
+from ..store.connection import BY_CLAIM
+from ..store.settings import recall, remember
+from .rollup import (ALL_TIME, COUNTS, ESCAPED, FOLDED, FOLDED_COLUMNS, FOLD_LEAST_ROWS,
+                     FOLD_ROWS, FOLD_SECONDS, HOUR, HOUR_KEYS, NO_TIMES, PROMETHEUS_BUCKETS,
+                     RUNS_TOLD, SHIFT_SECONDS, SPANS, STEPS, Sums, Tally, Times, bucket_top,
+                     latest_runs)
+
+
+class Fold:
+    """Adds the activity to the sums, a portion at a time, whoever ticks:
+
+    1. The rows after the mark are read and counted, while others may write.
+    2. In one transaction, unless the mark has moved since, what they add is stored and the mark
+       becomes the id of the last one. So each counts once, whoever is killed and wherever.
+
+    Ids are drawn by who holds the write lock: none turns up below the mark later."""
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+
+    def mark(self):
+        """The id of the last row that is folded."""
+        return recall(self._database, FOLDED) or 0
+
+    def fold(self):
+        """Fold a portion, if enough is there or it has waited for long; True if there is more."""
+        mark = self.mark()
+        if not self._is_due(mark):
+            return False
+        rows, tally = self.tally(mark)
+        with self._database.transaction(durable=False) as transaction:
+            if rows and (recall(transaction, FOLDED) or 0) == mark:
+                self._store(transaction, tally)
+                remember(transaction, FOLDED, rows[-1]["id"])
+        return len(rows) == FOLD_ROWS
+
+    def tally(self, mark):
+        """The next rows after the mark, and what they add."""
+        tally = Tally(self._database.all("SELECT * FROM shift"))
+        rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
+            FOLDED_COLUMNS, FOLD_ROWS), (mark,))
+        tally.count(rows)
+        return rows, tally
+
+    def _is_due(self, mark):
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
+            return newest > mark
+        at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
+        return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
+
+    def _store(self, transaction, tally):
+        whole = collections.defaultdict(Sums)
+        for (table, at, *rest), sums in tally.sums().items():
+            for span in SPANS:
+                whole[(table, span, at // span * span if span else 0, *rest)].add(sums)
+        for (table, *values), sums in whole.items():
+            key = dict(zip(HOUR_KEYS[table], values))
+            row = transaction.one("SELECT * FROM %s WHERE %s" % (
+                table, " AND ".join(name + "=?" for name in key)), values)
+            if row:
+                sums.add(Sums.stored(row, key))
+            transaction.upsert(table, key, sums.row())
+        for function, runs in tally.runs.items():
+            known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
+            transaction.upsert("recent", {"function": function},
+                               {"runs": dump_json(latest_runs(known, runs))})
+        for worker_id, shift in tally.changed.items():
+            transaction.upsert("shift", {"worker_id": worker_id}, shift)
+        transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
+
+
+class Metrics:
+    """Tells how much was done and how long it took: what is folded, and what is not yet."""
+
+    def __init__(self, database, settings, fold):
+        self._database, self._settings, self._fold = database, settings, fold
+
+    def read(self, start, end, step, wants, viewer=None):
+        """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
+        the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
+        seconds, base = STEPS[step], self._settings.get("throughput_base")
+        span = max(one for one in SPANS if one and seconds % one == 0)
+        stored, runs, known_to, tally = self._look(span, start, end)
+        self._add_living(tally)
+        points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
+        totals = Sums()
+        for at, (name, *queue), sums in self._parts(stored, tally, wants):
+            if start <= at < end:
+                for whole in (points[at - (at - start) % seconds], totals,
+                              (functions if queue else machines)[name]):
+                    whole.add(sums)
+        return {
+            "step": step, "from": iso(start), "to": iso(end),
+            "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
+                        **points[at].worker_json(base, "executed")}
+                       for at in range(start, end, seconds)],
+            "totals": {**totals.json(), **totals.worker_json(base, "executed")},
+            "workers": [{"machine": machine, **sums.worker_json(base, "ran")}
+                        for machine, sums in sorted(machines.items())],
+            "functions": [{"name": name, **sums.json(), "recent": [
+                {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
+                 "seconds": seconds}
+                for task_id, owner_id, status, seconds in runs.get(name, ())[-RUNS_TOLD:]]}
+                for name, sums in sorted(functions.items())]}
+
+    def runs(self):
+        """{function: its latest runs, oldest first: [task id, owner id, status, seconds]}"""
+        return self._look(HOUR, 0, 0)[1]
+
+    def all_time(self):
+        """{(function, queue): Sums} of all that was ever counted: they never fall."""
+        stored, _, _, tally = self._look(ALL_TIME, 0, 1)
+        whole = collections.defaultdict(Sums)
+        for _, place, sums in self._parts(stored, tally, lambda *_: True):
+            if len(place) == 2:         # no machine
+                whole[tuple(place)].add(sums)
+        return whole
+
+    def _look(self, span, start, end):
+        """([(table, row)], {function: its latest runs}, until when all is known, Tally of what is
+        not folded), as of one mark."""
+        for _ in range(5):
+            mark = self._fold.mark()
+            stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
+                "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))]
+            recent = dict(map(tuple, self._database.all("SELECT function, runs FROM recent")))
+            rows, tally = self._fold.tally(mark)
+            if self._fold.mark() == mark:
+                break
+        runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
+                for name in {**recent, **tally.runs}}
+        known_to = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
+        return stored, runs, known_to, tally
+
+    def _add_living(self, tally):
+        """Count what workers did that live, until they were last heard of. They claim several
+        tasks at once, and run them one after the other."""
+        begun = dict(map(tuple, self._database.all(
+            "SELECT worker_id, min(started_at) FROM task %s WHERE status=1 GROUP BY worker_id"
+            % BY_CLAIM)))
+        for worker_id, seen_at in self._database.all("SELECT id, seen_at FROM worker"):
+            shift = tally.shifts.get(worker_id)
+            if shift and shift["ended_at"] is None:
+                for name, since in (("alive_seconds", shift["counted_to"]),
+                                    ("busy_seconds", begun.get(worker_id, seen_at))):
+                    tally.spread(shift["machine"], name, since, seen_at)
+
+    @staticmethod
+    def _parts(stored, tally, wants):
+        """(beginning, [function, queue] or [machine], Sums) of what is stored and of a Tally."""
+        rows = [((table, *tuple(row)[1:len(HOUR_KEYS[table])]), row) for table, row in stored]
+        for (table, at, *place), found in (*rows, *tally.sums().items()):
+            if table == "worker_hour" or wants(*place):
+                yield at, place, (found if isinstance(found, Sums) else
+                                  Sums.stored(found, HOUR_KEYS[table]))
+
+
+def exposition(families):
+    """Prometheus' text format of (name, kind, help, [(end of the name, labels, value)])."""
+    lines = []
+    for name, kind, words, samples in families:
+        lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
+        for ending, labels, value in samples:
+            told = ",".join('%s="%s"' % (label, str(text).translate(ESCAPED))
+                            for label, text in labels.items())
+            lines.append("jobqueue_%s%s{%s} %r" % (name, ending, told, value))
+    return "\n".join(lines).replace("{}", "") + "\n"
+
+
+def counter_families(whole):
+    """What Metrics.all_time() found, for exposition()."""
+    ran = collections.defaultdict(Times)
+    for (function, _), sums in whole.items():
+        ran[function].add(sums.get("ran", NO_TIMES))
+    histogram = []
+    for function, times in sorted(ran.items()):
+        tops = [("%g" % bucket_top(number), times.up_to(number)) for number in PROMETHEUS_BUCKETS]
+        histogram += [("_bucket", {"function": function, "le": top}, count)
+                      for top, count in [*tops, ("+Inf", times.count)]]
+        histogram += [("_sum", {"function": function}, times.sum),
+                      ("_count", {"function": function}, times.count)]
+    return [
+        ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
+            ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
+            for (function, queue), sums in sorted(whole.items())
+            for status in COUNTS if status != "started"]),      # that falls when one is put back
+        ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]

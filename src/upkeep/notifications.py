@@ -1,0 +1,311 @@
+"""Mail, webhooks, a function of tasks.py: a process of its own sends.
+
+How messages leave. A process of its own, started like a worker, takes what is due in `delivery`,
+sends it and notes how that went, and ends after SENDING_SECONDS. A row is taken by counting its
+try, which puts the next one off: who is killed in the middle has spent one, and a server that
+hangs keeps no other row from its turn. Refused ends the tries. What a server says is kept, but no
+password and no address of a webhook, which are secrets.
+"""
+import contextlib
+import functools
+import json
+import os
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
+
+from ..base.limits import VERSION
+from ..base.errors import Conflict, Invalid, in_passing
+from ..base.time_and_text import dump_json, iso, shorten, storable
+from ..store.connection import write_private
+from ..store.data_folder import user_name
+from ..store.settings import web_label
+from .alerts import SENDING_MARK, SEND_PAUSES, recipients_of_alerts
+
+STEP_SECONDS = 10.0             # for each answer of a server
+SENDMAIL_SECONDS = 30.0
+SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
+CUT_OFF = "It was not answered in time."
+# Where no webhook may lead: this host, its network, what is no single host, and ways around these.
+INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 "
+          "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 "
+          "203.0.113.0/24 224.0.0.0/3 ::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 "
+          "4000::/2 8000::/1").split()
+
+
+class Refused(Exception):
+    """Whoever refused it always would."""
+
+
+def header_text(text):
+    """Text that can only be one header: no line ends, nothing that looks encoded."""
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
+    return shorten(text.replace("=?", "= ?"), 150)
+
+
+def mail_message(content, sender, recipient, row):
+    """The EmailMessage of a row; the same each time it is tried."""
+    from email import policy
+    from email.message import EmailMessage
+    from email.utils import format_datetime
+    message = EmailMessage(policy.SMTP.clone(cte_type="7bit"))
+    domain, moment = sender.rpartition("@")[2], int(row["created_at"] * 1000)
+    message["From"], message["To"] = sender, recipient
+    message["Subject"] = "[jobqueue] " + header_text(content["subject"])
+    message["Date"] = format_datetime(datetime.fromtimestamp(row["created_at"], timezone.utc))
+    message["Message-ID"] = "<jobqueue.%d.%d@%s>" % (row["id"], moment, domain)
+    if "thread" in content:
+        message["References"] = "<jobqueue.alert.%d@%s>" % (content["thread"], domain)
+    message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
+    message.set_content(storable("\n".join(content["lines"])) + "\n", cte="quoted-printable")
+    return message
+
+
+def send_mail(settings, recipient, content, row):
+    """Send a row by the mail server of the settings, else by the host's sendmail."""
+    import socket
+    user = settings.get("mail_user")
+    sender = settings.get("mail_from") or (user if "@" in user else "%s@%s" % (
+        user_name(os.getuid()), socket.getfqdn()))
+    message = mail_message(content, sender, recipient, row)
+    if settings.get("mail_server"):
+        _send_by_server(settings, user, sender, recipient, message)
+    else:
+        _send_by_sendmail(sender, recipient, message)
+
+
+def _send_by_server(settings, user, sender, recipient, message):
+    import smtplib
+    import ssl
+    host, _, port = settings.get("mail_server").rpartition(":")
+    context, is_safe = ssl.create_default_context(), port == "465"
+    connect = functools.partial(smtplib.SMTP_SSL, context=context) if is_safe else smtplib.SMTP
+    place = host.strip("[]"), int(port)
+    try:
+        with contextlib.closing(connect(*place, timeout=STEP_SECONDS)) as server:
+            server.ehlo()
+            if not is_safe and server.has_extn("starttls"):
+                server.starttls(context=context)
+                is_safe = True
+            if user and not is_safe:
+                raise Refused("The mail server offers no TLS; the password is not sent without.")
+            if user:
+                server.login(user, _password(settings))
+            server.send_message(message, sender, [recipient])
+            with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
+                server.sock.settimeout(1)
+                server.quit()
+    except smtplib.SMTPRecipientsRefused as error:
+        raise _as_refused(*error.recipients[recipient]) from None
+    except smtplib.SMTPResponseException as error:
+        raise _as_refused(error.smtp_code, error.smtp_error) from None
+
+
+def _as_refused(code, words):
+    words = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+    return (Refused if code >= 500 else OSError)("%d %s" % (code, words))
+
+
+def _password(settings):
+    path = settings.get("mail_password_file")
+    try:
+        return Path(path).read_text("utf-8").strip()
+    except (OSError, ValueError):
+        raise Refused("mail_password_file cannot be read: %s" % path) from None
+
+
+def _send_by_sendmail(sender, recipient, message):
+    import shutil
+    import subprocess
+    path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
+    if path is None:
+        raise Refused("There is no sendmail here: set mail_server.")
+    text = message.as_bytes().replace(b"\r\n", b"\n")
+    try:
+        done = subprocess.run([path, "-i", "-f", sender, "--", recipient], input=text,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=SENDMAIL_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise OSError("sendmail did not end within %d s" % SENDMAIL_SECONDS) from None
+    if done.returncode:
+        raise OSError("sendmail ended with exit code %d: %s" % (
+            done.returncode, shorten(done.stdout.decode("utf-8", "replace"), 300)))
+
+
+def is_inside(address):
+    """True for an address to which no webhook may lead unless an admin allows that."""
+    from ipaddress import ip_address, ip_network
+    address = ip_address(address.partition("%")[0])
+    return any(address in ip_network(one) for one in INSIDE
+               if (":" in one) == (address.version == 6))
+
+
+def shaped(parts, content):
+    """(path, body) as the host of an address wants them, if it is one that many people use; else
+    the body is None."""
+    from html import escape
+    host, query = parts.hostname, "?" + parts.query if parts.query else ""
+    text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
+    if host == "hooks.slack.com":
+        return path + query, {"text": escape(text[:3000], quote=False)}
+    if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
+        return path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+    if host == "api.telegram.org":
+        return path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
+    if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
+        return "/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                             "message": text[:4000]}
+    return path + query, None
+
+
+def webhook_key(folder):
+    """The secret by which receivers know us; made at the first time. An owner may put one there."""
+    import base64
+    path = folder / "webhook-secret.txt"
+    if not path.exists():
+        write_private(path, "whsec_%s\n" % base64.b64encode(os.urandom(32)).decode("ascii"))
+    try:
+        text = path.read_text("ascii").strip()
+        return base64.b64decode(text[6:] if text.startswith("whsec_") else text, validate=True)
+    except ValueError:
+        raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
+
+
+def _signed(folder, content, row, now):
+    """(headers, body) as Standard Webhooks want them."""
+    import base64
+    import hmac
+    name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
+    body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
+                      "data": {"subject": content["subject"], "lines": content["lines"]}})
+    told = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
+    sign = base64.b64encode(hmac.digest(webhook_key(folder), told, "sha256")).decode("ascii")
+    return {"webhook-id": name, "webhook-timestamp": moment,
+            "webhook-signature": "v1," + sign}, body
+
+
+def open_outside(host, port, inside):
+    """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
+    is used, so that it cannot be another one a moment later."""
+    import socket
+    found = [one[4][:2] for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    if not inside and any(is_inside(address) for address, _ in found):
+        raise Refused("The webhook leads into this host or its network; the setting "
+                      "alert_webhook_inside allows that.")
+    return socket.create_connection(found[0], STEP_SECONDS)
+
+
+def send_webhook(settings, url, content, row, folder, now):
+    """Send a row to an address of the web; what is sent looks as its host wants it."""
+    import http.client
+    import ssl
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https"
+    path, body = shaped(parts, content)
+    headers, body = ({}, dump_json(body)) if body else _signed(folder, content, row, now)
+    sock = open_outside(parts.hostname, parts.port or (443 if is_safe else 80),
+                        settings.get("alert_webhook_inside") == "yes")
+    with contextlib.closing(sock):
+        if is_safe:
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
+        connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+        connection.sock = sock          # the port is for the header Host only
+        with contextlib.closing(connection):
+            connection.request("POST", path, body.encode("utf-8"), {
+                "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
+            _judge_answer(connection.getresponse())
+
+
+def _judge_answer(answer):
+    if 200 <= answer.status < 300:
+        return
+    words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
+    if answer.status in (404, 410):
+        raise Refused(words)
+    raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
+
+
+class Courier:
+    """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
+
+    def __init__(self, database, settings, add, find):
+        self._database, self._settings, self._clock = database, settings, database.clock
+        self._add, self._find = add, find
+
+    def run(self):
+        """Send all that is due."""
+        with in_passing("telling"):
+            for row in iter(self._take, None):
+                self._send(row)
+        with contextlib.suppress(OSError):
+            os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
+
+    def _take(self):
+        """The next row that is due, whose try is counted; None if there is none."""
+        now = self._clock.now()
+        with self._database.transaction(durable=False) as transaction:
+            row = transaction.one(
+                "SELECT * FROM delivery WHERE next_at<=? ORDER BY next_at, id LIMIT 1", (now,))
+            if row is None:
+                return None
+            tries = row["tries"] + 1
+            next_at = now + SEND_PAUSES[tries] if tries < len(SEND_PAUSES) else None
+            taken = {"tries": tries, "next_at": next_at, "error": CUT_OFF}
+            transaction.update("delivery", taken, "id=?", (row["id"],))
+        return {**row, **taken}
+
+    def _send(self, row):
+        """Send a row that was taken, and note how that went."""
+        changes, content = {"next_at": None, "error": None}, json.loads(row["content"])
+        try:
+            self._by_channel(row, content)
+            changes["sent_at"] = self._clock.now()
+        except Exception as error:      # whatever a server made of it
+            changes["error"] = self._words(error)
+            if not isinstance(error, Refused):
+                changes["next_at"] = row["next_at"]
+        if content["kind"] == "code" and changes["next_at"] is None:
+            changes["content"] = "{}"   # it is for its reader only
+        with self._database.transaction(durable=False) as transaction:
+            transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
+
+    def _by_channel(self, row, content):
+        channel, recipient = row["channel"], row["recipient"]
+        if not self._may_be_told(content["kind"], (channel, recipient)):
+            raise Refused("This recipient was taken out meanwhile.")
+        if channel == "mail":
+            send_mail(self._settings, recipient, content, row)
+        elif channel == "webhook":
+            url = next(one for one in self._settings.get("alert_webhook").split()
+                       if web_label(one) == recipient)
+            send_webhook(self._settings, url, content, row, self._database.folder,
+                         self._clock.now())
+        else:
+            self._add_task(recipient, content, row)
+
+    def _may_be_told(self, kind, recipient):
+        if kind == "task":
+            return self._database.value("SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1",
+                                        recipient[1:])
+        return kind == "code" or recipient in recipients_of_alerts(self._settings)
+
+    def _add_task(self, name, content, row):
+        given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
+        function = self._find(name)
+        known = function["schema"]["properties"] if function else given
+        try:
+            self._add(name, {key: value for key, value in given.items() if key in known},
+                      unique_key="alert %d" % row["id"])
+        except (Invalid, Conflict) as error:
+            raise Refused(error.detail) from None
+
+    def _words(self, error):
+        """What an error says, without secrets and on one line."""
+        words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
+        secrets = [part for one in hooks.split() for part in (one, *one.split("/", 3)[3:])]
+        with contextlib.suppress(Refused):
+            secrets += [_password(self._settings)] if self._settings.get("mail_user") else []
+        for secret in secrets:
+            words = words.replace(secret, "•••") if len(secret) > 3 else words
+        return shorten(storable(words), 300)

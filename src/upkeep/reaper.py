@@ -1,0 +1,130 @@
+"""The Reaper: workers that died or are lost, and their tasks.
+
+A worker is dead if its lock is free, and lost if its lease is over.
+"""
+import contextlib
+import os
+import signal
+
+from ..base.limits import LEASE_SECONDS, TICK_SECONDS
+from ..base.time_and_text import Every, end_group
+from ..store.log_and_activity import note
+from ..tasks.leases import lease_name
+from .worker_modes import STARTING_LOCKED_SECONDS, STARTING_SECONDS, grab_if_free
+
+
+class Reaper:
+    """Finds workers that nobody stands behind any more, and frees their places and tasks.
+
+    1. Each row is looked at. A worker is dead if its proven lock is free, or if its lease is over
+       and was doubted for as long as claims are; a reserved one if it did not report in time.
+    2. What the dead may have left running is ended: a runner whose start time the row knows, and a
+       worker that stands still with its lock in its hands. No other pid is ever signalled.
+    3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
+    4. Lock files are removed last, by who holds them."""
+
+    def __init__(self, database, claims, workers, modes):
+        self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
+        self._leases, self._clock = claims.leases, database.clock
+        self.burials = Every(TICK_SECONDS, self._clock)
+
+    def bury_dead(self):
+        """Free the places and tasks of dead workers, and the tasks whose leases are over."""
+        self.burials.put_off(TICK_SECONDS)
+        dead, buried = self.find_dead(), ()
+        try:
+            if dead or self._leases.lost((), self._clock.now()):
+                buried = self._record(dead)
+        finally:
+            for row, handle, _ in (one for one in dead if one[1] is not None):
+                if row["id"] in buried:
+                    self._workers.remove_lock(row["lock"], handle)
+                else:                   # the row has moved: the lock is what proves the death next
+                    os.close(handle)
+        self._leases.doubt(self._clock.now())
+
+    def _record(self, dead):
+        with self._database.transaction(durable=False) as transaction:
+            now = self._clock.now()
+            buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
+            for task in self._leases.lost(buried, now):
+                self._claims.end_lost(transaction, task, now)
+        return buried
+
+    def bury(self, transaction, row, why):
+        """Remove a dead worker's row; False if it has moved since it was looked at."""
+        if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
+                               (row["id"], row["state"], row["lease_monotonic"])):
+            return False
+        words = ""
+        if row["state"] == "starting":
+            words = self._workers.last_words(row["started_at"])
+            self._workers.start_failed(transaction, "a started worker %s%s" % (why, words))
+        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
+             machine=row["machine"], waited=max(0.0, self._clock.now() - row["seen_at"]),
+             message=why + words)
+        if not words and why != "silent":       # it failed by itself, or its machine stood still
+            self._modes.note_end(transaction, row, True)
+        return True
+
+    def find_dead(self):
+        """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
+        dead, silent = [], self._leases.silent(self._clock.now())
+        for row in self._database.all("SELECT * FROM worker"):
+            is_silent = lease_name(row["lock"], row) in silent
+            handle, why = self._look_at(row, is_silent)
+            if why and (self._end_runner(row) or is_silent):
+                dead.append((row, handle, why))
+            elif handle is not None:
+                os.close(handle)
+        return dead
+
+    def _look_at(self, row, is_silent):
+        """(descriptor of its lock if free, why it counts as dead or None)"""
+        path, boot = self._workers.locks / row["lock"], self._leases.boot
+        if row["state"] == "starting" and (row["machine"], row["boot"]) == (
+                self._claims.machine, boot):
+            return self._look_at_starting(row, path)
+        is_here = boot and row["boot"] == boot
+        if row["lock_proven"] and (is_here or self._database.has_own_disk):
+            handle = grab_if_free(path)         # locks of another machine are not there
+            if handle is not None:
+                return handle, "died"
+        # One that stands still may have a runner that goes on: both end before others begin.
+        if not is_silent or (is_here and row["lock_proven"] and self._end_silent(row["pid"], path)):
+            return None, None
+        return None, "silent"
+
+    def _look_at_starting(self, row, path):
+        age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
+        if not self._leases.boot:               # that clock may have begun again
+            age = self._clock.now() - row["started_at"]
+        handle = grab_if_free(path)
+        held = handle is None and path.exists()
+        late = age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS)
+        return handle, "did not report" if late else None
+
+    def _end_runner(self, row):
+        """Kill the runner of a dead worker, which may have closed all that it would die by. False
+        while it lives on, which it may as another user's: then the lease must do."""
+        known = row["runner_birth"] if row["boot"] == self._leases.boot else None
+        return end_group(row["runner_pid"], known, self._clock.sleep)
+
+    @staticmethod
+    def _end_silent(pid, path):
+        """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
+        with contextlib.suppress(OSError, TypeError):
+            held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
+            if str(path.resolve()) in held:
+                os.kill(pid, signal.SIGKILL)
+                return True
+        return False
+
+    def sweep_locks(self):
+        """Remove old lock files that no row names any more; they are left by crashes."""
+        known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
+        for path in self._workers.locks.iterdir():
+            with contextlib.suppress(OSError):
+                age = self._clock.now() - path.stat().st_mtime
+                if path.name not in known and age >= LEASE_SECONDS:
+                    path.unlink()

@@ -1,0 +1,94 @@
+"""Retention: removes old rows and files, a little at a time."""
+import math
+
+from ..base.time_and_text import Every
+from ..store.settings import recall, remember
+from ..tasks.adding import REQUEST_SECONDS
+from .rollup import HOUR_KEYS
+
+KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
+KEEP_ROUND_SECONDS = 3600.0
+# The id of a row, when it was made, and when it ended.
+TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
+ACTIVITY_AGES = "id, at, at FROM activity"
+NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.schedule_id)"
+KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
+
+
+class Keeping:
+    """Removes what is older than an admin wants, a little at a time: once an hour, oldest rows
+    first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
+    than a day after the last look, nothing is removed for as many days as tasks are kept."""
+
+    def __init__(self, database, settings, actions, fold):
+        self._database, self._settings, self._actions = database, settings, actions
+        self._fold, self._clock = fold, database.clock
+        self._round = None              # of _portions(), while it lasts
+        self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
+
+    def prune(self):
+        """Do a little of what is to be done; True if it should go on soon."""
+        if self._round is None:
+            now = self._clock.now()
+            if not self._rounds.is_due() or not self._trusts_clock(now):
+                return False
+            self._round = self._portions(now)
+        found = next(self._round, None)
+        if found is None:
+            self._round = None
+        return bool(found)
+
+    def _trusts_clock(self, now):
+        """False until days have passed since the clock was found far from where it was."""
+        known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
+        seen, start = known["seen"], known["from"]
+        doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
+        patience = doubt if start > seen else 86400     # who comes seldom ends a doubt, too
+        if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
+            start = now + doubt
+        if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
+            with self._database.transaction(durable=False) as transaction:
+                remember(transaction, ".keeping", {"seen": now, "from": start})
+        return now >= start
+
+    def _portions(self, now):
+        """Remove something before each value, which is False if there was nothing."""
+        tasks, activity, hours = [
+            now - days * 86400 if days else -math.inf
+            for days in map(self._settings.get, KEEP_SETTINGS)]
+        for ids in self._oldest(TASK_AGES, tasks, now):
+            self._actions.prune(ids, tasks)
+            yield bool(ids)
+        for ids in self._oldest(ACTIVITY_AGES, activity, now):
+            folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
+            ids = [(one,) for one in ids if one < folded]
+            if ids:
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.tell_many("DELETE FROM activity WHERE id=?", ids)
+            yield bool(ids)
+        for table, key, is_old, values in (
+                *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
+                ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
+                ("alert", ("id",), "ended_at<?", (activity,)),
+                ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
+                ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
+                 (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
+            keys = ", ".join(key)
+            while self._database.value(
+                    "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run(
+                        "DELETE FROM %s WHERE (%s) IN (SELECT %s FROM %s WHERE %s LIMIT ?)" % (
+                            table, keys, keys, table, is_old), (*values, KEEP_ROWS))
+                yield True
+
+    def _oldest(self, ages, before, now):
+        """Ids of what ended before a time, in portions, until a row was made since then."""
+        low, made = 0, -math.inf
+        while not before <= made <= now:
+            rows = self._database.all(
+                "SELECT %s WHERE id>? ORDER BY id LIMIT ?" % ages, (low, KEEP_ROWS))
+            if not rows:
+                return
+            low, made, _ = rows[-1]
+            yield [row[0] for row in rows if row[2] is not None and row[2] < before]

@@ -1,0 +1,274 @@
+"""Sums of the activity: values by table, hour and place.
+
+Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add up, as do
+Times in them, which are histograms: a percentile is read from their sum.
+"""
+import bisect
+import collections
+import json
+import math
+
+from ..base.time_and_text import dump_json
+
+HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
+STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
+FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
+POINTS_MAX = 480
+FOLDED = ".folded"              # under this name: the id of the last row that was folded
+FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
+FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
+FOLD_SECONDS = 60.0
+SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
+SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
+LARGEST = 2.0 ** 53             # second or byte that counts
+RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
+HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
+             "worker_hour": ("span", "at", "machine")}
+COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
+TIMES = ("waited", "ran", "service")
+HISTOGRAMS = frozenset((*TIMES, "executed"))     # all columns that are kept as Times
+# What an event of a task counts as.
+EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
+          "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
+          "interrupted": None, "put_back": None}
+WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
+FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
+                  "peak_memory, task_id, owner_id, worker_id, machine")
+BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
+ZERO_BUCKET = -5000             # its top is 0.0
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
+
+
+def sane(number):
+    """A time as it counts: clocks are set back, and other people's programs write anything."""
+    return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
+
+
+def hour_of(at):
+    """The beginning of the hour of a moment."""
+    return int(sane(at)) // HOUR * HOUR
+
+
+def whole_steps(start, end, step):
+    """(beginning of the first, end of the last) step from one moment to another."""
+    seconds = STEPS[step]
+    return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
+            math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
+
+
+def latest_runs(known, more):
+    """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
+    more = ([*run, round(seconds, 6)] for *run, seconds in more)
+    return [*json.loads(known or "[]"), *more][-RUNS_KEPT:]
+
+
+def bucket_of(seconds):
+    """The number of the bucket of a time: four of them make a doubling. It is found without
+    logarithms, which differ between machines."""
+    fraction, exponent = math.frexp(seconds)
+    within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
+    return 4 * exponent + within if seconds else ZERO_BUCKET
+
+
+def bucket_top(number):
+    """The longest time in a bucket."""
+    return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
+
+
+class Times:
+    """Many times in seconds: number, sum, least and greatest, and how many each bucket has."""
+
+    __slots__ = ("count", "sum", "least", "most", "buckets")
+
+    def __init__(self, text=None):
+        self.count, self.sum, self.least, self.most, self.buckets = (
+            json.loads(text) if text else (0, 0.0, math.inf, 0.0, {}))
+
+    @classmethod
+    def of(cls, values):
+        """These times, at least one."""
+        many = cls()
+        many.count, many.sum = len(values), math.fsum(values)
+        many.least, many.most = min(values), max(values)
+        many.buckets = {str(number): count for number, count in
+                        collections.Counter(map(bucket_of, values)).items()}
+        return many
+
+    def add(self, other):
+        """Add other times to these."""
+        self.count += other.count
+        self.sum += other.sum
+        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        buckets = self.buckets
+        for number, count in other.buckets.items():
+            buckets[number] = buckets.get(number, 0) + count
+
+    def text(self):
+        """What __init__() takes."""
+        return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
+
+    def up_to(self, number):
+        """How many are in this bucket and those below."""
+        return sum(count for name, count in self.buckets.items() if int(name) <= number)
+
+    def percentile(self, share):
+        """A time that this share does not exceed, right within 9 %; exact if all are the same."""
+        rank = math.ceil(share * self.count)
+        for number in sorted(map(int, self.buckets)):
+            rank -= self.buckets[str(number)]
+            if rank <= 0:
+                break
+        low, high = bucket_top(number - 1), bucket_top(number)
+        return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
+
+    def json(self):
+        """As the API tells it. Of fewer than 20 the 95th percentile would be the longest."""
+        told = [self.sum]
+        if self.count:
+            told += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
+                     self.percentile(0.95) if self.count >= 20 else None]
+        told = (value and round(value, 6) for value in (*told, *[None] * 5))
+        return {"count": self.count, **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), told))}
+
+
+NO_TIMES, NO_SHIFT = Times(), {"machine": "", "ended_at": None}
+
+
+class Sums(dict):
+    """What adds up, by the names of columns: numbers, Times, and the greatest memory."""
+
+    @classmethod
+    def of(cls, cell):
+        """The sums of {name: values}."""
+        return cls((name, Times.of(values) if name in HISTOGRAMS else
+                    max(values) if name == "peak_memory" else sum(values))
+                   for name, values in cell.items())
+
+    @classmethod
+    def stored(cls, row, keys):
+        """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
+        return cls({name: Times(value) if name in HISTOGRAMS else value
+                    for name, value in zip(row.keys(), row) if value and name not in keys})
+
+    def add(self, other):
+        """Add other sums to these."""
+        for name, value in other.items():
+            if name in HISTOGRAMS:
+                self.setdefault(name, Times()).add(value)
+            elif name == "peak_memory":
+                self[name] = max(self.get(name, 0), value)
+            else:
+                self[name] = self.get(name, 0) + value
+
+    def row(self):
+        """The columns to be stored."""
+        return {name: value.text() if name in HISTOGRAMS else value for name, value in self.items()}
+
+    def json(self):
+        """What the API tells of tasks."""
+        return {**{name: self.get(name, 0) for name in COUNTS},
+                **{name: self.get(name, NO_TIMES).json() for name in TIMES},
+                "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
+                "peak_memory": self.get("peak_memory")}
+
+    def worker_json(self, base, executed):
+        """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
+        `executed` how the answer calls the times that attempts took."""
+        alive, busy, tasks = (self.get(name, 0) for name in (
+            "alive_seconds", "busy_seconds", "tasks"))
+        mean = tasks / alive * HOUR if alive else None
+        most = base or (tasks / busy * HOUR if busy and tasks else None)
+        share = mean / base if base and alive else busy / alive if alive else None
+        return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
+                executed: self.get("executed", NO_TIMES).json(),
+                "mean_throughput": mean and round(mean, 3),
+                "maximum_throughput": most and round(most, 3),
+                "utilization": share and round(share, 4)}
+
+
+class Tally:
+    """What rows of the activity add: to the hours of functions and of machines, and to the latest
+    runs. `shifts` says of each worker where it is, up to when its life was counted and when it
+    ended; `changed`, which of these are news."""
+
+    def __init__(self, shifts=()):
+        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
+        self.changed, self._hour = {}, 0
+        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
+        self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
+
+    def sums(self):
+        """{(table, beginning of an hour, the other keys of a row there): Sums}"""
+        return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
+
+    def count(self, rows):
+        """Count rows in the order of their ids. One that makes no sense stops nobody."""
+        for row in rows:
+            try:
+                self._count(*row)
+            except (TypeError, ValueError, OverflowError):
+                continue
+
+    def _count(self, _, at, event, function, queue, waited, seconds, service, cpu_seconds,
+               peak_memory, task_id, owner_id, worker_id, machine):
+        if event in EVENTS and type(function) is type(queue) is str:
+            is_back, name = event == "put_back", EVENTS[event]
+            hour = self._hour
+            if is_back or not hour <= at < hour + HOUR:
+                hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
+            cell = self._cells["hour", hour, function, queue]
+            if is_back:                 # it was not begun
+                cell["started"].append(-1)
+            elif name:
+                cell[name].append(1)
+            if waited is not None:
+                cell["waited"].append(sane(waited))
+            if service is not None and event in ("succeeded", "failed"):
+                cell["service"].append(sane(service))
+            if seconds is not None and not is_back:     # something ran
+                seconds = sane(seconds)
+                if event == "succeeded":
+                    cell["ran"].append(seconds)
+                if cpu_seconds:
+                    cell["cpu_seconds"].append(sane(cpu_seconds))
+                if peak_memory:
+                    cell["peak_memory"].append(int(sane(peak_memory)))
+                if worker_id is not None:
+                    self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
+                self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
+                                            name or event, seconds))
+        elif event in WORKER_EVENTS:
+            self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
+
+    def _count_work(self, shift, hour, at, seconds):
+        cell = self._cells["worker_hour", hour, shift["machine"]]
+        cell["tasks"].append(1)
+        cell["executed"].append(seconds)
+        if shift["ended_at"] is not None:       # a death may be noticed late
+            at = min(at, shift["counted_to"])
+        if at - seconds >= hour:        # as most do
+            cell["busy_seconds"].append(seconds)
+        else:
+            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+
+    def _count_life(self, event, at, silent, worker_id, machine):
+        shift = self.shifts.get(worker_id)
+        if event == "worker_started":
+            shift = {"worker_id": worker_id, "machine": machine, "counted_to": at + 0.0,
+                     "ended_at": None}
+        elif shift and shift["ended_at"] is None:
+            end = at - silent
+            self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
+            shift = {**shift, "counted_to": end, "ended_at": at}
+        else:
+            return
+        self.shifts[worker_id] = self.changed[worker_id] = shift
+
+    def spread(self, machine, name, start, end):
+        """Count the seconds from `start` to `end` in the hours that they are in."""
+        if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
+            for hour in range(hour_of(start), math.ceil(end), HOUR):
+                self._cells["worker_hour", hour, machine][name].append(
+                    min(end, hour + HOUR) - max(start, hour))

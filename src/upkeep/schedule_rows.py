@@ -1,0 +1,180 @@
+"""Schedules as rows: their columns, when they are due, how they look."""
+import contextlib
+import json
+import os
+import re
+
+from ..base.limits import SCRIPTS_FOLDER, STATUS_WORDS
+from ..base.errors import Invalid, wrong
+from ..base.time_and_text import iso, storable, time_of_day
+from ..base.schedule_rules import RULE_HINT, parse_rule, preview
+from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, _object, _words, about, or_null,
+                           summarize, titled)
+from ..store.connection import THEN_JOIN
+from ..store.log_and_activity import note
+from ..tasks.task_list import SHORT_ARGUMENTS
+
+SCHEDULES_MAX = 1000            # of one owner
+FIRE_SECONDS = 1.0              # of a tick
+SLOTS_AT_ONCE = 100             # filled in one transaction
+CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
+UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
+LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
+LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
+GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
+GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
+UPCOMING = 10                   # times to come that are shown
+COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
+
+# Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
+# files and what editors and package managers leave behind.
+SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily",
+                  "weekly": "@weekly", "monthly": "@monthly"}
+SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
+SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
+
+SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+                     "overlap": "skip", "options": {}}
+PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
+_SCHEDULE = {
+    "name": about(or_null(_words(100)), "for people; shown first"),
+    "function": TEXT,
+    "arguments": {"type": "object"},
+    "rule": about(TEXT, RULE_HINT),
+    "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
+    "catch_up": about({"enum": ["none", "once", "all"]}, "what to run of what was missed (once)"),
+    "overlap": about({"enum": ["skip", "queue", "allow"]}, "while the last one goes on (skip)"),
+    "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS),
+                                             "instead of the function's own")),
+    "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
+    "paused": {"type": "boolean"}, "paused_why": about(or_null(_words(500)), "shown to everybody")}
+SCHEDULE_SCHEMA = titled("NewSchedule", _object(("function", "rule"), **_SCHEDULE))
+CHANGED_SCHEDULE = titled("ScheduleChange", _object(**_SCHEDULE))
+SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
+
+SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
+                "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
+SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
+SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
+SCHEDULE_SHOWN = (
+    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
+    "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
+    "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
+        ", ".join("schedule." + name for name in (
+            *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
+            "problem", "gone_at", "last_task_id", "late_at")),
+        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
+
+
+def plan_errors(given, now):
+    """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
+    errors = []
+    if (given["catch_up"], given["overlap"]) == ("all", "skip"):
+        errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
+                                  "up: else all but the first would be skipped")
+    try:
+        preview(parse_rule(given["rule"], given["zone"], now), now, 1)
+    except Invalid as error:
+        errors += error.errors
+    return errors
+
+
+def find_scripts():
+    """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
+    executable or Python, since FTP loses the mode."""
+    found = []
+    for folder in SCRIPT_FOLDERS:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
+                os.scandir(SCRIPTS_FOLDER / folder) as entries:
+            found += sorted(
+                "%s/%s" % (folder, entry.name) for entry in entries
+                if storable(entry.name) == entry.name and os.path.isfile(entry.path)
+                and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
+                and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)))
+    return found
+
+
+def _who(person):
+    return person.name if person else "the command line"
+
+
+def note_schedule(transaction, at, event, row, by):
+    """Say in the activity what became of a schedule."""
+    note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
+         function=row["function"], actor=by,
+         message="%d: %s" % (row["id"], row["name"] or row["rule"]))
+
+
+def _task_reference(task_id, status):
+    return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
+
+
+def _slot_json(slot):
+    task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
+    if message is None and task is None and slot["task_id"]:
+        message = "task %d is not kept any more" % slot["task_id"]
+    return {"at": iso(slot["at"]), "message": message, "task": task}
+
+
+def as_given(row):
+    """A schedule's row as the request that would make it."""
+    return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
+            "options": json.loads(row["options"])}
+
+
+def rule_of(row):
+    """The Rule of a schedule; Invalid if this host cannot read it."""
+    return parse_rule(row["rule"], row["zone"], row["start"])
+
+
+def of_rule(row, look, otherwise):
+    """What `look` finds in the Rule of a schedule; `otherwise` if this host cannot read it."""
+    try:
+        return look(rule_of(row))
+    except Invalid:
+        return otherwise
+
+
+def schedule_json(row, now):
+    """A schedule of SCHEDULE_SHOWN as a list has it."""
+    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
+    return {
+        **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
+        **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
+        "summary": summarize(row["arguments"]), "options": json.loads(row["options"]),
+        "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
+        "paused": bool(row["paused"]),
+        "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS,
+        "warning": "Runs were late or fell together at %s." % time_of_day(row["late_at"])
+                   if was_late and not row["paused"] else None,
+        "last_task": _task_reference(row["last_task_id"], row["last_status"])}
+
+
+def before_newest(rule, first, now, most):
+    """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
+    low, high = first - 0.75, now       # moments are a second apart or more
+    middle = low                        # nearly always that is it: nothing was missed
+    while high - low > 0.5:
+        moments = rule.upcoming(middle, most + 1)
+        are_few = len(moments) <= most or moments[-1] > now
+        low, high = (low, middle) if are_few else (middle, high)
+        middle = (low + high) / 2
+    return high
+
+
+def due_slots(row, due, now):
+    """[(at, why it adds nothing or None)] of a schedule, when it is due then, if it is late."""
+    rule = rule_of(row)
+    first = rule.next_after(due - 0.001)
+    if first is None or first > now:
+        return [], first, False
+    most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
+    moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
+    slots = [(moment, None) for moment in moments if moment <= now]
+    last = slots[-1][0]
+    if row["catch_up"] == "none" and now - last > LATE_SECONDS:
+        slots = []
+    if slots[:1] != [(first, None)]:
+        slots.insert(0, (first, "missed, as all until %s: nobody looked meanwhile"
+                         % iso(slots[0][0] if slots else now)))
+    return slots, rule.next_after(last), last != first or now - first > LATE_SECONDS

@@ -1,0 +1,357 @@
+"""Schedules add tasks at times, each slot once.
+
+A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
+transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
+once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
+what people make and change, and keep in step with what tasks.py and folders ask for.
+"""
+import json
+
+from ..base.limits import CLOCK_SLACK_SECONDS, INTEGER_MAX
+from ..base.errors import (Busy, Conflict, Denied, Invalid, NotFound, SetupError, TooMany,
+                           field_error, refusal)
+from ..base.time_and_text import dump_json, iso
+from ..base.schedule_rules import preview
+from ..base.values import TASK_DEFAULTS, summarize
+from ..tasks.adding import Order
+from .schedule_rows import (COMING_MAX, COMING_TIMES_MAX, FIRE_SECONDS, GONE_SECONDS, PLAN,
+                            SCHEDULES_MAX, SCHEDULE_DEFAULTS, SCHEDULE_ROW, SCHEDULE_SHOWN,
+                            SCRIPT_FOLDERS, SCRIPT_FUNCTION, SOURCES, UNFINISHED_MAX, UPCOMING,
+                            _slot_json, _who, as_given, due_slots, find_scripts, note_schedule,
+                            of_rule, plan_errors, rule_of, schedule_json)
+
+
+class Firing:
+    """Schedules that are due: each slot adds its task, or says why not.
+
+    1. fire() finds what is due; for each, outside of any transaction, due_slots() says which slots
+       there are, and order() which task they add.
+    2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
+       why not; next_at moves on. Who was slower finds another row and leaves it."""
+
+    def __init__(self, database, adding, check_requests, person):
+        self._database, self._clock, self._adding = database, database.clock, adding
+        self._check_requests = check_requests
+        self._person = person           # the Person of a user's id, or None
+
+    def fire(self, now):
+        """Add what is due, each in a transaction of its own, so that nobody waits for all."""
+        deadline = self._clock.monotonic() + FIRE_SECONDS
+        for (schedule_id,) in self._database.all(
+                "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
+                "SELECT id FROM schedule WHERE paused=0 AND next_at<=? UNION ALL "
+                "SELECT id FROM schedule WHERE next_from>?) ORDER BY next_at, id",
+                (now, now + CLOCK_SLACK_SECONDS)):
+            while self._fire_one(schedule_id, now):
+                pass
+            if self._clock.monotonic() > deadline:
+                break
+
+    def next_due(self):
+        """When the next schedule is due, or None."""
+        return self._database.value(
+            "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
+
+    def _row(self, schedule_id):
+        return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
+
+    def _fire_one(self, schedule_id, now):
+        """Fill some slots of a schedule in one transaction; True if there are more."""
+        row = self._row(schedule_id)
+        if row is None or row["next_at"] is None:
+            return False
+        # What was counted from a time that is still to come is judged anew: the clock went back.
+        due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
+        if due > now:
+            return False
+        slots, next_at, is_late, order, problem = [], now + 3600, False, None, None
+        try:
+            slots, next_at, is_late = due_slots(row, due, now)
+        except Exception as error:      # such as lost time zones: it must not stop the others
+            problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
+        try:
+            order = self.order(row)
+        except Invalid as error:
+            problem = problem or error.detail
+        except Busy:
+            return False                # tasks.py cannot be read, and never could: later
+        with self._database.transaction(durable=False) as transaction:
+            known = self._row(schedule_id)
+            if known is None or tuple(known) != tuple(row):
+                return False            # somebody else was quicker, or changed it
+            changes = self._fill(transaction, row, slots, order, problem, now)
+            transaction.update("schedule", {
+                **changes, "next_at": next_at, "next_from": now,
+                "late_at": now if is_late else row["late_at"]}, "id=?", (row["id"],))
+        return bool(slots)
+
+    def order(self, row):
+        """The Order for a task of this schedule; Invalid says why there can be none."""
+        if row["disabled"]:
+            raise Invalid("Its owner %s is disabled." % row["owner"])
+        if row["source"] == "folder":
+            return Order(SCRIPT_FUNCTION, row["arguments"], TASK_DEFAULTS)
+        person = row["set_by"] and (self._person(row["set_by"]) or self._person(row["owner_id"]))
+        return self.check_task(as_given(row), person)
+
+    def check_task(self, given, person):
+        """The Order for a task as a schedule adds it; Invalid names every wrong field."""
+        [order] = self._check_requests([{"function": given["function"], **given["options"],
+                                         "arguments": given["arguments"]}], person)
+        if order.given:                 # it would go with its first task
+            raise field_error("arguments", "cannot name a file: a schedule keeps none")
+        return order
+
+    def _fill(self, transaction, row, slots, order, problem, now):
+        """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
+        last_at, last_task = row["last_at"], row["last_task_id"]
+        for at, why in slots:
+            if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
+                                 (row["id"], at)) is not None:
+                continue                # one that added nothing may come again
+            last_at, task_id, unfinished = at, None, self.unfinished(last_task)
+            why = why or problem or self._why_skipped(row, unfinished)
+            if why is None:
+                try:
+                    last_task = task_id = self.add_task(transaction, row, order, unfinished, now)
+                except TooMany as error:
+                    why = problem = error.detail
+            transaction.upsert("slot", {"schedule_id": row["id"], "at": at},
+                               {"task_id": task_id, "message": why})
+        return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
+
+    def _why_skipped(self, row, unfinished):
+        """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
+        if unfinished and row["overlap"] == "skip":
+            return "skipped: task %d had not ended" % unfinished
+        count = self._database.value(
+            "SELECT count(*) FROM ("
+            "SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) LIMIT ?) AS found",
+            (row["id"], UNFINISHED_MAX))
+        return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
+
+    def unfinished(self, task_id):
+        """`task_id` if that task has not ended, else None."""
+        return self._database.value(
+            "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+
+    def add_task(self, transaction, row, order, unfinished, now):
+        """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
+        order.schedule_id = row["id"]
+        if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
+            order.after = [row[0] for row in transaction.all(
+                "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
+                (unfinished, row["owner_id"]))]
+            order.after_failure = "run" if order.after else None
+        return self._adding.add(transaction, row["owner_id"], [order], now)[0][0]
+
+
+class Schedules:
+    """What people, tasks.py and folders want added at times."""
+
+    def __init__(self, database, tasks, firing, announced, default_owner):
+        self._database, self._clock, self._tasks = database, database.clock, tasks
+        self._firing, self._announced, self._default_owner = firing, announced, default_owner
+
+    def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
+        """Schedules of an owner, or (None) of everybody, oldest first."""
+        where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
+        return [schedule_json(row, self._clock.now()) for row in self._database.all(
+            SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
+            (*values, after, limit))]
+
+    def get(self, schedule_id, owner_id=None):
+        """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
+        row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
+        slots = self._database.all(
+            "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
+            "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT 50",
+            (schedule_id,))
+        return {**schedule_json(row, now),
+                "arguments": json.loads(self._row(schedule_id)["arguments"]),
+                "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
+                "history": [_slot_json(slot) for slot in slots]}
+
+    def coming(self, owner_id, until):
+        """The schedules that are due until then, the next one first, each with its `times`."""
+        where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
+
+        def times(row):
+            later = of_rule(row, lambda rule: rule.upcoming(row["next_at"], COMING_TIMES_MAX), [])
+            return [row["next_at"], *(at for at in later if at < until)][:COMING_TIMES_MAX]
+        return [{"id": row["id"], "name": row["name"], "function": row["function"],
+                 "summary": summarize(row["arguments"]), "times": list(map(iso, times(row)))}
+                for row in self._database.all(
+                    SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
+                    + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
+
+    def _row(self, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
+        row = self._database.one(statement + "schedule.id=?", (schedule_id,))
+        if row is None or owner_id not in (None, row["owner_id"]):
+            raise NotFound("There is no schedule %s." % schedule_id)
+        return row
+
+    def add(self, given, owner_id, person=None):
+        """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
+        wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
+        with self._database.transaction() as transaction:
+            self._check_room(transaction, owner_id)
+            schedule_id = self.store(
+                transaction, None, {**wanted, "source": "person"}, _who(person))
+            self._set_paused(transaction, schedule_id, given, person)
+        return schedule_id
+
+    def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
+        """Change the given fields; Conflict for what tasks.py or a folder says."""
+        row = self._row(schedule_id, scope)
+        wanted = {}
+        if set(given) - {"paused", "paused_why"}:
+            self._refuse_foreign(row, "is changed there")
+            wanted = self._checked({**as_given(row), **given}, person)
+        with self._database.transaction() as transaction:
+            known = self._row(schedule_id, scope)
+            if wanted:
+                if as_given(known) != as_given(row):
+                    raise Conflict("Somebody else changed it meanwhile; look at it again.")
+                owner_id = owner_id or known["owner_id"]
+                self._check_room(transaction, owner_id, schedule_id)
+                self.store(transaction, known, {**wanted, "owner_id": owner_id}, _who(person))
+            self._set_paused(transaction, schedule_id, given, person)
+
+    def delete(self, schedule_id, scope=None, person=None):
+        """Remove a schedule and its history; its tasks stay."""
+        with self._database.transaction() as transaction:
+            row = self._row(schedule_id, scope)
+            self._refuse_foreign(row, "is removed there; here it can be paused")
+            self.remove(transaction, row, _who(person))
+
+    def run(self, schedule_id, scope=None, person=None):
+        """Add its task now, besides its slots; the task's row."""
+        order = self._firing.order(self._row(schedule_id, scope))
+        with self._database.transaction() as transaction:
+            row, at = self._row(schedule_id, scope), self._clock.now()
+            unfinished = self._firing.unfinished(row["last_task_id"])
+            if unfinished and row["overlap"] == "skip":
+                raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
+                               % unfinished)
+            task_id = self._firing.add_task(transaction, row, order, unfinished, at)
+            transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
+                "task_id": task_id, "message": "run by %s" % _who(person)})
+            transaction.update("schedule", {"problem": None, "last_task_id": task_id},
+                               "id=?", (schedule_id,))
+            return self._tasks.get(task_id)
+
+    @staticmethod
+    def _check_room(transaction, owner_id, besides=0):
+        if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
+                             (owner_id, besides)) >= SCHEDULES_MAX:
+            raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
+
+    def _checked(self, given, person):
+        """The columns for these fields; Invalid names every wrong one."""
+        errors = plan_errors(given, self._clock.now())
+        try:
+            order = self._firing.check_task(given, person)
+        except Invalid as error:
+            errors += error.errors
+        if errors:
+            raise refusal("The schedule is not right", errors)
+        return {**{name: given[name] for name in PLAN}, "rule": " ".join(given["rule"].split()),
+                "arguments": order.arguments, "options": dump_json(given["options"]),
+                "set_by": person and person.id}
+
+    @staticmethod
+    def _refuse_foreign(row, message):
+        if row["source"] != "person":
+            raise Conflict("The schedule %s comes from %s and %s."
+                           % (row["name"], SOURCES[row["source"]], message))
+
+    def store(self, transaction, row, columns, by=None):
+        """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
+        now = self._clock.now()
+        if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
+            columns = {**columns, "start": now, "next_from": now, "late_at": None}
+            # What cannot be read is due now, which tells it: other hosts may know more time zones.
+            columns["next_at"] = None if row and row["paused"] else of_rule(
+                columns, lambda rule: rule.next_after(now), now)
+        if row is None:
+            schedule_id = transaction.insert("schedule", {**columns, "created_at": now})
+        else:
+            schedule_id = row["id"]
+            transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
+                               "id=?", (schedule_id,))
+        note_schedule(transaction, now, "changed" if row else "added",
+                      {"name": None, **columns, "id": schedule_id}, by)
+        return schedule_id
+
+    def _set_paused(self, transaction, schedule_id, given, person):
+        """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
+        row, now = self._row(schedule_id), self._clock.now()
+        paused = given.get("paused", row["paused"])
+        if not given.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
+            return
+        if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
+            raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
+        if not paused:
+            changes = {"paused_at": None, "paused_by": None, "paused_why": None,
+                       "next_at": rule_of(row).next_after(now)}
+        elif row["paused"]:
+            changes = {"paused_why": given.get("paused_why", row["paused_why"])}
+        else:
+            changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
+                       "paused_why": given.get("paused_why")}
+        transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
+                           "id=?", (schedule_id,))
+        note_schedule(transaction, now, "paused" if paused else "resumed", row, _who(person))
+
+    def remove(self, transaction, row, by=None):
+        """Remove a schedule with its history."""
+        transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
+        transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
+        note_schedule(transaction, self._clock.now(), "deleted", row, by)
+
+    def synchronise(self):
+        """Make what tasks.py and the folders ask for the default owner's schedules."""
+        try:
+            found = self._default_owner()["id"], find_scripts()
+        except (SetupError, NotFound, OSError):
+            return                      # nobody yet who could own them, or no way to read a folder
+        now = self._clock.now()
+        if not self._differences(*found, now):
+            return
+        with self._database.transaction(durable=False) as transaction:
+            for row, columns in self._differences(*found, now):
+                if columns is not None:
+                    self.store(transaction, row, columns)
+                elif row["gone_at"] is None:
+                    transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
+                else:
+                    self.remove(transaction, row)
+
+    def _differences(self, owner_id, scripts, now):
+        """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
+        wanted = self._wanted(owner_id, scripts)
+        known = {(row["source"], row["name"]): row
+                 for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
+        found = [(known.get(key), wanted.get(key)) for key in {**wanted, **known}]
+        return [(row, columns) for row, columns in found if not self._is_right(row, columns, now)]
+
+    def _wanted(self, owner_id, scripts):
+        """{(source, name): columns} of the schedules in tasks.py and in folders."""
+        folders = [{"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
+                    "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
+        wanted = {}
+        for source, found in (("folder", folders), ("code", self._announced())):
+            for one in found:
+                wanted[source, one["name"]] = columns = {
+                    **SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
+                for name in ("arguments", "options"):
+                    columns[name] = dump_json(columns[name])
+        return wanted
+
+    @staticmethod
+    def _is_right(row, columns, now):
+        """Whether a schedule is as its source says, or has just been marked as gone from it."""
+        if row is None or columns is None:
+            return row and row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
+        return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())

@@ -1,0 +1,110 @@
+"""The Starter: reserves a worker's row and starts the process."""
+import contextlib
+import os
+
+from ..base.limits import HOME, SLICE_SECONDS
+from ..store.settings import recall
+from .worker_modes import (START_ERRORS, START_RETRY_SECONDS, WORKER_LOG_MAX_BYTES,
+                           explain_start_error)
+
+
+class Starter:
+    """Starts worker processes: as many as there is work for and room."""
+
+    def __init__(self, database, settings, claims, interpreter, modes, workers, reaper):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._interpreter, self._modes, self._workers = interpreter, modes, workers
+        self._reaper, self._clock = reaper, database.clock
+        self._children = {}             # process -> id of its row
+
+    def start_needed(self, least=0):
+        """Start the workers that are needed, in the mode detached; how many were reserved."""
+        self._poll_children()
+        if not self.needed(least) or self._modes.decide()[0] != "detached":
+            return 0
+        return len(self._start_all("detached", least))
+
+    def work_slice(self, seconds=SLICE_SECONDS):
+        """Where nobody else works, let children work while the caller waits; how many attempts
+        ended meanwhile. If they die with this process others see that at once."""
+        self._poll_children()
+        if not self._modes.takes_slices() or not self.needed():
+            return 0
+        until = self._clock.monotonic() + seconds
+        before = self._database.value("SELECT max(id) FROM activity") or 0
+        made = self._start_all("slice", 0, max(0.1, seconds - 1.0))
+        while made.intersection(self._children.values()) and self._clock.monotonic() < until:
+            self._clock.sleep(0.05)
+            self._poll_children()
+        return sum(row[0] in made for row in self._database.all(
+            "SELECT worker_id FROM activity WHERE id>? "
+            "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
+
+    def needed(self, least=0):
+        """How many more workers the work here could use; those of other machines do not count:
+        a queue may name this one. `least` are to be ready even if there is no work yet."""
+        room = self._settings.get("NbMaxWorker")
+        if not room:                    # all are services
+            return 0
+        workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
+        room -= len(workers)
+        if room <= 0:
+            return 0
+        ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
+                    for row in workers)
+        missing = max(self._claims.claimable(room + ready), least) - ready
+        if missing <= 0:
+            return 0
+        failure = recall(self._database, ".start_failure")
+        if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
+            return 0                    # a pause that is longer comes from a clock that jumped
+        return 1 if failure else min(room, missing)     # many would leave no room for a runner
+
+    def start_helper(self, *what):
+        """Start a process, as workers are started, that does one thing: --send what is due in
+        `delivery`, make a --backup, or only live for a --test with its token."""
+        self._poll_children()
+        self._launch(None, *what, str(self._database.folder))
+
+    def _start_all(self, mode, least, *more):
+        """Start what is needed; the ids of the rows of those that were started."""
+        with self._database.transaction(durable=False) as transaction:
+            made = self._workers.reserve(transaction, mode, self.needed(least))
+        for worker_id, lock in made:
+            try:
+                self._launch(worker_id, "--" + mode, str(worker_id), lock,
+                             str(self._database.folder), *map(str, more))
+            except START_ERRORS as error:
+                with self._database.transaction(durable=False) as transaction:
+                    transaction.run("DELETE FROM worker WHERE id=? AND state='starting'",
+                                    (worker_id,))
+                    self._workers.start_failed(transaction, explain_start_error(error))
+        return {worker_id for worker_id, _ in made}
+
+    def _launch(self, worker_id, *arguments):
+        python, log = self._interpreter.path(), self._workers.log
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > WORKER_LOG_MAX_BYTES:
+                os.replace(log, "%s.old" % log)
+        with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as out:
+            child = self._start(
+                [python, "-m", "worker", *arguments], stdout=out, stderr=out,
+                start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
+        self._children[child] = worker_id
+
+    @staticmethod
+    def _start(command, **how):
+        import subprocess
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
+
+    def _poll_children(self):
+        """Collect ended children, so that none stays a zombie; one that ended early failed."""
+        for child, worker_id in list(self._children.items()):
+            if child.poll() is None or self._children.pop(child, None) is None:
+                continue                # it runs, or another thread has just seen its end
+            row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'",
+                                     (worker_id,))
+            if row:
+                why = "ended with exit code %d" % child.returncode
+                with self._database.transaction(durable=False) as transaction:
+                    self._reaper.bury(transaction, row, why)

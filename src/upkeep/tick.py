@@ -1,0 +1,143 @@
+"""The tick: housekeeping that any process does in passing."""
+import math
+
+from ..base.limits import TICK_PASSING_SECONDS, TICK_SECONDS
+from ..base.errors import Busy, complain, in_passing
+from ..base.time_and_text import Every, iso
+from ..store.settings import recall, remember
+from .tick_history import PASSING, take_mark
+from .alerts import DAILY_BACKUP
+
+TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
+SWEEP_SECONDS = 3600.0
+LOOK_FOR_SCHEDULES_SECONDS = 30.0
+BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
+
+
+class Tick:
+    """The housekeeping that any process does in passing: bury, fire, promote, fold, prune, start.
+
+    Every part looks first and writes only if there is something to do, and every write checks again
+    inside its transaction: any number of processes may tick at the same time. What can wait leaves
+    the processor to tasks that wait."""
+
+    def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
+                 schedules, fold, keeping, alerts, files):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
+        self._firing, self._schedules, self._alerts = firing, schedules, alerts
+        self._fold, self._keeping, self._files = fold, keeping, files
+        self._clock = database.clock
+        self._mark = database.folder / "tick.mark"
+        self._ticks = Every(TICK_SOON_SECONDS, self._clock)
+        self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
+        self._has_more = False          # the last tick left something to be done soon
+
+    def maybe(self, caller):
+        """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
+        "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING. What goes
+        wrong is said and tried again later: it must not end what it is done beside."""
+        if not self._ticks.is_due():
+            return False
+        try:
+            if caller == "server":      # it is there, whoever ticks
+                self._rhythm.note(caller)
+            if not self._is_our_turn(caller):
+                return False
+            self.run(caller)
+            return True
+        except Busy:                    # a moment later there is another chance
+            return False
+        except Exception as error:
+            self._ticks.put_off(15.0)
+            complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
+            return False
+
+    def run(self, caller="worker", start=True):
+        """Do all that is due now, whoever has just done so; without `start` no workers start."""
+        take_mark(self._mark, self._clock.now(), 0.0)
+        self._rhythm.note(caller)
+        self._ticks.put_off(TICK_SECONDS)
+        self._database.sign()
+        self._reaper.bury_dead()
+        self._promote()
+        self._fire_schedules()
+        self._files.clear(self._clock.now())
+        self._sweep()
+        is_behind = self._fold.fold()
+        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
+        if self._has_more:
+            self._ticks.hasten(TICK_SOON_SECONDS)
+        if start:
+            self._starter.start_needed(self.sleepers_missing())
+        with in_passing("looking what is wrong"):
+            self._alerts.tick()
+        with in_passing("making the daily backup"):
+            self._back_up()
+
+    def sleepers_missing(self):
+        """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
+        return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
+                   and self.next_work() is not None)
+
+    def next_work(self, alone=True):
+        """When something becomes claimable, or None; what comes one by one only if `alone`."""
+        dues = [self._claims.next_due()]
+        if alone:
+            dues += [self._claims.rate_opens(), self._firing.next_due()]
+        return min((due for due in dues if due is not None), default=None)
+
+    def _is_our_turn(self, caller):
+        """True if nobody has ticked for long; where something is due, that is sooner."""
+        now, due = self._clock.now(), self._firing.next_due()
+        usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
+                       (TICK_SECONDS, TICK_SOON_SECONDS))
+        least = soon if self._has_more or due is not None and due <= now else usual
+        return take_mark(self._mark, now, least)
+
+    def _promote(self):
+        """Make pending what is due, and go on with what comes after tasks that have ended."""
+        due = self._claims.next_due(of_all=True)
+        if due is not None and due <= self._clock.now():
+            with self._database.transaction(durable=False) as transaction:
+                self._claims.promote(transaction, self._clock.now())
+
+    def _fire_schedules(self):
+        """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
+        now = self._clock.now()
+        if self._looks.is_due():
+            self._schedules.synchronise()
+        self._firing.fire(now)
+        due = self._firing.next_due() or math.inf
+        self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
+
+    def _back_up(self):
+        """Start the process that makes the backup of the day, after the hour that an admin chose;
+        again if that failed."""
+        now, hour = self._clock.now(), self._settings.get("backup_hour")
+        if not hour:
+            return
+        last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
+        known = last or {"at": -math.inf, "done": True}
+        age = abs(now - known["at"])
+        if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
+            return
+        error = None if known["done"] else known["error"] or "It was not finished."
+        with self._database.transaction() as transaction:
+            if recall(transaction, DAILY_BACKUP) != last:
+                return                  # another process begins it
+            remember(transaction, DAILY_BACKUP, {
+                "at": now, "day": iso(began)[:10], "done": False, "error": error})
+        self._starter.start_helper("--backup")
+
+    def _sweep(self):
+        """Once an hour, in one of all processes, remove what crashes and people left behind."""
+        now = self._clock.now()
+        if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
+            return
+        self._reaper.sweep_locks()
+        self._files.clear(now, wholly=True)
+        with self._database.transaction(durable=False) as transaction:
+            for rows in ("session WHERE expires_at<?", "throttle WHERE until<?",
+                         "known_address WHERE until<?"):
+                transaction.run("DELETE FROM " + rows, (now - 3600,))

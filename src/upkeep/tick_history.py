@@ -1,0 +1,95 @@
+"""The history of ticks: their callers, their times, their gaps.
+
+A tick must be cheap where every request is a process of its own. So the time of the last one is
+that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
+"""
+import contextlib
+import math
+import os
+
+from ..base.limits import CLOCK_SLACK_SECONDS, TICK_SECONDS
+from ..base.errors import JobQueueError
+from ..base.time_and_text import iso
+from ..store.settings import recall, remember
+
+PASSING = ("request", "address")        # tick seldom, and leave long work to others
+VISITORS = ("cron", "address")          # come by themselves and go again
+NOTE_SECONDS = 50.0                     # how often each caller is noted
+ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
+
+
+def take_mark(path, now, least):
+    """True if a moment that all processes know, the time of this empty file, is `least` seconds
+    ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
+    where it cannot be set: they only do the same twice."""
+    with contextlib.suppress(OSError):
+        if 0 <= round(now - os.stat(path).st_mtime, 3) < least:
+            return False
+    with contextlib.suppress(OSError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+        os.utime(path, (now, now))
+    return True
+
+
+class Rhythm:
+    """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
+
+    def __init__(self, database):
+        self._database, self._clock = database, database.clock
+
+    def note(self, caller):
+        """Remember now and then that somebody ticks; after a jump of the clock only that."""
+        now = self._clock.now()
+        if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
+            return
+        with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
+                self._database.transaction(durable=False) as transaction:   # worth no error
+            known = self._known()
+            elapsed = now - max(known["seen"].values(), default=now)
+            if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
+                known = {"seen": {}, "visits": {}}
+            known["seen"][caller] = now
+            if caller in VISITORS:
+                known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
+            remember(transaction, ".rhythm", known)
+
+    def state(self):
+        """Who did the housekeeping last and how often it is done, as people are shown it."""
+        at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
+                         default=(None, None))
+        cron, period = self.visitor("cron"), self.period()
+        cron = cron and {"last_at": iso(cron["last_at"]),
+                         "period": cron["period"] and round(cron["period"])}
+        return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
+                "cron": cron, "resident": self.is_resident()}
+
+    def visitor(self, caller):
+        """{"last_at", "period" (None if not known), "comes"} of one of VISITORS, None if it never
+        came; `comes` is False once it has not come when it should have."""
+        visits = self._known()["visits"].get(caller)
+        if not visits:
+            return None
+        gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
+        period = gaps[len(gaps) // 2] if gaps else None
+        patience = 2 * period + 300 if gaps else ONE_VISIT_SECONDS
+        return {"last_at": visits[-1], "period": period,
+                "comes": self._clock.now() - visits[-1] < patience}
+
+    def is_resident(self):
+        """True while a server of ours runs, or a worker that never ends by itself."""
+        last = self._known()["seen"].get("server", -math.inf)
+        return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
+
+    def has_service(self):
+        """True while a worker that never ends by itself is there."""
+        return bool(self._database.value(
+            "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
+
+    def period(self):
+        """Seconds between the ticks of what comes by itself; None where only people look."""
+        found = [one["period"] for one in map(self.visitor, VISITORS)
+                 if one and one["comes"] and one["period"]]
+        return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
+
+    def _known(self):
+        return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}

@@ -1,0 +1,163 @@
+"""Worker locks; which Python; who starts processes on this host.
+
+Modes says who starts workers on this host, Interpreter with which Python.
+"""
+import contextlib
+import errno
+import fcntl
+import math
+import os
+import sys
+
+from ..base.errors import SetupError, field_error
+from ..base.time_and_text import time_of_day
+from ..store.settings import recall, remember
+
+STARTING_SECONDS = 10.0         # a started process that never took its lock
+STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
+START_RETRY_SECONDS = (1.0, 60.0)
+LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
+YOUNG_SECONDS = 60.0            # one that was killed later had its chance
+DETACHED_AGAIN_SECONDS = 3600.0
+ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
+                     "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
+WORKER_LOG_MAX_BYTES = 256 << 10
+SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
+             errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
+START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
+STOPPED = "stopped by a signal"
+MODE_WORDS = {"cron": "Cron works on the tasks",
+              "slice": "Tasks run while this page is open or the tick address is called"}
+
+
+def grab_if_free(path):
+    """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
+    handle = None
+    try:
+        handle = os.open(path, os.O_RDWR)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    except OSError:                     # a missing file proves nothing
+        if handle is not None:
+            os.close(handle)
+        return None
+
+
+def take_lock(path):
+    """Hold a lock file for life; (descriptor, whether it is proven that it keeps others out). It
+    gets its name only once it is locked: who finds it free knows that its owner is dead."""
+    path.parent.mkdir(mode=0o700, exist_ok=True)
+    part = path.with_name(path.name + ".new")
+    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    proven = False
+    with contextlib.suppress(OSError):  # a host without flock: leases must do
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        second = grab_if_free(part)
+        proven = second is None
+        if second is not None:
+            os.close(second)
+    os.rename(part, path)
+    return handle, proven
+
+
+def explain_start_error(error, what="a worker"):
+    """Why a process could not be started, in a site owner's words."""
+    return "%s could not be started (%s)" % (
+        what, SHORTAGES.get(getattr(error, "errno", None), error))
+
+
+def file_stamps(files):
+    """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
+    stamps = dict.fromkeys(map(str, files))
+    for name in stamps:
+        try:                            # quicker than suppress(): each add looks
+            status = os.stat(name)
+            stamps[name] = [status.st_mtime_ns, status.st_size]
+        except OSError:
+            pass
+    return stamps
+
+
+class Interpreter:
+    """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
+
+    def __init__(self, settings):
+        self._settings = settings
+        settings.tests["python"] = self._test
+
+    def path(self):
+        """Where it is; SetupError if there is none."""
+        import shutil
+        chosen, name = self._settings.get("python"), "python%d.%d" % sys.version_info[:2]
+        found = [chosen] if chosen else [
+            sys.executable or "", os.path.join(sys.prefix, "bin", name), name, "python3"]
+        for path in filter(None, map(shutil.which, found)):
+            if chosen or "python" in os.path.basename(path):    # the first may be a web server
+                return path
+        raise SetupError("%s cannot be run: the setting python must be the path of a Python"
+                         % (chosen or "what was found"))
+
+    def environment(self, ours=os.environ):
+        """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
+        more = self._settings.get("pass_environment").replace(",", " ").split()
+        return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
+                or name.startswith(("LC_", "JOBQUEUE_"))}
+
+    @staticmethod
+    def _test(path):
+        import shutil
+        if not shutil.which(path):
+            raise field_error("python", "must be the path of a Python that can be run")
+
+
+class Modes:
+    """Who starts workers here, and whether `auto` does without detached ones for a while. A worker
+    is lost young if it was started and never reported, or if it was killed or told to stop within
+    YOUNG_SECONDS. After LOST_MAX of these in a row, which ran different tasks or none, `auto`
+    leaves "detached" for an hour; then one more is enough. A worker that left in order or lived
+    longer ends the row. Those started before the last loss count as one with it."""
+
+    def __init__(self, database, settings, claims, rhythm):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._clock = rhythm, database.clock
+
+    def decide(self):
+        """(detached, cron, slice or service; a sentence that says why)"""
+        mode, lost = self._settings.get("worker_mode"), self._lost()
+        if mode != "auto":
+            return mode, "This is the setting worker_mode."
+        again = lost["at"] + DETACHED_AGAIN_SECONDS
+        if lost["count"] < LOST_MAX or self._clock.now() >= again:
+            return "detached", "Workers are started whenever there is work."
+        cron = self._rhythm.visitor("cron")
+        mode = "cron" if cron and cron["comes"] else "slice"
+        return mode, ("%s, because started workers did not live (%s). Starting them is tried again "
+                      "at %s." % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
+
+    def takes_slices(self):
+        """True if who waits for a task may work on it; where `auto` chose cron, too."""
+        mode = self.decide()[0]
+        return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
+
+    def note_end(self, transaction, row, is_loss):
+        """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
+        lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
+        if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
+            return
+        if not is_loss or (row["state"] != "starting"
+                           and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
+            remember(transaction, ".workers_lost " + self._claims.machine, None)
+            return
+        tasks = [task["id"] for task in self._database.all(
+            "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
+        if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
+            return
+        remember(transaction, ".workers_lost " + self._claims.machine,
+                 {"count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
+        if lost["count"] + 1 >= LOST_MAX:
+            remember(transaction, ".start_failure", None)   # it is of the mode that is left
+
+    def _lost(self):
+        """What is known of the last row of losses here; nothing once the clock was put back."""
+        lost = recall(self._database, ".workers_lost " + self._claims.machine) or {"at": math.inf}
+        return lost if lost["at"] <= self._clock.now() else {"count": 0, "at": 0.0, "tasks": []}

@@ -1,0 +1,127 @@
+"""Rows of workers: reserved, live, renewed, removed.
+
+A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold
+for life. A Starter reserves the row and starts the process; the process takes the lock, turns
+the row live, renews it by heartbeats and removes it when it leaves (Workers). What became of a
+worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
+on this host, Interpreter with which Python.
+"""
+import contextlib
+import math
+import os
+
+from ..base.limits import VERSION
+from ..base.time_and_text import random_token, shorten, storable
+from ..store.connection import BY_CLAIM, private_path
+from ..store.log_and_activity import note
+from ..store.settings import recall, remember
+from .worker_modes import START_RETRY_SECONDS, STOPPED
+
+
+class Workers:
+    """The rows of worker processes, their lock files, and what is known of starts that failed."""
+
+    def __init__(self, database, settings, claims, modes):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._modes, self._clock = modes, database.clock
+        self.locks = database.folder / "locks"
+        self.log = private_path(database.path, "worker.log")
+
+    def rows(self):
+        """All worker rows, each with the id and function of the task it runs."""
+        return self._database.all(
+            "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
+            "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
+            "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
+            "ORDER BY worker.id" % BY_CLAIM)
+
+    def reserve(self, transaction, mode, wanted=1):
+        """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
+        room = (self._settings.get("NbMaxWorker")
+                - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
+        now, made = self._clock.now(), []
+        for _ in range(min(wanted, room)):
+            lock = random_token(12)
+            worker_id = transaction.insert("worker", {
+                "machine": self._claims.machine, "boot": self._claims.leases.boot, "lock": lock,
+                "mode": mode, "state": "starting", "version": VERSION, "started_at": now,
+                **self._lease(now)})
+            made.append((worker_id, lock))
+        return made
+
+    def arrive(self, worker_id, lock, proven, pid):
+        """Turn a reserved row live; False if it was given up meanwhile."""
+        with self._database.transaction(durable=False) as transaction:
+            changed = transaction.update(
+                "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
+                "id=? AND lock=? AND state='starting'", (worker_id, lock))
+            if changed:
+                remember(transaction, ".start_failure", None)
+                note(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
+                     machine=self._claims.machine)
+            return changed == 1
+
+    def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
+        """A worker's sign of life, with its runner's pid and birth, if it has a row."""
+        lease = self._lease(self._clock.now())
+        transaction.tell(
+            "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
+            % ", ".join(name + "=?" for name in lease),
+            (state, tasks, *runner, *lease.values(), worker_id))
+
+    def _lease(self, now):
+        seconds = self._database.lease_seconds
+        return {"seen_at": now, "lease_wall": now + seconds,
+                "lease_monotonic": self._clock.monotonic() + seconds}
+
+    def leave(self, transaction, worker_id, why, tasks=None):
+        """Remove a worker's row; its lock file follows by whoever holds the lock."""
+        row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
+        if row:
+            self._modes.note_end(transaction, row, why == STOPPED)
+            transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
+            note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
+                 machine=row["machine"],
+                 message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
+
+    def remove_lock(self, lock, handle):
+        """Remove a lock file that we hold."""
+        with contextlib.suppress(OSError):
+            (self.locks / lock).unlink()
+        os.close(handle)
+
+    def are_there(self):
+        """True if there is any worker."""
+        return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
+
+    def place(self, worker_id):
+        """This worker's place among those not yet leaving, 1 for the oldest; None if it has no
+        row any more."""
+        count, last = self._database.one(
+            "SELECT count(*), max(id) FROM worker "
+            "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
+        return count if last == worker_id else None
+
+    def idles_alone(self, worker_id):
+        """True if no worker here that came before this one is idle."""
+        return not self._database.value(
+            "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
+            (worker_id, self._claims.machine))
+
+    def start_failed(self, transaction, message):
+        """Remember why no worker could be started, and when to try again."""
+        now, (least, most) = self._clock.now(), START_RETRY_SECONDS
+        before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
+        tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
+        pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
+        failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
+        remember(transaction, ".start_failure", failure)
+        note(transaction, now, "worker_start_failed", message=failure["message"])
+
+    def last_words(self, since, until=math.inf):
+        """": " and the last line that workers printed, if that was between these; else ""."""
+        with contextlib.suppress(OSError, IndexError):
+            if since <= self.log.stat().st_mtime <= until:
+                lines = self.log.read_text("utf-8", "replace").strip().splitlines()
+                return ": " + storable(lines[-1])
+        return ""

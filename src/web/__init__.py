@@ -1,0 +1,1 @@
+"""Web: HTTP and the command line. These rooms use all other folders of jobqueue.py."""

@@ -1,0 +1,266 @@
+"""COMMANDS and python3 jobqueue.py COMMAND.
+
+A command is a row of COMMANDS: what runs it, and its arguments. Nearly all ask the API, of this
+host's queue or of another site, and print its answer: with --json as it is, else in words. So
+their checks and errors are those of the handlers, and options and help come from the same
+schemas. What runs a command gets the site, and the options: `given` is what its own arguments
+are. It returns the exit code, if that is not 0.
+"""
+import contextlib
+import functools
+import math
+import os
+import sys
+
+from ..base.limits import PAGE_ROWS, VERSION
+from ..base.errors import JobQueueError, SetupError, complain
+from ..base.schedule_rules import RULE_HINT
+from ..base.values import OPTION_SCHEMAS, TEXT, _integer, about
+from ..base.options import data_folder
+from ..tasks.queues import QUEUE_LIMITS
+from ..upkeep.schedule_rows import _SCHEDULE
+from ..access.people import CHANGED_USER, NEW_TOKEN
+from ..access.requests import REQUEST_SCHEMA
+from ..access.python_interface import JobQueue
+from .handlers_tasks import WHICH_TASKS
+from .handlers_site import PREVIEW, WHICH_FIGURES
+from .servers import run_cgi
+from .serve import cmd_serve
+from .clients import OtherSite, ThisSite
+from .command_rows import (PLACES, POSITIVE, SWITCH, _parse_rate, _schedule_text, _task_text,
+                           argument, arguments, asks, lists)
+from .commands_tasks import (ACTION_ROUTES, cmd_act, cmd_add, cmd_files, cmd_help_of, cmd_log,
+                             cmd_wait)
+from .commands_site import (ACCOUNT, QUEUE, SCHEDULE, TASK, cmd_add_schedule, cmd_add_token,
+                            cmd_backup, cmd_check, cmd_export, cmd_import, cmd_preview,
+                            cmd_restore, cmd_set_queue, cmd_settings, cmd_stats, cmd_test_alerts,
+                            cmd_tick, read_password)
+
+OWNER = ("--owner", {"metavar": "USER"})
+WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
+LIMIT = argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")
+ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
+FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
+    argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
+# Of all commands, and of those that ask the API.
+COMMON = [
+    ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
+    ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
+ABOUT_SITES = [
+    ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
+    ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
+
+# {a command, or two words for an action of one: (what runs it, its arguments)}. Those in LOCAL are
+# about this host and get its queue; all others get a site whose API they ask.
+COMMANDS = {
+    "serve": (cmd_serve, [
+        ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
+        argument("--port", _integer(0, 65535), default=8000, help="port to listen on (8000)")]),
+    "add": (cmd_add, [
+        ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
+        ("words", {"metavar": "name=value", "nargs": "*", "default": ()}),
+        *arguments(REQUEST_SCHEMA["properties"], *list(REQUEST_SCHEMA["properties"])[2:]),
+        ("--each", {"metavar": "FILE.csv", "help": "a task for each row; the first row names the "
+                                                   "parameters; - is standard input"})]),
+    "functions": lists("functions", "name parameters title"),
+    "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
+                  ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
+                             "help": "all that match as CSV, whatever the limit"}),
+                  words="Tasks, newest first."),
+    "show": asks("GET", TASK, text=_task_text),
+    "wait": (cmd_wait, [PLACES["id"], argument(
+        "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
+    "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
+    "files": (cmd_files, [PLACES["id"], ("--save", {"metavar": "DIR", "help": "where to"})]),
+    **dict.fromkeys(ACTION_ROUTES, (cmd_act, [
+        argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
+        argument("--all", about(SWITCH, "all tasks")),
+        argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
+    "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
+                                ("value", {"nargs": "?", "default": None})]),
+    "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
+    "user add": asks("POST", "/api/users", PLACES["name"], "--role",
+                     ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
+                     words="Make a user; the password is asked for, or read from standard input.",
+                     password=read_password),
+    "user set": asks("PATCH", ACCOUNT, "--role", argument(
+        "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
+                     words="Change what a user may."),
+    "user logout": asks("DELETE", ACCOUNT + "/sessions"),
+    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
+    "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),
+    "user delete": asks("DELETE", ACCOUNT),
+    "user password": asks(
+        "PATCH", ACCOUNT, password=read_password,
+        words="Change a password, which is asked for, or read from standard input."),
+    "user quota": asks("PATCH", ACCOUNT, argument(
+        "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
+                       words="Set how many tasks of a user may wait to be run."),
+    "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
+    "token add": (cmd_add_token, [
+        PLACES["name"], OWNER,
+        argument("--scope", NEW_TOKEN["properties"]["scope"],
+                 help="what it may: all that USER may, of that only reading, only call the address "
+                      "/tick, only work, or only read /metrics"),
+        *arguments(NEW_TOKEN["properties"], "queues", "functions"),
+        ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
+    "token delete": asks("DELETE", "/api/tokens/{id}"),
+    "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
+    "schedule add": (cmd_add_schedule, [
+        ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
+                   "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
+        ZONE, *arguments(_SCHEDULE, "name", "catch_up", "overlap"), OWNER,
+        *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
+    "schedule show": asks("GET", SCHEDULE, text=_schedule_text),
+    "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
+                                       ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
+    "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
+                           words="Let a schedule add nothing until it is resumed."),
+    "schedule resume": asks("PATCH", SCHEDULE, paused=False, words="Let a schedule go on."),
+    "schedule run": asks("POST", SCHEDULE + "/run", text=lambda task: str(task["id"])),
+    "schedule delete": asks("DELETE", SCHEDULE),
+    "queue list": lists("queues", "name pending running max_running rate machines problem"),
+    "queue set": (cmd_set_queue, [
+        PLACES["name"],
+        argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
+        argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=_parse_rate,
+                 metavar="N/SECONDS|none"),
+        argument("--machines", QUEUE_LIMITS["machines"], null="any", metavar="NAME[,NAME]|any")]),
+    "queue pause": asks("PATCH", QUEUE, WHY, paused=True,
+                        words="Start none of a queue's tasks until it is resumed."),
+    "queue resume": asks("PATCH", QUEUE, paused=False, words="Let a queue go on."),
+    "queue delete": asks("DELETE", QUEUE),
+    "activity": lists("activity", "at event task function owner actor message", "--since",
+                      "--until", "--event", "--task", "--worker", "--function", "--owner", LIMIT),
+    "alert list": lists("alerts", "id opened_at ended_at told title text"),
+    "alert mute": asks("POST", "/api/alerts/{id}/mute", "how"),
+    "alert test": (cmd_test_alerts, []),
+    "workers": lists("workers", "id machine pid state mode tasks task function"),
+    "stats": (cmd_stats, [
+        argument("--since", about(TEXT, "such as 12h, 7d or 4w ago, or a time"), metavar="TIME"),
+        *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
+    "tick": (cmd_tick, []),
+    "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
+    "restore": (cmd_restore, [("file", {"metavar": "FILE"}), argument(
+        "--force", about(SWITCH, "even while something lives here"))]),
+    "export": (cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
+    "import": (cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
+    "check": (cmd_check, [
+        ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
+                      "help": "with everything stopped: choose the journal mode for this file "
+                              "system, or for several machines (shared)"}),
+        argument("--quick", about(SWITCH, "without the worker that is tested for 10 s")),
+        argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
+NEED_NOTHING = ("check", "restore", "schedule preview")
+LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
+# Nothing is made by them: a missing data folder is a typing error.
+LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
+
+
+def terminal_width():
+    """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size().columns or 80
+    return 80
+
+
+def command_parser(words):
+    """The parser of all commands, with the arguments of the one that these words are of: of all
+    they take longer than most commands."""
+    import argparse
+    shape = functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)
+    looks = {"formatter_class": shape}
+    parser = argparse.ArgumentParser(
+        prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
+                                        "Without a command it serves the page.",
+        epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
+               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.", **looks)
+    parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
+    parser.set_defaults(data=None, json=False, server=None, token_file=None)
+    groups = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
+    for name, (run, rows) in COMMANDS.items():
+        group, _, action = name.rpartition(" ")
+        if group not in groups:
+            actions = [other.split()[1] for other in COMMANDS if other.startswith(group + " ")]
+            line = "%ss: %s." % (group.capitalize(), ", ".join(actions))
+            groups[group] = groups[""].add_parser(
+                group, help=line, description=line, **looks).add_subparsers(
+                    dest="action", metavar="ACTION", required=True)
+        line = run.__doc__.partition("\n")[0]
+        sub = groups[group].add_parser(action, help=line, description=line, allow_abbrev=False,
+                                       argument_default=argparse.SUPPRESS, **looks)
+        if name.split() != words[:name.count(" ") + 1]:
+            continue
+        for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ())):
+            sub.add_argument(flag, **details)
+        fields = [sub.add_argument(flag, **details).dest for flag, details in rows]
+        sub.set_defaults(name_of_command=name, run=run, fields=fields)
+    return parser
+
+
+def parse_command(words):
+    """(options, what runs them) of a command line; name=value may also stand behind --options."""
+    parser = command_parser(words)
+    helpless = [word for word in words if word not in ("-h", "--help")]
+    wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
+    options, rest = parser.parse_known_args(helpless if wants_help else words)
+    if rest and ("words" not in options or any(word.startswith("-") for word in rest)):
+        parser.error("unrecognized arguments: " + " ".join(rest))
+    if rest:
+        options.words = [*options.words, *rest]
+    options.given = {name: vars(options)[name] for name in options.fields if name in options}
+    return options, cmd_help_of if wants_help else options.run
+
+
+def _site(options):
+    """What a command asks: this host's queue or its API, or another site's; None for nothing."""
+    name = options.name_of_command
+    if name in NEED_NOTHING:
+        return None
+    if options.server:
+        return OtherSite(options.server, options.token_file)
+    if name in LOOKING and not os.path.lexists(data_folder(options.data)):
+        raise SetupError("There is no data folder %s." % data_folder(options.data))
+    queue = JobQueue(options.data)
+    return queue if name in LOCAL else ThisSite(queue)
+
+
+def main(words=None):
+    """Run one command; returns its exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:      # who started us has closed it
+            setattr(sys, name, open(os.devnull, mode))
+    words = sys.argv[1:] if words is None else words
+    if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
+        words = ["serve", *words]
+    options, run = parse_command(words)
+    os.umask(0o077)
+    try:
+        return run(_site(options), options) or 0
+    except JobQueueError as error:
+        complain(error.detail)
+        return error.exit_code
+    except (OSError, ValueError, OverflowError) as error:
+        complain("%s: %s" % (type(error).__name__, error))
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _start():
+    """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
+    if "GATEWAY_INTERFACE" not in os.environ:
+        return main()
+    script = os.environ.get("SCRIPT_FILENAME", "")
+    if not os.path.isfile(script) or os.path.basename(script).startswith("jobqueue"):
+        return run_cgi()
+    # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
+    complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
+             "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
+    print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
+          "See the web server's log.")
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(_start())

@@ -1,0 +1,188 @@
+"""Rows of COMMANDS that ask one route, and answers in words."""
+import codecs
+from urllib.parse import quote
+
+from ..base.limits import COUNT_MAX, INTEGER_MAX
+from ..base.errors import complain, wrong
+from ..base.time_and_text import UNITS, Clock, dump_json, parse_time, shorten
+from ..base.values import _integer, check_value, choice_names, parse_text
+from .routes import ID, NAME, ROUTES
+from .printing import say, show, table
+
+
+def argument(flag, schema, null=None, parse=parse_text, **details):
+    """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
+    def read(text):
+        import argparse
+        value = None if text == null else parse(schema, text)
+        errors = check_value(schema, value, "")
+        if value is None and text != null:
+            errors = wrong("", "must not be empty")
+        if errors:
+            raise argparse.ArgumentTypeError(("%(field)s %(message)s" % errors[0]).strip())
+        return value
+
+    row = {"help": schema.get("description", "").replace("%", "%%")}
+    if schema.get("type") == "boolean":
+        return flag, {**row, "action": "store_const", "const": True}
+    if "enum" in schema:
+        row["metavar"] = "|".join(filter(None, schema["enum"]))
+    return flag, {**row, "type": read, **details}
+
+
+POSITIVE, SWITCH = _integer(1, INTEGER_MAX), {"type": "boolean"}
+PLACES = {                              # what stands in addresses
+    "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
+
+
+def arguments(schemas, *names):
+    """The rows of the options that have these names in `schemas`."""
+    return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
+
+
+IN_ADDRESS = {"safe": "", "errors": "replace"}
+
+
+def ask_all(site, key, given):
+    """A list of the API with the rows of all its pages, or the first `limit`."""
+    page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
+    rows = page[key]
+    while page.get("next") and len(rows) != limit:
+        page = site.ask("GET", "/api/" + key, {
+            **given, "cursor": page["next"], "limit": limit and limit - len(rows)})
+        rows += page[key]
+    if page.get("error"):
+        complain("tasks.py cannot be read: " + page["error"]["message"])
+    return {**page, key: rows}
+
+
+def _over_route(method, path, run, words, rows):
+    """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
+    the schemas of the arguments that are only named."""
+    pattern = path.replace("{id}", ID).replace("{name}", NAME)
+    route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
+    run.__doc__ = words or route.handler.__doc__
+    return run, [argument(row, route.takes["properties"][row.strip("-").replace("-", "_")])
+                 if isinstance(row, str) else row for row in rows]
+
+
+def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
+    """A command that asks the API once and prints the answer as `text` does.
+    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
+    places = [row for name, row in PLACES.items() if "{%s}" % name in path]
+
+    def run(site, options):
+        given = {name: value() if callable(value) else value for name, value in fixed.items()}
+        given.update(options.given)
+        address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
+                                 for name, _ in places})
+        value = site.ask(method, address, given)
+        show(options, value, text(value))
+    return _over_route(method, path, run, words, [*places, *rows])
+
+
+def _kind_text(schema):
+    if "enum" in schema:
+        return "|".join(choice_names(schema))
+    kinds = schema.get("format", schema.get("type", "JSON"))
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
+
+
+def _parameters_text(schema):
+    """A function's parameters as they are written behind `add`; in brackets if not required."""
+    required = schema.get("required", ())
+    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, _kind_text(one))
+             for name, one in schema["properties"].items()]
+    return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
+
+
+def _status_text(task):
+    return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
+
+
+def _lines(value):
+    return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
+                     for name, part in value.items() if part not in (None, [], False))
+
+
+def _range_text(told):
+    """A range of moments as people say it: in 10 to 15 minutes."""
+    ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
+    unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
+    low, high = (round(seconds / size) for seconds in ahead)
+    if high == 0:
+        return "at any moment"
+    unit += "s" * (high > 1)
+    return ("within %d %s" % (high, unit) if low == 0 else "in about %d %s" % (high, unit)
+            if low == high else "in %d to %d %s" % (low, high, unit))
+
+
+def _forecast_text(told):
+    if told is None:
+        return None
+    before = told["before"] if told["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
+    parts = [before is not None and "%s before it" % before] + [
+        told[key] and word + _range_text(told[key])
+        for key, word in (("expected_start", "begins "), ("expected_end", "ends "))]
+    return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
+
+
+def _task_text(task):
+    error = task["error"] or {}
+    words = error.get("traceback") or error.get("message") or ""
+    return _lines({**task, "error": words.rstrip() or None,
+                   "forecast": _forecast_text(task.get("forecast"))})
+
+
+def _standing(one):
+    """Why a queue or a schedule does nothing, or what is wrong with it."""
+    if not one["paused"]:
+        return one.get("blocked") or one.get("problem") or one.get("warning")
+    why = ": " + one["paused_why"] if one["paused_why"] else ""
+    return "paused by %s%s" % (one["paused_by"], why)
+
+
+def _schedule_text(shown):
+    coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
+              for run in reversed(shown["upcoming"]) if not shown["paused"]]
+    history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
+               for slot in shown["history"] if slot["message"] or slot["task"]]
+    return "\n".join([_lines({**shown, "upcoming": [], "history": []}), *coming, *history])
+
+
+def _count_text(name):
+    return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
+
+
+# Columns of lists that are more than what a row has under their name.
+CELLS = {"parameters": lambda one: _parameters_text(one["schema"]), "status": _status_text,
+         "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
+         "disabled": lambda one: "yes" if one["disabled"] else "",
+         "pending": _count_text("pending"), "running": _count_text("running"),
+         "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
+         "machines": lambda one: ",".join(one["machines"] or [])}
+
+
+def columns(names, rows):
+    """A table of what rows of the API have under these names."""
+    names = names.split()
+    return table([name.upper() for name in names], [
+        [CELLS[name](row) if name in CELLS else row[name] for name in names] for row in rows])
+
+
+def lists(key, names, *rows, words=None):
+    """A command that prints a list of the API as a table of the columns `names`."""
+    def run(site, options):
+        if "format" in options.given:
+            pieces = site.ask("GET", "/api/" + key, options.given)
+            for text in codecs.iterdecode(pieces, "utf-8-sig"):
+                say(text.replace("\r", ""), end="")
+            return
+        found = ask_all(site, key, options.given)
+        show(options, found, columns(names, found[key]))
+    return _over_route("GET", "/api/" + key, run, words, rows)
+
+
+def _parse_rate(_, text):
+    count, _, pause = text.partition("/")
+    return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}

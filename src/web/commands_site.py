@@ -1,0 +1,241 @@
+"""Commands about settings, people, schedules, the host, its data."""
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from ..base.limits import TEST_SECONDS
+from ..base.errors import NotFound, complain, field_error
+from ..base.time_and_text import Clock, iso, parse_time
+from ..base.values import OPTION_SCHEMAS, checked, parse_text
+from ..base.options import data_folder
+from ..store.connection import write_private
+from ..store.data_folder import repair_journal
+from ..store.settings import SETTINGS
+from ..upkeep.rollup import STEPS
+from ..upkeep.alerts import SENDING_SECONDS
+from ..upkeep.notifications import CUT_OFF
+from ..access.host import host_files, start_worker_test, worker_test
+from ..access.finding_table import BAD
+from ..access.findings import check_installation, next_step
+from ..access.backup import back_up, export_lines, export_to, import_lines, restore
+from .handlers_site import PREVIEW, preview_rule
+from .printing import PERIODS, say, show, table
+from .command_rows import IN_ADDRESS, columns
+from .commands_tasks import _typed_arguments, known_function
+
+
+def cmd_settings(site, options):
+    """Print all settings, print one, or change one."""
+    name, value = options.given.get("name"), options.given.get("value")
+    if name not in (None, *SETTINGS):
+        raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
+    found = site.ask("GET", "/api/settings") if value is None else site.ask(
+        "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
+    if name is None:
+        return show(options, found, columns("name value unit from label help", found["settings"]))
+    row = next(row for row in found["settings"] if row["name"] == name)
+    return show(options, row, str(row["value"]))
+
+
+def read_password():
+    """A password from the terminal, asked twice, or the first line of standard input."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    import getpass
+    password = getpass.getpass("Password: ")
+    if getpass.getpass("Again: ") != password:
+        raise field_error("password", "was typed differently the second time")
+    return password
+
+
+def cmd_add_token(site, options):
+    """Make an API token, which is printed once or written to a file."""
+    given = dict(options.given)
+    path = given.pop("file", None)
+    token = site.ask("POST", "/api/tokens", given)
+    if path is None:
+        return show(options, token, token["token"])
+    try:
+        return write_private(Path(path), token["token"] + "\n")
+    except OSError:
+        site.ask("DELETE", "/api/tokens/%d" % token["id"])
+        raise
+
+
+def cmd_preview(_, options):
+    """Print when a rule is due."""
+    given = dict(options.given)
+    given["rule"] = " ".join(given.pop("words"))
+    found = preview_rule(checked(PREVIEW, given), Clock.now())
+    show(options, found, "\n".join(moment["local"] for moment in found["times"]))
+
+
+def cmd_add_schedule(site, options):
+    """Add a schedule and print its id."""
+    given = dict(options.given)
+    name, *words = given.pop("words") or [""]
+    typed = [word for word in words if "=" in word]
+    made = site.ask("POST", "/api/schedules", {
+        "function": name, "rule": " ".join(word for word in words if word not in typed),
+        "arguments": _typed_arguments(known_function(site, name), typed),
+        "options": {option: given.pop(option) for option in OPTION_SCHEMAS if option in given},
+        **given})
+    show(options, made, str(made["id"]))
+
+
+# The figures of the seed by their names, and where an answer has them.
+SEED_FIGURES = {
+    "minimum executing time": "executed.min", "maximum executing time": "executed.max",
+    "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
+    "maximum throughput": "maximum_throughput", "utilization": "utilization",
+    "added": "added", "started": "started", "failed": "failed", "finished": "succeeded",
+    "error": "retried", "minimum service time": "service.min", "mean service time": "service.mean",
+    "maximum service time": "service.max"}
+
+
+def _figure(told, path):
+    """A number of an answer by its names, as text; nothing was measured: a dash."""
+    for name in path.split("."):
+        told = told[name]
+    return "-" if told is None else "%.4g" % told if isinstance(told, float) else str(told)
+
+
+def _figures_table(titles, rows, paths):
+    """A table of some figures of each row, with a bar of what ended."""
+    most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
+    return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
+        [*(row[path] for path in paths), *(_figure(row, path) for path in (
+            "added", "succeeded", "failed", "retried", "waited.p50", "ran.p50", "ran.p95")),
+         "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
+
+
+def cmd_stats(site, options):
+    """Print how much was done and how long it took: by time, by function, and all of it."""
+    given, now = dict(options.given), site.clock.now()
+    since = given.pop("since", "1d")
+    match = re.fullmatch("([0-9]{1,4})([hdw])", since)
+    start = now - int(match[1]) * PERIODS[match[2]] if match else parse_time(since, "--since")
+    fitting = [step for step, seconds in STEPS.items() if now - start <= 60 * seconds]
+    told = site.ask("GET", "/api/metrics", {
+        "from": iso(start), "step": [*fitting, "week"][0], **given})
+    show(options, told, "\n\n".join([
+        _figures_table(["FROM"], told["points"], ["at"]),
+        _figures_table(["FUNCTION"], told["functions"], ["name"]),
+        table(("ALL", ""), [(name, _figure(told["totals"], path))
+                            for name, path in SEED_FIGURES.items()])]))
+
+
+def cmd_set_queue(site, options):
+    """Set limits of a queue, and make it if it is new."""
+    limits = dict(options.given)
+    name = limits.pop("name")
+    try:
+        made = site.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
+    except NotFound:
+        made = site.ask("POST", "/api/queues", {"name": name, **limits})
+    show(options, made, None)
+
+
+def _channel_text(one):
+    state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
+    return "%s %s: %s" % (one["channel"], one["recipient"], state)
+
+
+def cmd_test_alerts(site, options):
+    """Send everybody who is told of alerts a message, once, and say how that went."""
+    made = {(one["channel"], one["recipient"]): one["id"] for one in
+            site.ask("POST", "/api/alerts/test", {})["deliveries"]}
+    until, found = time.monotonic() + SENDING_SECONDS, []
+    while time.monotonic() < until:
+        states = site.ask("GET", "/api/alerts")["channels"]
+        found = [one for one in states if one["last"] == made.get(
+            (one["channel"], one["recipient"]))]
+        if len(found) == len(made) and CUT_OFF not in [one["error"] for one in found]:
+            break
+        time.sleep(0.2)
+    show(options, found, "\n".join(map(_channel_text, found)) or "Nothing was sent in time.")
+    return 1 if len(found) < len(made) or any(one["error"] for one in found) else 0
+
+
+def cmd_tick(queue, _):
+    """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
+    queue.catalogue.refresh()
+    queue.tick.run("cron")
+
+
+def cmd_backup(queue, options):
+    """Copy the database to a file, while everything goes on."""
+    path = options.given["file"]
+    back_up(queue, path)
+    size = os.path.getsize(path)
+    show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
+
+
+def cmd_restore(_, options):
+    """Put a backup in the place of the database, which is kept under another name."""
+    kept = restore(data_folder(options.data), options.given["file"], "force" in options.given)
+    show(options, {"kept": str(kept)}, "It is restored. What was there is now %s" % kept)
+
+
+def cmd_export(queue, options):
+    """Write all that is kept as lines of JSON, which import reads."""
+    path = options.given["file"]
+    if path == "-":
+        for line in export_lines(queue):
+            say(line)
+        return
+    export_to(queue, path)
+    size = os.path.getsize(path)
+    show(options, {"file": path, "bytes": size}, "%s: %.1f MB" % (path, size / 1e6))
+
+
+def cmd_import(queue, options):
+    """Read what export wrote into a database without users and tasks; its queues are paused."""
+    import shutil
+    import tempfile
+    path = options.given["file"]
+    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
+          if path == "-" else open(path, "rb")) as lines:
+        if path == "-":                 # nobody is kept waiting, and no server, until all is here
+            shutil.copyfileobj(sys.stdin, lines)
+            lines.seek(0)
+        counts = import_lines(queue, lines)
+    show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
+                          "are paused: see python3 jobqueue.py queue resume" % counts)
+
+
+def watch_worker_test(queue):
+    """Start a test worker and say at the end whether it lives."""
+    complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
+    test = start_worker_test(queue, None)
+    while test["state"] == "running":
+        queue.database.clock.sleep(0.5)
+        test = worker_test(queue)
+    complain(test["text"])
+
+
+def cmd_check(_, options):
+    """Say what this host and this queue are like; exit code 1 if something is bad."""
+    if "repair" in options.given:
+        say("journal mode: " + repair_journal(data_folder(options.data),
+                                              options.given["repair"] == "shared"))
+    is_quick = {"quick", "files"} & options.given.keys()
+    report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
+    shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
+    lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
+    if queue:
+        shown["advice"] = next_step(report)
+        lines += ["", shown["advice"], "Lines to copy: python3 jobqueue.py check --files"]
+    if queue and "files" in options.given:
+        shown["files"] = host_files(queue)
+        lines = ["# %(title)s: %(name)s\n\n%(text)s" % file for file in shown["files"]]
+    show(options, shown, "\n".join(lines))
+    return 1 if any(check.verdict == BAD for check in report.checks) else 0
+
+
+TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
+QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"

@@ -1,0 +1,206 @@
+"""Commands about functions and tasks."""
+import contextlib
+import itertools
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+from ..base.errors import Conflict, Denied, Malformed, NotFound, SetupError, complain, field_error
+from ..base.time_and_text import dump_json, storable
+from ..base.values import OPTION_SCHEMAS, parse_text
+from ..tasks.files import file_name, open_given
+from ..access.requests import file_parameters
+from .printing import EXIT_AWAITED_FAILED, EXIT_TIMED_OUT, say, show, table
+from .command_rows import IN_ADDRESS, _kind_text, _parameters_text, _status_text, ask_all, columns
+
+
+def known_function(site, name):
+    """What the API says of one function; the least of one that is not known."""
+    known = ask_all(site, "functions", {})["functions"]
+    return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
+
+
+def cmd_help_of(site, options):
+    """Print how one function is added: its parameters and what its options are unless said."""
+    function = known_function(site, options.given["function"])
+    if "name" not in function:
+        raise field_error("function", "%(function)s is not known; see the command functions"
+                          % options.given)
+    schema, required = function["schema"], function["schema"].get("required", ())
+    rows = [(name, _kind_text(one), dump_json(one.get("default")) if name not in required else
+             "required", one.get("description")) for name, one in schema["properties"].items()]
+    rows += [("--" + name.replace("_", "-"), _kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
+              OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
+    say("usage: jobqueue.py add %s %s\n\n%s\n" % (
+        function["name"], _parameters_text(schema), function["description"] or function["title"]))
+    say(table(("", "TYPE", "DEFAULT", ""), rows))
+    say("\nAll options: python3 jobqueue.py add --help")
+
+
+def _typed_arguments(function, texts):
+    """What name=value texts say, each value as the function's schema wants it."""
+    given, known = {}, function["schema"]["properties"]
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise field_error(text, "must be written as name=value")
+        if name in given:
+            raise field_error("arguments." + name, "is given twice")
+        given[name] = parse_text(known.get(name, {}), storable(value))
+    return given
+
+
+def _hand_in(site, function, given):
+    """Arguments with ids in the place of @paths, whose files are handed in."""
+    def send(value):
+        if isinstance(value, list):
+            return list(map(send, value))
+        if not str(value).startswith("@"):
+            return value
+        with open_given(value[1:]) as file:
+            return site.ask("POST", "/api/files", file)["id"]
+    return {**given, **{name: send(given[name]) for name in file_parameters(function["schema"])
+                        if name in given}}
+
+
+def read_csv(path):
+    """The cells of each row of a CSV file (- is standard input); the first has separators."""
+    import csv
+    try:
+        with open(0 if path == "-" else path, encoding="utf-8-sig", newline="",
+                  closefd=path != "-") as file:
+            first = file.readline()
+            yield from filter(any, csv.reader(itertools.chain([first], file), strict=True,
+                                              delimiter=max(",;\t", key=first.count)))
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
+
+
+def _typed_rows(function, words, path):
+    """The arguments in each row of a CSV file but the first, which names the parameters.
+    `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
+    rows, schema = read_csv(path), function["schema"]
+    names = [name.strip() for name in next(rows, [])]
+    nullable = [name for name in schema.get("required", ())
+                if "null" in schema["properties"][name].get("type", ())]
+    for number, cells in enumerate(rows, 1):
+        if len(cells) != len(names):
+            raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
+                            "%d." % (number, len(names), len(cells)))
+        texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
+        yield _typed_arguments(function, [*words, *texts])
+
+
+def cmd_add(site, options):
+    """Add a task and print its id, or one for each row of a CSV file and print how many."""
+    request = dict(options.given)
+    words, path = request.pop("words"), request.pop("each", None)
+    function = known_function(site, request["function"])
+    if path is None:
+        request["arguments"] = _hand_in(site, function, _typed_arguments(function, words))
+        added = site.ask("POST", "/api/tasks", request)
+        return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+    if "unique_key" in request:
+        raise field_error("unique_key", "cannot be the same for all rows")
+    lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
+             for given in _typed_rows(function, words, path)]
+    if not lines:
+        raise Malformed("There is no row below the first one, which names the parameters.")
+    added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+    return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
+
+
+def cmd_wait(site, options):
+    """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
+    path = "/api/tasks/%(id)d" % options.given
+    deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
+    task = site.ask("GET", path)
+    while not task["finished_at"]:
+        if site.clock.monotonic() > deadline:
+            complain("task %(id)d is still %(status)s" % task)
+            return EXIT_TIMED_OUT
+        with contextlib.suppress(Denied):       # a token that only reads may wait, too
+            site.ask("POST", "/tick")
+        site.clock.sleep(pause)
+        pause = min(1.0, pause * 1.3)
+        task = site.ask("GET", path)
+    show(options, task, _status_text(task))
+    return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
+
+
+def cmd_log(site, options):
+    """Print what a task's last attempt printed, or that of --attempt."""
+    given = dict(options.given)
+    path = "/api/tasks/%d/log" % given.pop("id")
+    part = whole = site.ask("GET", path, given)
+    while part["text"]:
+        part = site.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
+        whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
+    show(options, whole, whole["text"].rstrip("\n"))
+
+
+def _save_file(site, address, path, size):
+    """Save what the site has there in a new file, all of it or nothing."""
+    with open(path, "xb") as file:
+        try:
+            file.writelines(site.ask("GET", address))
+            if file.tell() != size:
+                raise SetupError("%s has not come as a whole." % path.name)
+        except BaseException:           # else the next time it would be in the way
+            path.unlink()
+            raise
+
+
+def cmd_files(site, options):
+    """Print a task's files, or save what it left into the folder --save, which is made."""
+    path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
+    found = site.ask("GET", path)
+    for one in found["files"] if folder else ():
+        if one["id"] is None:
+            Path(folder).mkdir(exist_ok=True)
+            _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
+                       Path(folder) / file_name(one["name"]), one["size"])
+    show(options, found, columns("name size type id", found["files"]))
+
+
+ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
+                 "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
+
+
+def _act_on_each(site, action, ids):
+    """Do it to one after the other; the exit code of the last that could not be changed."""
+    code, (method, path) = 0, ACTION_ROUTES[action]
+    for task_id in ids:
+        try:
+            site.ask(method, path % task_id)
+        except (NotFound, Conflict) as error:
+            complain(error.detail)
+            code = error.exit_code
+    return code
+
+
+def cmd_act(site, options):
+    """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
+    wanted, action = dict(options.given), options.command
+    ids, sure = wanted.pop("ids"), wanted.pop("yes", False)
+    if bool(ids) == bool(wanted):
+        raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
+                                "tasks), and not both")
+    if ids:
+        return _act_on_each(site, action, ids)
+    wanted.pop("all", None)
+    done, place = 0, {"expected_count": None}
+    while place:
+        try:
+            answer = site.ask("POST", "/api/tasks/actions", {
+                "action": action, "filter": wanted, **place})
+        except Conflict as error:       # they are counted
+            count = error.extra["count"]
+            if not sure:
+                raise Conflict("%d tasks match that %s can change; nothing was changed. "
+                               "Say --yes to do it." % (count, action)) from None
+            place = {"expected_count": count}
+        else:
+            done += answer["done"]
+            place = answer["continue"] and {"continue": answer["continue"]}
+    return show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))

@@ -1,0 +1,312 @@
+"""A client's connection to the built-in web server.
+
+The built-in web server is Python's http.server with a thread for each connection. Ours are the
+gate, which only well-formed heads pass, the body, which is read when the application wants it,
+and the time that clients may take. A thread blocks while it waits for its client; the main
+thread looks every second who is late and shuts that connection, which wakes the thread. It does
+the same to the slowest client when there is no room for another one. What is larger than
+LARGE_BYTES, body or answer, waits in a file without a name and not in memory.
+"""
+import contextlib
+import errno
+import io
+import math
+import re
+import select
+import time
+from urllib.parse import unquote
+
+from ..base.limits import BODY_MAX_BYTES, DISK_LOW_BYTES, PIECE_BYTES
+from ..base.errors import JobQueueError, StorageFull
+from ..store.connection import free_bytes
+from ..tasks.files import Portion
+from .http_answer import HOST, problem
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
+REQUEST_LINE = (rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/[!-~]{0,8000}) "
+                rb"HTTP/1\.([01])\r\n")
+HEADER_LINE = rb"(?:([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):([^\x00-\x08\x0a-\x1f\x7f]*))?\r\n"
+GIVEN_ONCE = {
+    "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
+HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
+PATIENCE = {                            # seconds for a client in each phase of its connection
+    "head": 10.0,                       # to send it, from its first byte or the connection on
+    "body": 30.0,                       # ... and a second for each 64 KiB
+    "work": math.inf,                   # it waits for us
+    "wait": math.inf,                   # ... and we for a task, see pause()
+    "answer": 30.0,                     # to take it, and a second for each 64 KiB
+    "idle": 15.0,                       # until its next request
+    "farewell": 2.0}                    # to stop sending after the last answer
+UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
+CONNECTIONS_MAX = 512
+ANSWERS_AT_ONCE = 32                    # are made, each in memory
+LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
+STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
+SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
+UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
+                "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
+# What requests import where they use it. A server that has run out of descriptors cannot any more.
+NEEDED_LATER = (
+    "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
+    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
+
+
+class BadRequest(JobQueueError):
+    """A request that the server refuses; the connection is closed after it."""
+
+    code = "bad_request"
+
+    def __init__(self, status, detail):
+        super().__init__(detail)
+        self.status = status
+
+
+def compose(status, headers, body, keep=False):
+    """A whole response as bytes."""
+    from wsgiref.handlers import format_date_time
+    lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
+             "Connection: " + ("keep-alive" if keep else "close")]
+    lines += ["%s: %s" % pair for pair in headers]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
+
+
+def compose_refusal(error, accepts=""):
+    """The whole response to a request that the server refuses."""
+    return compose(*problem(error, accepts).to())
+
+
+class Body:
+    """A request's body, taken whole at the first read: nobody who holds a lock waits for more."""
+
+    def __init__(self, exchange, resources):
+        self._exchange, self._resources = exchange, resources   # an ExitStack, until the answer
+        self._size, self._file = int(exchange.headers.get("content-length", 0)), io.BytesIO()
+        self.is_taken = not self._size  # nothing of it is left where the next request begins
+
+    def read(self, size):
+        """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
+        if not self.is_taken:
+            answering = self._exchange.server.answering
+            answering.release()         # others may answer while we wait
+            try:
+                self._take()
+            finally:
+                answering.acquire()
+            self.is_taken = True
+        return self._file.read(size)
+
+    def _take(self):
+        exchange, folder = self._exchange, self._exchange.server.folder
+        is_large, left = self._size > LARGE_BYTES, self._size
+        exchange.enter("body")
+        try:
+            if is_large:
+                import tempfile
+                self._file = self._resources.enter_context(
+                    tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
+            while left:
+                if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * left:
+                    raise OSError(errno.ENOSPC, "too little is free")
+                piece = self._next_piece(left)
+                if self._file.write(piece) < len(piece):
+                    raise OSError(errno.ENOSPC, "no room for all of it")
+                left -= len(piece) or left      # the client has left; its request is too short
+            self._file.seek(0)
+        except OSError:
+            raise StorageFull("There is no room on the disk for so much at once; nothing was "
+                              "changed.") from None
+        exchange.enter("work")
+        if is_large:
+            self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
+
+    def _next_piece(self, left):
+        exchange, piece = self._exchange, b""
+        asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
+        with contextlib.suppress(OSError):      # as good as an end
+            if asks_first and left == self._size:
+                exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+            piece = exchange.rfile.read1(min(left, PIECE_BYTES))
+        if exchange.is_late:
+            raise BadRequest(408, "The request took too long.")
+        exchange.advance(len(piece))
+        return piece
+
+
+class Exchange:
+    """A connection in its phase, until when: what is ours of a BaseHTTPRequestHandler."""
+
+    disable_nagle_algorithm = True
+    is_late = False                     # with what it was to send: nothing more is read
+
+    def setup(self):
+        """Let the server know of it."""
+        super().setup()
+        self.enter("head")
+        self.server.connections[self.request] = self
+
+    def enter(self, phase):
+        """Begin a phase."""
+        self.phase = phase
+        self.since = self.server.clock.monotonic()
+        self.deadline = self.since + PATIENCE[phase]
+
+    def advance(self, size):
+        """The client sent or took so many bytes, which makes up for some of its time."""
+        later = self.since + size / UPLOAD_BYTES_PER_SECOND
+        self.since = min(later, self.server.clock.monotonic())
+        self.deadline = self.since + PATIENCE[self.phase]
+
+    def hurry(self):
+        """End what is late; who is late with a request can still be told so."""
+        self.is_late = True
+        self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
+
+    def pause(self, seconds):
+        """Wait before we answer, while others are answered; False if nobody would hear us then."""
+        poll = select.poll()
+        poll.register(self.connection, select.POLLIN)
+        self.enter("wait")
+        self.server.answering.release()
+        try:                            # a client that sends now has left, or has lost patience
+            return not poll.poll(seconds * 1000) and not self.server.is_stopping
+        finally:
+            self.server.answering.acquire()
+            self.enter("work")
+
+    def end(self, how=SHUT_BOTH):
+        """End what its thread waits for."""
+        with contextlib.suppress(OSError):
+            self.request.shutdown(how)
+
+    def handle_one_request(self):
+        """Answer a request as soon as its first byte is there."""
+        self.close_connection = True
+        if not self.rfile.peek(1):
+            return
+        self.enter("head")
+        try:
+            self.parse_request()
+        except BadRequest as error:
+            refusal = compose_refusal(error, self.headers.get("accept", ""))
+            return self._send(False, refusal)
+        self.enter("work")
+        with self.server.answering, contextlib.ExitStack() as resources:
+            keep, *sources = self._answer(Body(self, resources))
+        self._send(keep, *sources)
+
+    def parse_request(self):
+        """The gate: read the head of a request; BadRequest unless it is well-formed."""
+        self._head_left, self.headers = HEAD_MAX_BYTES, {}
+        first = self._read_line(REQUEST_LINE, "The request line is malformed.")
+        self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
+        for _ in range(HEAD_MAX_LINES):
+            line = self._read_line(HEADER_LINE, "A header line is malformed.")
+            if line[1] is None:
+                break
+            self._add_header(line[1].decode().lower(), line[2].decode("latin-1").strip(" \t"))
+        else:
+            raise BadRequest(431, "The header is too large.")
+        if "host" not in self.headers and first[3] == b"1":
+            raise BadRequest(400, "The header Host is missing.")
+        if "transfer-encoding" in self.headers:
+            raise BadRequest(411, "Send the body with a Content-Length.")
+        if not self.server.answers_to(self.headers.get("host"), self.client_address[0]):
+            raise BadRequest(421, UNKNOWN_NAME)
+        words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
+        self._is_modern = first[3] == b"1"
+        # Without a length there is no body, but what follows may be meant as one.
+        self._may_follow = (self._is_modern and "close" not in words and (
+            "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
+
+    def _read_line(self, pattern, words):
+        line = self.rfile.readline(self._head_left + 1)
+        self._head_left -= len(line)
+        if self._head_left < 0:
+            raise BadRequest(431, "The header is too large.")
+        match = re.fullmatch(pattern, line)
+        if match:
+            return match
+        if self.is_late:
+            raise BadRequest(408, "The request took too long.")
+        if not line.endswith(b"\n"):
+            raise ConnectionAbortedError("the client left in the midst of a line")
+        raise BadRequest(400, words)
+
+    def _add_header(self, name, value):
+        if "_" in name:
+            return                      # would look like another header to WSGI
+        if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
+            raise BadRequest(400, "The header %s is malformed." % name)
+        if name in self.headers:
+            if name in GIVEN_ONCE:
+                raise BadRequest(400, "The header %s is given twice." % name)
+            value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
+        self.headers[name] = value
+
+    def _answer(self, body):
+        """(True if the connection stays, what the whole response is made of)"""
+        said = []
+        content = self.server.app(self._environ(body), lambda *told: said.extend(told))
+        keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
+                and self.connection.gettimeout() is None)
+        if isinstance(content, Portion):
+            return keep, compose(*said, b"", keep), content
+        if not isinstance(content, list):
+            return False, self._chunks(*said, content)
+        return keep, self._put_aside(compose(*said, b"".join(content), keep))
+
+    def _chunks(self, status, headers, parts):
+        """A response that is made while it is sent; but in HTTP/1.0, its last chunk is its end."""
+        coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
+        yield compose(status, [*headers, *coding], b"")
+        part = b"all"
+        while part:
+            with self.server.answering:
+                part = next(parts, b"")
+            yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
+
+    def _put_aside(self, data):
+        """What is to be sent; a Portion of a file, if it is large and there is room for one."""
+        if len(data) > LARGE_BYTES:
+            import tempfile
+            with contextlib.suppress(OSError):
+                file = tempfile.TemporaryFile(dir=self.server.folder, buffering=0)
+                if file.write(data) == len(data):
+                    file.seek(0)
+                    return Portion(file, len(data))
+        return data
+
+    def _environ(self, body):
+        path, _, query = self.path.partition("?")
+        apart = "content-type", "content-length", "proxy"
+        sent = {"HTTP_" + name.upper().replace("-", "_"): value
+                for name, value in self.headers.items() if name not in apart}
+        return {**sent, "REQUEST_METHOD": self.command, "REQUEST_URI": self.path, "SCRIPT_NAME": "",
+                "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
+                "CONTENT_TYPE": self.headers.get("content-type", ""),
+                "CONTENT_LENGTH": self.headers.get("content-length", "0"),
+                "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server",
+                "wsgi.input": body, "jobqueue.pause": self.pause}
+
+    def _send(self, keep, *sources):
+        """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
+        self.enter("answer")
+        with contextlib.ExitStack() as opened:
+            for source in sources:
+                if isinstance(source, bytes):
+                    source = Portion(io.BytesIO(source), len(source))
+                opened.callback(source.close)
+                for piece in source:
+                    self.connection.sendall(piece)
+                    self.advance(len(piece))
+        self.enter("idle")
+        self.close_connection = not keep
+
+    def finish(self):
+        """Close our side first and read on for a moment, so that the answer is not lost."""
+        self.enter("farewell")
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(SHUT_WRITE)
+            while self.connection.recv(PIECE_BYTES):
+                pass
+        super().finish()

@@ -1,0 +1,333 @@
+"""Handlers of schedules, figures, queues, people, remote workers.
+
+Handlers are as in web/handlers_tasks.py.
+"""
+import json
+import os
+
+from ..base.limits import INTEGER_MAX, PAGE_ROWS, PENDING
+from ..base.errors import Busy, Denied, Malformed, NotFound, field_error
+from ..base.time_and_text import YEAR_10000, iso, parse_moment, parse_time, shorten
+from ..base.schedule_rules import parse_rule, preview
+from ..base.values import TEXT, TEXT_OR_NULL, _integer, _object, about, or_null, titled
+from ..store.connection import BUSY
+from ..store.log_and_activity import find_activity
+from ..tasks.files import BYTES_TYPE, Portion
+from ..upkeep.schedule_rows import UPCOMING, _SCHEDULE
+from ..upkeep.rollup import DAY, POINTS_MAX, STEPS, whole_steps
+from ..upkeep.metrics import counter_families, exposition
+from ..upkeep.alerts import MUTES
+from ..access.people import TOKEN_SCOPES, check_password
+from ..access.remote_workers import ASK_AGAIN_SECONDS, WAIT_LOOK_SECONDS
+from ..access.host import (canary_token, exposure, host_files, note_exposure, private_addresses,
+                           worker_test)
+from ..access.findings import check_host, describe_service, next_step
+from ..access.backup import save
+from .http_answer import Answer, json_answer
+from .http_request import kept_within
+from .handlers_tasks import FILE_HEADERS, _MOMENT, _OWNER, _PAGE, _due_at, _owner_for, _wanted_owner
+
+
+def get_schedules(queue, request):
+    """A page of the schedules that one may see, oldest first."""
+    queue.schedules.synchronise()
+    limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
+    found = queue.schedules.find(request.person.scope, limit + 1, after)
+    return {"schedules": found[:limit],
+            "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
+            "ticks": queue.rhythm.state(), "service": describe_service(queue)}
+
+
+def post_schedules(queue, request):
+    """Make a schedule."""
+    owner_id = _owner_for(queue, request, {request.given.get("owner") or request.person.name})
+    schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
+    return queue.schedules.get(schedule_id, request.person.scope)
+
+
+PREVIEW = titled("PreviewRequest", _object(("rule",), **{
+    "rule": _SCHEDULE["rule"], "zone": _SCHEDULE["zone"], "count": _integer(1, 50),
+    "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
+
+
+def preview_rule(given, now):
+    """What a rule says in English, and the next times that it gives from `now` on."""
+    at = parse_time(given["from"], "from") if given.get("from") else now
+    rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
+    return {"rule": rule.text, "zone": rule.zone, "words": rule.words(),
+            "times": preview(rule, at, int(given.get("count", UPCOMING)))}
+
+
+def patch_schedule(queue, request, schedule_id):
+    """Change, pause or resume a schedule."""
+    name = request.given.get("owner")
+    queue.schedules.change(schedule_id, request.given, request.person.scope,
+                           request.person.answerable, name and _owner_for(queue, request, {name}))
+    return queue.schedules.get(schedule_id, request.person.scope)
+
+
+WHICH_FIGURES = _object(**{
+    "from": about(_MOMENT, "a day before `to` if left out"),
+    "to": about(_MOMENT, "now if left out"),
+    "step": about(or_null({"enum": list(STEPS)}), "what one point is of"),
+    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
+
+
+def get_exposition(queue, _):
+    """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
+    now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
+    due = map(_due_at, queue.tasks.firsts(PENDING))
+    told = exposition([
+        *counter_families(queue.metrics.all_time()),
+        ("queue_pending", "gauge", "Tasks that may start now.", [
+            ("", {"queue": one["name"]}, queue.queues.count(PENDING, one["name"], INTEGER_MAX))
+            for one in queue.queues.all(queue.claims.machine)]),
+        ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
+            ("", {}, max(0.0, now - min(due, default=now)))]),
+        ("workers", "gauge", "Worker processes.", [
+            ("", {"state": state}, states.count(state))
+            for state in ("starting", "idle", "busy", "stopping")])])
+    return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
+
+
+def get_metrics(queue, request):
+    """How much was done and how long it took, in steps of an hour up to a week.
+    Users see the figures of the functions that they may add, whoever's tasks these were."""
+    given, person = request.given, request.person
+    end = parse_time(given["to"], "to") if given.get("to") else queue.database.clock.now()
+    start = parse_time(given["from"], "from") if given.get("from") else end - DAY
+    step = given.get("step") or "hour"
+    start, end = whole_steps(start, end, step)
+    if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
+        raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
+    own = None if person.scope is None else {one["name"] for one in queue.catalogue.functions()
+                                             if one["who"] == "user"}
+
+    def wants(function, lane):
+        return ((own is None or function in own) and given.get("queue", lane) == lane
+                and given.get("function", function) == function)
+    return queue.metrics.read(start, end, step, wants, person.scope)
+
+
+LISTED_ACTIVITY = _object(
+    task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
+    since=_MOMENT, until=about(_MOMENT, "before this moment"),
+    event=about(TEXT_OR_NULL, "such as failed or logged_in"),
+    worker=about(kept_within(0, INTEGER_MAX), "a worker's number"), function=TEXT_OR_NULL,
+    owner=_OWNER, **_PAGE)
+
+
+def get_activity(queue, request):
+    """What happened, newest first; there may be more although few or none were found."""
+    given, person = request.given, request.person
+    since, until = (given.get(name) and parse_moment(given[name]).timestamp()
+                    for name in ("since", "until"))
+    if given.get("task") is not None:
+        queue.tasks.get(given["task"], person.scope)
+    rows, before = find_activity(
+        queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
+        person.own if person.scope is None else None, task_id=given.get("task"),
+        worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
+        owner_id=_wanted_owner(queue, request, given, person.scope))
+    same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
+            "peak_memory", "actor", "message")
+    return {"next": before and str(before), "activity": [
+        {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
+         "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
+
+
+def get_workers(queue, request):
+    """The worker processes; what they run only if one may know."""
+    def shown(row):
+        hidden = request.person.scope not in (None, row["owner_id"])
+        told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
+        return {**{name: row[name] for name in told},
+                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")],
+                "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
+                "task": None if hidden else row["task_id"],
+                "function": None if hidden else row["function"]}
+    return {"workers": [shown(row) for row in queue.workers.rows()],
+            "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
+
+
+def get_queue(queue, _, name):
+    """One queue."""
+    return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
+
+
+def get_queues(queue, _):
+    """All queues with their limits and what is in them."""
+    queues, machine = queue.queues, queue.claims.machine
+    firsts = sorted(queue.tasks.firsts(PENDING), key=_due_at, reverse=True)
+    oldest = {row["queue"]: iso(_due_at(row)) for row in firsts}    # of each the last
+    return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
+                       for one in queues.all(machine)],
+            "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
+
+
+def post_queues(queue, request):
+    """Make a queue."""
+    return patch_queue(queue, request, request.given["name"], new=True)
+
+
+def patch_queue(queue, request, name, new=False):
+    """Change a queue's limits, pause or resume it."""
+    queue.queues.change(name, request.given, request.person.name, new)
+    return get_queue(queue, request, name)
+
+
+def get_host(queue, request):
+    """What `check` says of this host."""
+    folder, visit = queue.database.folder, request.visit()
+    report, seen = check_host(queue, visit), exposure(queue)
+    return {
+        "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
+        "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
+        "ticks": queue.rhythm.state(), "canary": {
+            "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
+        "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
+
+
+def get_backup(queue, _):
+    """Download a checked copy of the database, or on PostgreSQL an export."""
+    path = save(queue, queue.database.folder, "download")
+    try:
+        file = open(path, "rb", buffering=0)
+    except FileNotFoundError:           # another request has just taken it
+        raise Busy(BUSY) from None
+    path.unlink(missing_ok=True)
+    name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
+    return Answer(200, Portion(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
+        *FILE_HEADERS, ("Content-Disposition", "attachment; filename=" + name)], None)
+
+
+EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
+
+
+def post_exposure(queue, request):
+    """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
+    known = private_addresses(queue.database.folder, *request.places)
+    exposed = request.given["exposed"]
+    if not set(exposed) <= set(known):
+        raise field_error("exposed", "must be some of %s" % ", ".join(known))
+    note_exposure(queue, list(dict.fromkeys(exposed)))
+
+
+def get_settings(queue, _):
+    """All settings with their bounds and where each value comes from."""
+    return {"settings": queue.settings.describe()}
+
+
+def patch_settings(queue, request):
+    """Change settings; null means back to the default."""
+    if request.given.get("https") == "always" and "https" in request.doubtful():
+        raise field_error("https", "would lock you out: open this page by https:// first")
+    queue.settings.change(request.given, request.person.name)
+    return get_settings(queue, request)
+
+
+def patch_user(queue, request, name):
+    """Change a user: admins anybody, others their own password.
+    A changed password ends all sessions; whoever changed their own gets a new one."""
+    users, person, given = queue.users, request.person, dict(request.given)
+    own = name.lower() == person.name.lower()
+    if not own and not person.is_admin:
+        raise NotFound("There is no user %s." % shorten(name, 60))
+    current = given.pop("current_password", None)
+    if own and set(given) & {"email", "email_code"} and not (person.is_admin and "email" in given):
+        return _change_mailbox(queue, person, given)
+    if "email_code" in given:
+        raise field_error("email_code", "is for one's own address")
+    if not own or ("password" not in given and person.is_admin):
+        return users.change(name, by=person.name, **given)
+    if set(given) - {"password"}:
+        raise Denied("Only admins may change roles and limits and disable users.")
+    check_password(given.get("password") or "", person.name)
+    known, headers = users.confirm(person, current, "current_password"), []
+    user = users.change(person.name, known, person.name, password=given["password"])
+    if request.cookies():
+        token = queue.sessions.open(users.find(person.name), request.address)
+        headers = [request.set_cookie(token)]
+    return json_answer(user, headers=headers)
+
+
+def _change_mailbox(queue, person, given):
+    """One's own address: it is mailed a code first, which is then sent back alone."""
+    if len(given) > 1:
+        raise field_error("email", "must be sent alone, and so must email_code")
+    if given.get("email"):
+        queue.users.mail_code(person, given["email"])
+        queue.alerts.send(queue.database.clock.now())
+        return queue.users.change(person.name)
+    email, code = None, given.get("email_code")
+    if code is not None:
+        email = queue.users.confirm_email(person, code)
+    return queue.users.change(person.name, by=person.name, email=email)
+
+
+MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
+
+
+def post_tokens(queue, request):
+    """A new API token, shown once; it outlives the session, in which the password is asked for."""
+    given, person, scope = request.given, request.person, request.given.get("scope", "user")
+    is_known = request.bearer() or person.answerable is None
+    limits = {name: given[name] for name in ("queues", "functions") if given.get(name)}
+    if person.role not in TOKEN_SCOPES[scope]:
+        raise Denied("Such a token may only be made by: %s." % ", ".join(TOKEN_SCOPES[scope]))
+    if limits and scope != "worker":
+        raise field_error(*limits.popitem()[:1], "is for tokens of the scope worker")
+    known = None if is_known else queue.users.confirm(person, given.get("password"))
+    return queue.tokens.add(person.id, given["name"], scope, known, limits, person.name)
+
+
+def _wait_for_work(queue, request):
+    """(the first tasks that come within the time that a worker's call may wait, and this server
+    can; after how many seconds to ask again)"""
+    wait, clock, tasks = request.given["claim"].get("wait"), queue.database.clock, []
+    if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
+        return [], ASK_AGAIN_SECONDS
+    try:
+        until = clock.monotonic() + wait
+        while not tasks and clock.monotonic() < until:
+            with queue.database.unhurried():
+                is_heard = request.pause(WAIT_LOOK_SECONDS)
+            if not is_heard:
+                break
+            tasks = queue.remote.claim_late(request.person.token, request.given)
+        return tasks, 0
+    finally:
+        request.app.waiting.release()
+
+
+def post_worker_turn(queue, request):
+    """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
+    answer = queue.remote.turn(request.person.token, request.given)
+    if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
+        answer["tasks"], answer["wait"] = _wait_for_work(queue, request)
+    return answer
+
+
+def post_worker_tasks(queue, request, task_id):
+    """Add what a running task asks for, a task in each line, for its owner.
+    The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
+    functions it adds these, and those that any user may add."""
+    claim = (request.header("Idempotency-Key") or "").partition("-")[0]
+    owner_id = queue.remote.owner_of(request.person.token, task_id, claim)
+    bound, barred = request.person.token.get("functions"), set()
+    if bound is not None:
+        barred = {one["name"] for one in queue.catalogue.functions()
+                  if one["who"] != "user" and one["name"] not in bound}
+    with queue.database.unhurried():
+        orders = queue.requests.check(
+            field_error("function", "is for others: this token is bound to %s" % ", ".join(bound))
+            if isinstance(one, dict) and one.get("function") in barred else one
+            for one in request.lines())
+    return queue.add_orders(orders, owner_id, request.once())
+
+
+def post_worker_file(queue, request, task_id):
+    """Keep a file that a running task leaves; the same name again takes its place."""
+    sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
+    owner_id = queue.tasks.get(task_id)["owner_id"]
+    return queue.files.receive(owner_id, request.given["name"], *sent, task_id)

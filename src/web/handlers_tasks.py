@@ -1,0 +1,386 @@
+"""Handlers of pages, tasks, files and logs: one function per route.
+
+What a request does that takes more than a row of ROUTES. Each takes (queue, request, *parts of
+the path) and returns an Answer, or what is answered as JSON with the status that its row names,
+None for nothing. Its docstring is what /openapi.json says of it.
+"""
+import contextlib
+import io
+import itertools
+from urllib.parse import quote
+
+from ..base.limits import (INTEGER_MAX, PAGE_ROWS, PAGE_ROWS_MAX, PENDING, RUNNING, SCHEDULED,
+                           SLICE_PAGE_SECONDS, SLICE_SECONDS, STATUS_WORDS, VERSION)
+from ..base.errors import Conflict, Denied, Invalid, Malformed, NotFound, field_error, wrong
+from ..base.time_and_text import dump_json, iso, parse_time, shorten
+from ..base.values import TEXT, TEXT_OR_NULL, _integer, _number, _object, about, or_null, titled
+from ..store.log_and_activity import LOG_MAX_BYTES, logged_attempts, read_log
+from ..tasks.files import BYTES_TYPE, Portion
+from ..tasks.task_list import (FIELDS, FIELDS_ROW, LIST_ROW, NEWEST, OLDEST, RUNNING_MAX, SORTS,
+                               SORT_ROWS, Filter)
+from ..tasks.actions import ACTIONS
+from ..upkeep.rollup import DAY
+from ..access.people import wrong_log_in
+from ..access.requests import REQUEST_SCHEMA
+from ..access.host import exposure
+from ..access.findings import describe_service
+from .http_answer import LINES_TYPE, Answer, json_answer
+from .http_request import kept_within
+
+
+def get_page(queue, request):
+    """The page, always at an address that ends with a slash."""
+    if request.lacks_slash:
+        return Answer(308, headers=[("Location", request.base)])
+    return request.app.static.answer("index.html")
+
+
+def tick(queue, request):
+    """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
+    ticked = queue.tick.maybe(request.app.source if request.person else "address")
+    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
+    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
+    return Answer(200, dump_json(told).encode("utf-8"), keep=None)
+
+
+def get_health(queue, _):
+    """Process answers, database opens, schema is current."""
+    database = queue.database
+    database.check_file()
+    return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
+
+
+def _session_json(queue, person):
+    seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
+    email = queue.users.find(person.name)["email"]
+    return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
+            "data": str(queue.database.folder) if person.is_admin else None,
+            "expires_at": iso(person.expires_at), "exposed": seen["exposed"] or [],
+            "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
+
+
+def _session_answer(queue, request, token, status):
+    person = queue.sessions.person(token)
+    if person is None:                  # disabled in this moment
+        raise wrong_log_in()
+    return json_answer(_session_json(queue, person), status, [request.set_cookie(token)])
+
+
+def post_setup(queue, request):
+    """Make the first admin, or give an admin a new password, and log in.
+    Needs the code of a setup-code file. 404 if there is an admin and no such file."""
+    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
+    return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
+
+
+def delete_session(queue, request):
+    """Log out."""
+    for token in request.cookies():
+        queue.sessions.close(token)
+    return Answer(204, headers=[request.set_cookie("", 0)])
+
+
+def _owner_for(queue, request, names):
+    """Whose tasks these become: the caller's, or for an admin the one owner they name."""
+    if names <= {request.person.name}:
+        return request.person.id
+    if not request.person.is_admin:
+        raise field_error("owner", "can be chosen by admins only")
+    if len(names) > 1:
+        raise field_error("owner", "must be the same for all tasks of one request")
+    try:
+        return queue.users.find(names.pop())["id"]
+    except NotFound:
+        raise field_error("owner", "is no user") from None
+
+
+# One task, an array of them, or one for each line: checked as they are read, together with what
+# their functions say of their arguments.
+NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
+
+
+def _add_once(queue, request, asked, show):
+    """Add these tasks, unless that was done already for the same Idempotency-Key."""
+    person = request.person
+    try:
+        with queue.database.unhurried():    # the body is read meanwhile
+            orders = queue.requests.check(asked, person.answerable)
+        if not orders:
+            raise Malformed("There is no task in the body.")
+        owner_id = _owner_for(queue, request, {order.owner or person.name for order in orders})
+        return queue.add_orders(orders, owner_id, request.once(), show)
+    except Invalid:                     # what was right at first may be wrong now
+        for _ in asked:                 # and only the whole body tells whether it is the same
+            pass
+        once = request.once()
+        known = once and once.find(queue.database, queue.database.clock.now())
+        if not known:
+            raise
+        return known
+
+
+def post_tasks(queue, request):
+    """Add one task, an array of them, or one for each line."""
+    if request.content_type == LINES_TYPE:
+        return _add_once(queue, request, request.lines(), False)
+    given = request.json()
+    many = given if isinstance(given, list) else [given]
+    if not all(isinstance(one, dict) for one in many):
+        raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
+    added = _add_once(queue, request, iter(many), many is not given)
+    if many is given:
+        return added
+    shown, task_id = added.pop("task", None), added["ids"][0]
+    with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
+        shown = shown or queue.get_json(task_id, owner_id=request.person.scope)
+    return json_answer(shown or added, 201 if added["created"] else 200,
+                       [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
+
+
+def _wanted_owner(queue, request, given, scope):
+    name = given.get("owner")
+    if not name:
+        return scope
+    if scope is not None and name != request.person.name:
+        raise Denied("Only admins see what is other people's.")
+    return queue.users.find(name)["id"]
+
+
+# What spreadsheets are given of a task; what they would take for a formula begins with ' there.
+CSV_COLUMNS = ("id owner function queue status reason priority attempts created_at run_at "
+               "started_at finished_at error arguments result").split()
+
+
+def _csv(rows):
+    import csv
+    text = io.StringIO()
+    for row in rows:
+        row["error"] = row["error"] and ": ".join(filter(None, row["error"].values()))
+        cells = [dump_json(cell) if isinstance(cell, (bool, dict, list)) else cell
+                 for cell in map(row.get, CSV_COLUMNS)]
+        csv.writer(text).writerow("'" + cell if isinstance(cell, str) and cell.startswith(
+            ("=", "+", "-", "@", "\t", "\r", "\n")) else cell for cell in cells)
+    return text.getvalue()
+
+
+# What begins them (by this mark spreadsheets know UTF-8), and the text of some tasks.
+EXPORTS = {
+    "csv": ("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
+    "ndjson": (LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
+_PAGE = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
+         "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
+_OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
+_MOMENT = {"type": "string", "format": "date-time"}
+WHICH_TASKS = {
+    "status": about(
+        {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
+         "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
+        "any of these, such as failed,cancelled"),
+    "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
+    "q": about({"type": ["string", "null"], "maxLength": 200},
+               "number, or part of function, message, error, owner, arguments"),
+    "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
+    "ended_since": about(_MOMENT, "ended then or later"),
+    "since": about(_MOMENT, "added then or later"), "until": about(_MOMENT, "added before"),
+    "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
+                  "patternMessage": "must be numbers with commas"}, "any of these"),
+    "owner": _OWNER}
+# What a list tells besides, each if it is asked for with 1.
+ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
+        "failed": lambda tasks, wanted: tasks.failures(wanted),
+        "running": lambda tasks, wanted: tasks.list_json(
+            tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
+LISTED_TASKS = _object(
+    **WHICH_TASKS, **_PAGE, **{name: about(TEXT, "1: told as well") for name in ALSO},
+    sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
+               "-: the largest first; but by id, only the newest %d are sorted, and by times the "
+               "newest %d that have begun" % (SORT_ROWS, SORT_ROWS)),
+    fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "told of each as well, if short"),
+    format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
+
+
+def _wanted(queue, request, given):
+    """The Filter that a query or the object of an action describes."""
+    words, ids = given.get("status"), given.get("ids")
+    return Filter(_wanted_owner(queue, request, given, request.person.scope),
+                  sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
+                  *(given.get(name) or None for name in ("function", "queue", "q", "error")),
+                  *(given.get(name) and parse_time(given[name], name)
+                    for name in ("ended_since", "since", "until")),
+                  list(map(int, ids.split(","))) if ids else None)
+
+
+def get_tasks(queue, request):
+    """A page of the list, newest first; or a file of all that match."""
+    given, tasks = request.given, queue.tasks
+    wanted, sort = _wanted(queue, request, given), given.get("sort") or NEWEST
+    if given.get("format"):
+        if sort not in (NEWEST, OLDEST):
+            raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
+        kind, first, text = EXPORTS[given["format"]]
+        pieces = itertools.chain([first], map(text, tasks.pages(wanted, sort)))
+        return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), kind, [(
+            "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
+    fields = given["fields"].split(",") if given.get("fields") else ()
+    rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
+                                FIELDS_ROW if fields else LIST_ROW)
+    return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
+            "next": going_on and str(going_on), "service": describe_service(queue),
+            **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
+
+
+def _due_at(row):
+    """Since when a pending task may start."""
+    return max(row["created_at"], row["run_at"] or 0)
+
+
+def get_overview(queue, request):
+    """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
+    scope, now = request.person.scope, queue.database.clock.now()
+    firsts = queue.tasks.firsts(PENDING, scope)
+    oldest = min(firsts, key=_due_at, default=None)
+    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
+            for row in firsts}          # why a queue starts nothing
+    states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
+    return {
+        **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
+        "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
+                              "queue": oldest["queue"], "since": iso(_due_at(oldest))},
+        "held": [{"queue": name, "text": text} for name, text in held.items() if text],
+        "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
+                           default=None)),
+        "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope), now - DAY)},
+        "schedules": queue.schedules.coming(scope, now + DAY),
+        "workers": {"alive": len(states), "busy": states.count("busy"),
+                    "maximum": queue.settings.get("NbMaxWorker")},
+        "service": describe_service(queue)}
+
+
+def get_task(queue, request, task_id):
+    """One task."""
+    with request.app.one_by_one:        # a large result takes much memory until it is sent
+        row = queue.tasks.get(task_id, request.person.scope)
+        before, behind = queue.tasks.neighbours(row, request.person.scope)
+        return json_answer({**queue.row_json(row), "forecast": queue.forecast.of_task(row),
+                            "previous": before, "next": behind})
+
+
+WOULD_BE = _object(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
+                   priority=about(kept_within(-100, 100), "else the function's"))
+
+
+def get_forecast(queue, request):
+    """When a task would begin and end if it were added now."""
+    given, person = request.given, request.person
+    function = queue.requests.function(given["function"], person)
+    options = {**function["options"], **{name: given[name] for name in given if name != "function"}}
+    queue.queues.get(options["queue"], queue.claims.machine)
+    return queue.forecast.of_new(person.id, function["name"], options)
+
+
+ACTION = titled("Action", _object(
+    ("action",),
+    action={"enum": list(ACTIONS)},
+    ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": 1000},
+    filter=about(_object(**WHICH_TASKS), "as in the query of a list; instead of ids"),
+    expected_count=about(_number(0, INTEGER_MAX, ["integer", "null"]),
+                         "with a filter, at first: how many match; if it is null, 409 says it"),
+    **{"continue": {"type": ["string", "null"],
+                    "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
+                    "patternMessage": "must be what the answer before said"}}))
+
+
+def _act_on_filter(queue, request, given):
+    """(changed, left at most, how to go on or None); only what was there at first is changed.
+    They are counted first. That may take several requests, too: how to go on then ends with the
+    count that is expected."""
+    action, wanted = given["action"], _wanted(queue, request, given["filter"])
+    expected = given.get("expected_count")
+    place = given.get("continue") or "0-%d-0-%s" % (
+        queue.database.last_id("task"), "" if expected is None else int(expected))
+    low, top, number, *counting = place.split("-")
+    low, top, number = int(low), int(top), int(number)
+    if counting:
+        counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
+        number += sum(counts)
+        if low < top:
+            return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
+        if counting[0] != str(number):
+            raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
+                           "confirm this number." % number,
+                           wrong("expected_count", "must be %d now" % number), count=number)
+        low = 0
+    done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
+    if low >= top:
+        return done, 0, None
+    remaining = max(0, number - done)
+    return done, remaining, "%d-%d-%d" % (low, top, remaining)
+
+
+def post_actions(queue, request):
+    """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
+    With a filter: repeat with what the answer said as continue, until that is null."""
+    given, remaining, going_on = request.given, 0, None
+    if ("ids" in given) == ("filter" in given):
+        raise field_error("filter", "or ids must be given, and not both")
+    if "ids" in given:
+        done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
+    else:
+        done, remaining, going_on = _act_on_filter(queue, request, given)
+    if done:
+        queue.actions.note_bulk(given["action"], done, given.get("filter"), *request.person.who)
+    return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
+
+
+UPLOAD = _object(("name",), name={"type": "string", "maxLength": 300})
+FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
+
+
+def post_file(queue, request):
+    """Hand in a file: the body is its bytes; an argument names it by its id."""
+    sent = request.upload(queue.settings.get("max_file_mb") << 20)
+    return queue.files.receive(request.person.id, request.given["name"], *sent)
+
+
+def get_files(queue, request, task_id):
+    """What a task left, then (with an id) what it was given."""
+    queue.tasks.get(task_id, request.person.scope)
+    return {"files": list(queue.files.describe(task_id))}
+
+
+def get_file(queue, request, task_id, name):
+    """A file of a task, by its name or id. Images and text are shown, everything else is saved.
+    No browser runs what is in it: its own bytes say what it is, and it stays in a sandbox."""
+    if request.attempt is None:
+        queue.tasks.get(task_id, request.person.scope)
+    row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
+    try:
+        file, kind = queue.files.open(task_id, row)
+    except (OSError, TypeError):
+        raise NotFound("There is no file %s." % shorten(name, 60)) from None
+    where = "%s; filename*=UTF-8''%s" % (
+        "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
+    return Answer(200, Portion(file, row["size"]), kind,
+                  [*FILE_HEADERS, ("Content-Disposition", where)], None)
+
+
+LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
+                   offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
+                   download=about(TEXT, "1: all of it, as a file"))
+
+
+def get_log(queue, request, task_id):
+    """What an attempt printed, from a byte offset on."""
+    db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
+    given = request.given
+    attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
+    if given.get("download") == "1":
+        with request.app.one_by_one:
+            text = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
+        name = "task-%d-attempt-%d.txt" % (task_id, attempt)
+        return Answer(200, text, "text/plain; charset=utf-8",
+                      [("Content-Disposition", 'attachment; filename="%s"' % name)])
+    text, following, cut, times = read_log(db, task_id, attempt, offset)
+    return {"attempt": attempt, "attempts": logged_attempts(db, task_id), "offset": offset,
+            "next": following, "text": text, "cut": cut, "times": times,
+            "complete": row["status"] != RUNNING or attempt < row["attempts"]}

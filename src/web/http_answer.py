@@ -1,0 +1,105 @@
+"""An answer as WSGI wants it; problems as JSON."""
+import functools
+import math
+import re
+import sys
+
+from ..base.errors import JobQueueError, complain
+from ..base.time_and_text import dump_json
+
+SECURITY_HEADERS = [
+    ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
+     "'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors "
+     "'none'; require-trusted-types-for 'script'"), ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin")]
+JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
+LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+PACK_BYTES = 1024                       # shorter answers are sent as they are
+ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
+COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
+                      re.M | re.S)      # and what lines begin with
+STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
+STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
+                ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
+                ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
+HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
+
+
+class Answer:
+    """Status, headers and body of a response; one that is kept is compressed only once. A body may
+    be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
+    neither kept nor compressed."""
+
+    def __init__(self, status, body=b"", kind=JSON_TYPE, headers=(), keep="no-cache, private"):
+        self.status, self.body, self.headers, self._kind = status, body, headers, kind
+        self.keep = keep                # by browsers that ask whether it is still right; None: not
+
+    @functools.cached_property
+    def tag(self):
+        """Its ETag; a weak one, since the body may be sent compressed or not."""
+        import hashlib
+        told = repr(SECURITY_HEADERS).encode() + self.body
+        return 'W/"%s"' % hashlib.sha256(told).hexdigest()[:20]
+
+    @functools.cached_property
+    def packed(self):
+        """The body compressed."""
+        import zlib
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
+        return packer.compress(self.body) + packer.flush()
+
+    def to(self, request=None):
+        """(status line, headers, body) as WSGI wants them, for who asks; None: for anybody."""
+        from http import HTTPStatus
+        status, body = self.status, self.body
+        headers = [("Cache-Control", "no-store"), *self.headers]
+        asks = request.header if request else lambda _: None
+        is_long = isinstance(body, bytes) and len(body) > PACK_BYTES
+        if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
+            headers[0] = ("Cache-Control", self.keep)
+            headers.append(("ETag", self.tag))
+            status = 304 if asks("If-None-Match") == self.tag else status
+        if is_long:
+            headers.append(("Vary", "Accept-Encoding"))
+        if status != 304:               # then the browser has these already
+            given = {name for name, _ in self.headers}
+            headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
+            if is_long and re.search(ACCEPTS_GZIP, asks("Accept-Encoding") or ""):
+                body = self.packed
+                headers.append(("Content-Encoding", "gzip"))
+            if status != 204:
+                headers.append(("Content-Type", self._kind))
+            if status != 204 and hasattr(body, "__len__"):
+                headers.append(("Content-Length", str(len(body))))
+        has_body = status != 304 and not (request and request.method == "HEAD")
+        if not has_body and not isinstance(body, bytes):
+            body.close()
+        return "%d %s" % (status, HTTPStatus(status).phrase), headers, body if has_body else b""
+
+
+def json_answer(value, status=200, headers=()):
+    """An Answer of JSON."""
+    return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
+
+
+def problem(error, accepts=""):
+    """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
+    from http import HTTPStatus
+    if not isinstance(error, JobQueueError):
+        sys.__excepthook__(type(error), error, error.__traceback__)     # what nobody foresaw
+        error = JobQueueError("Something went wrong here; the server's log says what.")
+    if error.public:
+        complain(error.detail)
+    detail, headers = error.public or error.detail, list(error.headers)
+    if error.retry_after is not None:
+        headers.append(("Retry-After", str(max(1, math.ceil(error.retry_after)))))
+    if error.status == 401:
+        headers.append(("WWW-Authenticate", "Bearer"))
+    if "text/html" in accepts:
+        return Answer(error.status, ("jobqueue: %s\n" % detail).encode("utf-8"),
+                      "text/plain; charset=utf-8", headers)
+    value = {"type": "about:blank", "title": HTTPStatus(error.status).phrase, "code": error.code,
+             "status": error.status, "detail": detail, "errors": error.errors, **error.extra}
+    return Answer(
+        error.status, dump_json(value).encode("utf-8"), "application/problem+json", headers)

@@ -1,0 +1,93 @@
+"""/openapi.json, made of ROUTES."""
+import collections
+
+from ..base.limits import VERSION
+from ..base.values import OPTION_SCHEMAS, _integer
+from ..tasks.files import BYTES_TYPE
+from ..access.requests import ADD_MAX
+from .http_answer import JSON_TYPE, LINES_TYPE
+from .handlers_tasks import NEW_TASKS, UPLOAD
+from .routes import (ANYONE, CHANGING_FAILS, CLAIM, ID, LOOKING_FAILS, NAME, OF_OURS, ROUTES,
+                     TICKER, _part)
+
+
+def _documented(part, schemas):
+    """A part of our schemas as others read it; what has a title stands in `schemas`."""
+    if isinstance(part, (list, tuple)):
+        return [_documented(one, schemas) for one in part]
+    if not isinstance(part, dict):
+        return part
+    told = {name: _documented(one, schemas) for name, one in part.items() if name not in OF_OURS}
+    if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
+        del told["type"]
+        told["anyOf"] = [_integer(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
+    if "pattern" in told:
+        told["pattern"] = "^(%s)$" % told["pattern"]
+    if "title" not in part:
+        return told
+    schemas[part["title"]] = told
+    return _part("schemas", part["title"])
+
+
+def _parameters(route, schemas):
+    names = {"Id": ID in route.path, "Name": NAME in route.path,
+             "IfNoneMatch": route.method == "GET" and route.who != TICKER,
+             "IdempotencyKey": route.takes is NEW_TASKS}
+    is_query = route.takes is UPLOAD or route.takes and route.method == "GET"
+    query = route.takes["properties"] if is_query else {}
+    return [_part("parameters", name) for name in names if names[name]] + [
+        {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
+         "schema": _documented(one, schemas)} for name, one in query.items()]
+
+
+def _responses(route):
+    status, *kinds = route.answer
+    content = dict((kind, {"schema": {}}) if "/" in kind else
+                   (JSON_TYPE, {"schema": _part("schemas", kind)}) for kind in kinds)
+    errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
+    found = {str(kind.status): _part("responses", kind.__name__) for kind in errors}
+    found[str(status)] = {"description": "Done.", "content": content}
+    if route.takes is NEW_TASKS:
+        found["200"] = {"description": "Nothing was added: this task has the unique_key.",
+                        "content": content}
+    if route.method == "GET" and route.who != TICKER:
+        found["304"] = {"description": "Unchanged since If-None-Match."}
+    return found
+
+
+def _operation(route, schemas):
+    summary, _, more = route.handler.__doc__.partition("\n")
+    told = {"summary": summary.rstrip("."), "x-who": route.who, "responses": _responses(route),
+            "description": " ".join(more.split()), "parameters": _parameters(route, schemas)}
+    if route.who == ANYONE:
+        told["security"] = []
+    if route.who == TICKER:
+        others = ("bearer", "key", "cookie") if route.method == "POST" else ()
+        told["security"] = [{name: []} for name in ("tick", *others)]
+    if route.who == CLAIM:
+        told["security"] = [{"bearer": []}, {"key": []}]
+    if route.takes and route.method != "GET":
+        content = ({BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
+                   {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
+        if route.takes is NEW_TASKS:
+            content[LINES_TYPE] = {"schema": {
+                "type": "string", "pattern": "[!-~]",
+                "description": "A NewTask on each line; %d at most." % ADD_MAX}}
+        told["requestBody"] = {"required": True, "content": content}
+    return told
+
+
+def describe_api(document):
+    """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
+    parts = document["components"]
+    document["info"]["version"] = VERSION
+    document["paths"] = collections.defaultdict(dict)
+    for route in ROUTES:
+        path = route.path.replace(ID, "{id}").replace(NAME, "{name}")
+        document["paths"][path][route.method.lower()] = _operation(route, parts["schemas"])
+    _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
+                 "properties": OPTION_SCHEMAS}, parts["schemas"])
+    content = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
+    parts["responses"] = {kind.__name__: {"description": kind.__doc__.splitlines()[0],
+                                          "content": content} for kind in CHANGING_FAILS}
+    return document

@@ -1,0 +1,89 @@
+"""The command `serve`."""
+import contextlib
+import itertools
+import os
+import signal
+import sys
+
+from ..base.limits import CODE_FILES, HOME, VERSION
+from ..base.errors import SetupError, complain, in_passing
+from ..upkeep.worker_modes import file_stamps
+from ..upkeep.tick import LOOK_FOR_SCHEDULES_SECONDS, TICK_SOON_SECONDS
+from .application import Application
+from .servers import open_server
+from .printing import say
+
+
+def _tick_for_ever(queue):
+    code = file_stamps(CODE_FILES)
+    for number in itertools.count():
+        if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
+            with in_passing("reading tasks.py"):
+                queue.catalogue.refresh()       # it may hold new schedules
+        queue.tick.maybe("server")
+        with in_passing("working here"):
+            queue.starter.work_slice()
+        if code != file_stamps(code):
+            code = file_stamps(code)
+            complain("jobqueue was replaced: restart this server, which runs the old one")
+        queue.database.clock.sleep(TICK_SOON_SECONDS)
+
+
+# The server is started anew with what was compiled: who compiles keeps 20 MB for good. It goes
+# through a file without a name: nobody can change it, and it is never older than the source.
+SERVE_CODE = """
+import marshal, sys
+code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
+jobqueue = {"__name__": "jobqueue", "__file__": sys.argv.pop(1)}
+exec(code, jobqueue)
+del code
+sys.exit(jobqueue["main"]())
+"""
+
+
+def _use_compiled_module(data):
+    if __name__ != "__main__" or not sys.executable:
+        return
+    import marshal
+    import tempfile
+    from importlib.machinery import SourceFileLoader
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
+    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
+        for path in CODE_FILES:                 # workers read what Python keeps of both
+            code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
+        file = tempfile.TemporaryFile(dir=data)
+        marshal.dump(code, file)
+        file.seek(0)
+        os.set_inheritable(file.fileno(), True)
+        os.chdir(HOME)
+        os.execv(sys.executable, [
+            sys.executable, "-c", SERVE_CODE, str(file.fileno()), __file__, *sys.argv[1:],
+            "--data", str(data)])
+
+
+def _say_where(queue, address):
+    """Print where the page is, and how it is opened for the first time."""
+    place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
+    link = "http://%s%s/" % (place, queue.settings.get("base_path"))
+    say("jobqueue %s is at %s" % (VERSION, link))
+    if not queue.users.has_admin():
+        say("Open this link to make the first admin; it works once, for an hour:\n\n"
+            "    %s#setup=%s\n" % (link, queue.setup.code()))
+
+
+def cmd_serve(queue, options):
+    """Run the built-in web server until interrupted."""
+    host, port = options.given["host"], options.given["port"]
+    _use_compiled_module(queue.database.folder.absolute())
+    queue.database.look("SELECT 1")     # it is open before descriptors may be short
+    try:
+        server = open_server(Application(queue, "server"), host, port,
+                             background=lambda: _tick_for_ever(queue))
+    except OSError as error:
+        raise SetupError("Port %d on %s cannot be used: %s. Choose another with --port."
+                         % (port, host, error.strerror)) from None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    _say_where(queue, server.address)
+    server.run()
+    say("stopped; workers go on until their tasks are done")

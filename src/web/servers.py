@@ -1,0 +1,183 @@
+"""The built-in web server; CGI."""
+import contextlib
+import errno
+import os
+import re
+import signal
+import sqlite3
+import sys
+import threading
+
+from ..base.limits import LOOPBACK
+from ..base.errors import Busy, JobQueueError, complain
+from ..base.time_and_text import Clock, Every
+from .http_request import is_trusted
+from .application import _applications, application
+from .connections import (ANSWERS_AT_ONCE, CONNECTIONS_MAX, LOOPBACK_HOSTS, NEEDED_LATER,
+                          PATIENCE, SHUT_BOTH, STOP_SECONDS, Exchange, compose_refusal)
+
+
+class Server:
+    """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
+
+    At the limits of connections and descriptors the client that has been waited for the longest is
+    cut off; nobody else waits for it."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+    allow_reuse_port = False            # two servers never share a port
+    timeout = 0.5                       # so often `run` looks around
+
+    def __init__(self, app, address, clock, background, handler):
+        super().__init__(address, handler)
+        self.address, self.app, self.clock = self.server_address[:2], app, clock
+        self.folder, self.is_stopping = app.queue.database.folder, False
+        self.connections = {}           # socket -> its Exchange, None before its thread runs
+        self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
+        self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
+        self._background = background   # to be run in a thread, as soon as this host allows one
+        self._names = LOOPBACK_HOSTS
+        self._looks = Every(1.0, clock)
+        self._changed = threading.Condition()       # guards `connections`
+
+    def run(self):
+        """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
+        while not self.is_stopping:
+            if self._looks.is_due():
+                self._look_around()
+            self.handle_request()
+        self.server_close()
+        deadline = self.clock.monotonic() + STOP_SECONDS
+        with self._changed:
+            while self.connections and self.clock.monotonic() < deadline:
+                for exchange in self._exchanges("head", "body", "idle", "farewell"):
+                    exchange.end()
+                self._changed.wait(0.05)
+
+    def stop(self):
+        """Make `run` return; may be called from a signal handler."""
+        self.is_stopping = True
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(SHUT_BOTH)
+
+    def _look_around(self):
+        """Hurry those who are late, and start the background thread where that was not possible."""
+        now = self.clock.monotonic()
+        with self._changed:
+            for exchange in self._exchanges(*PATIENCE):
+                if exchange.deadline < now:
+                    exchange.hurry()
+        if self._background:
+            with contextlib.suppress(RuntimeError):
+                threading.Thread(target=self._background, daemon=True).start()
+                self._background = None
+
+    def _exchanges(self, *phases):
+        return [one for one in self.connections.values() if one and one.phase in phases]
+
+    def _cut_the_slowest(self):
+        """End the exchange that has been waited for the longest; False if all wait for us."""
+        slow = self._exchanges(*PATIENCE.keys() - {"work"})
+        if slow:
+            min(slow, key=lambda exchange: exchange.since).end()
+        return bool(slow)
+
+    def get_request(self):
+        """Accept a connection, as soon as there is a descriptor for it."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                with self._changed:
+                    self._cut_the_slowest()
+                    self._changed.wait(0.05)
+            raise
+
+    def process_request(self, request, client_address):
+        """Give a connection its thread, at the limit in place of the slowest one; else 503."""
+        with self._changed:
+            if len(self.connections) >= CONNECTIONS_MAX:
+                self._cut_the_slowest()
+            has_room = self._changed.wait_for(
+                lambda: len(self.connections) < CONNECTIONS_MAX, 1.0)
+            if has_room:
+                self.connections[request] = None
+        if not has_room:
+            with contextlib.suppress(OSError):
+                request.settimeout(0)
+                request.sendall(compose_refusal(Busy("Too many connections.", retry_after=2)))
+            return self.shutdown_request(request)
+        for _ in range(20):
+            with contextlib.suppress(RuntimeError):     # this host allows no thread more
+                return super().process_request(request, client_address)
+            with self._changed:
+                if not self._cut_the_slowest():
+                    break
+            self.clock.sleep(0.05)      # until its thread has ended
+        request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
+        return self.process_request_thread(request, client_address)
+
+    def shutdown_request(self, request):
+        """Forget a connection and close it, while nobody cuts it."""
+        with self._changed:
+            self.connections.pop(request, None)
+            super().shutdown_request(request)
+            self._changed.notify_all()
+
+    def handle_error(self, *_):
+        """What ended a connection: a client that went away is no news."""
+        error = sys.exc_info()[1]
+        if isinstance(error, JobQueueError):    # in the middle of an answer
+            complain(error.detail)
+        elif not isinstance(error, OSError):
+            sys.__excepthook__(*sys.exc_info())
+
+    def answers_to(self, host, address):
+        """True if we may be asked under this name; a page of another site may use only its own."""
+        is_public = self.address[0] not in LOOPBACK
+        with contextlib.suppress(JobQueueError):
+            settings = self.app.queue.settings
+            names = settings.get("host_names").lower().replace(",", " ").split()
+            self._names = LOOPBACK_HOSTS + tuple(names)
+            is_public |= is_trusted(address, settings.get("trusted_proxies"))
+        everything = is_public and self._names == LOOPBACK_HOSTS
+        return host is None or everything or re.sub(":[0-9]+$", "", host.lower()) in self._names
+
+
+def open_server(app, host, port, clock=Clock, background=None):
+    """A Server that listens; CGI requests, too, read this file, and do without http.server."""
+    import importlib
+    import socket
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    from socketserver import TCPServer
+    for name in NEEDED_LATER:
+        importlib.import_module(name)
+    handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
+    server = type("HttpServer", (Server, ThreadingHTTPServer), {
+        "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
+        "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
+    return server(app, (host, port), clock, background, handler)
+
+
+def run_cgi():
+    """Answer the one request for which a web server has started this process, and end."""
+    os.umask(0o077)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
+    environ = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
+    environ = {"REQUEST_METHOD": "GET", **environ, "wsgi.input": sys.stdin.buffer,
+               "wsgi.run_once": True}
+    head = []
+
+    def start_response(status, headers, _=None):
+        head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
+
+    with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
+        body = application(environ, start_response)
+    with contextlib.suppress(OSError, sqlite3.Error):
+        sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
+        sys.stdout.buffer.writelines(body)
+        sys.stdout.flush()
+        for app in _applications.values():
+            app.queue.close()
+    os._exit(0)                         # taking the interpreter apart would take a tenth of all

@@ -1,0 +1,1 @@
+"""Worker: the rooms of worker.py. They use the built jobqueue.py."""

@@ -1,0 +1,183 @@
+"""The worker's side of its runner: pipes, life line, signals.
+
+The worker's side of its runner: a socket for orders and messages, a bell that the runner rings, a
+pipe for each log, and a life line: when the worker dies the kernel closes its end, and kills the
+runner with all that it started.
+A batch is handed over with a pipe that holds a byte for each order; the runner takes one before
+it begins an order, the worker takes what is left: so what has begun is never in doubt.
+Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
+group is killed only while its leader's pid cannot be anyone else's.
+"""
+import contextlib
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+import jobqueue
+from jobqueue import dump_json
+
+from .runner import BATCH_MAX, LINE_MAX_BYTES, MAXRSS_BYTES
+
+spares = []                             # what fork_runner made and start_runner has not taken
+
+
+def start_runner(data):
+    """Start a runner that waits for its descriptors: (its process, our end of its channel)."""
+    while spares:
+        process, channel = spares.pop()
+        if os.waitpid(process.pid, os.WNOHANG) == (0, 0):
+            return process, channel
+    import subprocess
+    ours, theirs = socket.socketpair()
+    with theirs:
+        return subprocess.Popen(
+            [sys.executable, "-m", "worker", "--runner", str(theirs.fileno()), str(data)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME)), ours
+
+
+class Child:
+    """The worker's side of its runner: pipes, life line, signals, death certificate."""
+
+    def __init__(self, data, lock, files, wake):
+        self.process, self._channel = start_runner(data)
+        self._bell, bell = os.pipe()
+        lifeline, self._lifeline = os.pipe()
+        with contextlib.suppress(OSError):      # its death is noticed by whoever waits for it
+            socket.send_fds(self._channel, [b"."], (bell, lifeline, lock))
+        os.close(bell)
+        os.close(lifeline)
+        self._channel.setblocking(False)
+        self._arrived = b""
+        self.unread = b""               # what it was told and has not read: no order may follow
+        self._go = None                 # of a batch: a byte in it for each order not begun
+        self._wake = wake               # readable when a signal has come
+        self.started, self.ready = time.monotonic(), False
+        self.ended = False              # the channel is closed or broke the rules
+        self.has_leftovers = False      # a task left something in it
+        self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
+        self.files = files              # {path: stamp} of what it was made from
+        self.owner = None               # whose tasks it runs, where each owner has their own
+        self.identity = self.process.pid, jobqueue.birth(self.process.pid)
+        self.death = None               # (exit code or -signal, cpu seconds, peak memory)
+
+    def hand_over(self, orders):
+        """Send orders to be run one after another; returns our ends of their log pipes."""
+        pipes = [os.pipe() for _ in orders]
+        passed = [theirs for _, theirs in pipes]
+        if len(orders) > 1:
+            self._go, filling = os.pipe()
+            os.write(filling, b"." * len(orders))
+            os.close(filling)
+            passed.insert(0, self._go)
+        line = dump_json({"orders": orders}).encode("utf-8") + b"\n"
+        try:
+            self.unread = line[socket.send_fds(self._channel, [line], passed):]
+        except OSError:
+            self.ended = True           # its death is noticed by whoever waits for it
+        for _, theirs in pipes:
+            os.close(theirs)
+        self.tasks += len(orders)
+        return [ours for ours, _ in pipes]
+
+    def take_back(self):
+        """Take back the orders that have not begun; how many."""
+        if self._go is None:
+            return 0
+        left = len(os.read(self._go, BATCH_MAX))
+        os.close(self._go)
+        self._go = None
+        return left
+
+    def reply(self, message):
+        """Answer the runner."""
+        self.unread += dump_json(message).encode("utf-8") + b"\n"
+        self._flush()
+
+    def wait(self, seconds, log_end=None):
+        """Wait until something happens, `seconds` at most; printing into a log is something.
+
+        While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
+        task has ended, or when it wants something.
+        """
+        poll, wanted = select.poll(), select.POLLOUT if self.unread else 0
+        if self._go is None:
+            wanted |= select.POLLIN
+        else:
+            seconds, log_end = min(seconds, 0.01), None
+        poll.register(self._channel, wanted | (select.POLLIN if self._arrived else 0))
+        for end in {self._bell, self._wake, log_end} - {None}:
+            poll.register(end, select.POLLIN)
+        for descriptor, _ in poll.poll(max(0, seconds) * 1000):
+            if descriptor == self._bell:
+                os.read(self._bell, 1 << 10)
+            elif descriptor == self._channel.fileno() and self.unread:
+                self._flush()
+
+    def messages(self):
+        """What the runner said; anything against the rules ends it."""
+        while not self.ended:
+            try:
+                data = self._channel.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                data = b""
+            self._arrived += data
+            self.ended = not data or (len(self._arrived) > LINE_MAX_BYTES
+                                      and self._arrived.find(b"\n", 0, LINE_MAX_BYTES) < 0)
+            if len(data) < 1 << 16:
+                break
+        *lines, self._arrived = self._arrived.split(b"\n")
+        for line in lines:
+            try:
+                message = jobqueue.read_json(line.decode("utf-8"))
+                if not isinstance(message, dict):
+                    raise ValueError("not an object")
+            except ValueError:
+                self.ended = True
+                return
+            yield message
+
+    def is_dead(self):
+        """True once the runner has ended; what is left of its group is then killed."""
+        if self.death is None:
+            found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is None:
+                return False
+            self.signal(signal.SIGKILL)
+            _, status, used = os.wait4(self.process.pid, 0)
+            code = self.process.returncode = os.waitstatus_to_exitcode(status)
+            self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
+        return True
+
+    def signal(self, number):
+        """Send a signal to the runner's whole group; only while its leader is not collected."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
+
+    def end(self):
+        """Kill the group and wait for the runner; everything is closed afterwards."""
+        if self.death is None:
+            self.signal(signal.SIGKILL)
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+            self.is_dead()
+        self.take_back()
+        self._channel.close()
+        if self._lifeline is not None:
+            os.close(self._bell)
+            os.close(self._lifeline)
+            self._lifeline = None
+
+    def _flush(self):
+        try:
+            while self.unread:
+                self.unread = self.unread[self._channel.send(self.unread):]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.ended, self.unread = True, b""

@@ -1,0 +1,93 @@
+"""Programs as functions.
+
+Programs as functions: the parts of a command with the arguments in their places, run without a
+shell to their end. What they print is the task's log; an exit code other than 0 is an error.
+Rules: an argument never becomes an option of the program, unless the owner wrote the minus or it
+belongs to a number. A script of the folder schedules never runs twice at once.
+"""
+import os
+import re
+import sys
+from pathlib import Path
+
+import jobqueue
+from jobqueue import Fail, RetryAfter, dump_json
+
+START_AGAIN_SECONDS = 60                # after which a task is tried again that got no process
+
+
+class CommandFailed(Exception):
+    """A program ended with an exit code other than 0."""
+
+
+def as_word(value):
+    """A value as programs read it."""
+    if value is None or isinstance(value, (str, Path)):
+        return str(value or "")
+    text = dump_json(value)
+    return text[1:-1] if text.startswith('"') else text
+
+
+def fill_parts(target, arguments):
+    """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
+    parts, guarded = [], True
+    for part in target:
+        names = re.findall(jobqueue.PLACE, part)
+        values = [item for value in map(arguments.get, names)
+                  for item in (value if isinstance(value, (list, tuple, set)) else [value])]
+        if names and part == "{%s}" % names[0] and names[0] in arguments:
+            pieces = [as_word(item) for item in values if item is not None]
+        else:
+            pieces = [re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)]
+        guarded = guarded and part != "--"
+        harmless = part.startswith("-") or all(map(jobqueue.is_number, values))
+        for piece in pieces:
+            if guarded and piece.startswith("-") and not harmless:
+                raise Fail('an argument must not begin with "-": %s' % piece[:100])
+        parts += pieces
+    return parts
+
+
+def run_program(parts, context):
+    """Run a program to its end; CommandFailed unless that is a good one."""
+    import subprocess
+    environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
+                   "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim,
+                   "JOBQUEUE_FOLDER": str(context.folder)}
+    try:
+        ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
+    except OSError as error:
+        if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no process more
+            raise RetryAfter(START_AGAIN_SECONDS,
+                             jobqueue.explain_start_error(error, parts[0])) from None
+        raise
+    if ended.returncode:
+        how = "was ended by signal" if ended.returncode < 0 else "ended with exit code"
+        raise CommandFailed("%s %s %d" % (parts[0], how, abs(ended.returncode)))
+    return {"exit_code": 0}
+
+
+def run_command(function, arguments, context):
+    """Run a program with the arguments in their places; no shell."""
+    return run_program(fill_parts(function.target, arguments), context)
+
+
+def run_script(function, arguments, context):
+    """Run a script of the folders with schedules, never one twice at once."""
+    import fcntl
+    name = arguments["script"]
+    if name not in jobqueue.find_scripts():
+        raise Fail("schedules/%s is not there any more, or cannot be run any more" % name)
+    path = str(jobqueue.SCRIPTS_FOLDER / name)
+    with open(path, "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Fail("schedules/%s is running already" % name) from None
+        except OSError:
+            pass                        # no flock here: the schedule's overlap must do
+        return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
+
+
+BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
+    jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str})}

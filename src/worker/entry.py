@@ -1,0 +1,219 @@
+"""python3 worker.py
+
+Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
+request), its runner, a catalogue, the test worker of the page This host, what sends messages or
+makes the daily backup.
+"""
+import contextlib
+import gc
+import importlib
+import math
+import os
+import signal
+import socket
+import sys
+import time
+import types
+from pathlib import Path
+
+import jobqueue
+from jobqueue import JobQueue, JobQueueError, dump_json
+
+from .signatures import read_functions
+from .runner import Runner, arm_lifeline
+from .child import spares
+from .place import CHECK_SECONDS, STOP_SIGNALS
+from .worker import Worker
+from .remote_site import Site, Spool
+from .remote import RemoteWorker
+
+CRON_SECONDS = 50.0
+WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
+
+
+def run_runner(channel, data):
+    """The child's process: armed, then obedient."""
+    channel = socket.socket(fileno=int(channel))
+    bell, lifeline, lock = socket.recv_fds(channel, 1, 3)[1]
+    arm_lifeline(lifeline)
+    for descriptor in (channel.fileno(), bell, lock):
+        os.set_inheritable(descriptor, False)
+    runner = Runner(channel, bell, data, lock)
+    os.register_at_fork(after_in_child=runner.forget)
+    return runner.run()
+
+
+def fork_runner(data):
+    """Have the first runner ready as a fork, which needs half the time and memory: it shares what
+    is imported. Nothing may be open yet. It ends with us, if it was never told to begin."""
+    ours, theirs = socket.socketpair()
+    gc.freeze()                         # a collection would write into what both share
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        os.setpgid(pid, pid)
+        return spares.append((types.SimpleNamespace(pid=pid, returncode=None), ours))
+    try:
+        ours.close()
+        with open(os.devnull, "r+b", 0) as null:
+            for stream in range(3):
+                os.dup2(null.fileno(), stream)
+        importlib.import_module("inspect")
+        os._exit(run_runner(theirs.detach(), data))
+    finally:                            # it never becomes a second worker
+        os._exit(1)
+
+
+def print_catalogue():
+    """Announce the functions on standard output, whatever tasks.py itself prints."""
+    out = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    with open(out, "wb") as file:
+        file.write(dump_json(read_functions()).encode("utf-8"))
+    return 0
+
+
+def open_queue(data, is_new=False):
+    """The queue, in a process that gives way to others as the setting says. No new database is
+    made unless it may be `is_new`."""
+    if not is_new:
+        jobqueue.find_database(jobqueue.data_folder(data))
+    queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
+    with contextlib.suppress(OSError):
+        nice = max(queue.settings.get("nice"), os.getpriority(os.PRIO_PROCESS, 0))
+        for pid in (0, *(process.pid for process, _ in spares)):
+            os.setpriority(os.PRIO_PROCESS, pid, nice)
+    return queue
+
+
+def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
+    """A worker process: detached, for cron, within a request (slice), or as a service."""
+    queue = open_queue(data, is_new=row is None)
+    if mode == "cron":
+        queue.catalogue.refresh()
+        queue.tick.run("cron", start=False)   # the dead must not keep us from a place
+        due = queue.tick.next_work() or math.inf
+        if not queue.claims.claimable(1) and due > queue.database.clock.now() + seconds:
+            queue.starter.start_needed(queue.tick.sleepers_missing())
+            return 0
+    was_stopped = Worker(queue, mode, verbose, seconds).run(row, lock)
+    if mode == "service":
+        for number in STOP_SIGNALS:     # from now on one ends the process at once
+            signal.signal(number, signal.SIG_DFL)
+        if not was_stopped:             # a fresh process in its place: a host might not start one
+            time.sleep(CHECK_SECONDS)
+            os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
+    return 0
+
+
+def work_remotely(options):
+    """Work for another site until a signal comes; a fresh process follows when our files change."""
+    if not jobqueue.TASKS_FILE.exists():
+        raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
+                                  % jobqueue.TASKS_FILE)
+    site = Site(options.server, options.token_file, options.ca)
+    spool = Spool(Path(options.data or jobqueue.HOME / "data-remote"))
+    worker = RemoteWorker(site, spool, options.verbose)
+    if worker.run():
+        time.sleep(CHECK_SECONDS)
+        os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
+    return worker.exit_code
+
+
+def run_host_test(token, data):
+    """The test worker of the page This host: notes at its end that it has lived until then."""
+    queue = open_queue(data)
+    time.sleep(jobqueue.TEST_SECONDS)
+    jobqueue.note_worker_test(queue, token)
+    return 0
+
+
+def send_messages(data):
+    """Send what is to be told; a server that hangs ends this process, not a worker."""
+    signal.alarm(int(jobqueue.SENDING_SECONDS))
+    queue = open_queue(data)
+    jobqueue.Courier(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
+    return 0
+
+
+def make_daily_backup(queue):
+    """The backup of the day, which a tick has begun; the oldest ones go."""
+    database, error = queue.database, None
+    begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
+    folder = database.folder / jobqueue.BACKUPS
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        jobqueue.save(queue, folder, "backup-" + begun["day"])
+        remove_older_backups(folder, queue.settings.get("backup_keep"))
+    except (JobQueueError, OSError) as problem:
+        error = str(problem)
+    with database.transaction() as transaction:
+        jobqueue.remember(transaction, jobqueue.DAILY_BACKUP,
+                          {**begun, "done": not error, "error": error})
+
+
+def remove_older_backups(folder, count):
+    """Keep the newest daily backups; what was left of others before the newest goes, too."""
+    found = sorted(folder.glob("backup-????-??-??-*"))
+    whole = [path for path in found if path.suffix != ".part"]
+    for path in found:
+        if path < whole[-1] and path not in whole[-count:]:
+            path.unlink()
+
+
+def dispatch(arguments):
+    """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
+    mode, *rest = arguments or [""]
+    if mode in ("--detached", "--slice"):
+        row, lock, data, *seconds = rest
+        if sys.platform == "linux":     # on macOS a fork may not use much of the system
+            with contextlib.suppress(OSError):
+                fork_runner(data)
+        return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
+    inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
+              "--send": send_messages,
+              "--backup": lambda data: make_daily_backup(open_queue(data))}
+    if mode in inside:
+        return inside[mode](*rest)
+    import argparse
+    parser = argparse.ArgumentParser(
+        prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
+    parser.add_argument("--data", metavar="DIR", help="data folder (data beside jobqueue.py)")
+    parser.add_argument("--service", action="store_true", help="never end by itself")
+    parser.add_argument("--server", metavar="URL", help="work for that site, without its database")
+    parser.add_argument("--token-file", metavar="F", help="with a token of the scope worker of it")
+    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the usual")
+    parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
+                        help="without --service: work for at most S seconds (50)")
+    parser.add_argument("--verbose", action="store_true", help="print what happens")
+    options = parser.parse_args(arguments)
+    if options.server:
+        if not options.token_file:
+            parser.error("--server needs --token-file")
+        return work_remotely(options)
+    if options.service:
+        return work("service", options.data, verbose=options.verbose)
+    return work("cron", options.data, options.seconds, options.verbose)
+
+
+def main():
+    """A process of its own; returns its exit code."""
+    if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
+        print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
+        return 2
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    os.umask(0o077)
+    try:
+        return dispatch(sys.argv[1:])
+    except JobQueueError as error:
+        jobqueue.complain(error.detail)
+        return error.exit_code
+    except (OSError, MemoryError) as error:
+        jobqueue.complain("%s: %s" % (type(error).__name__, error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

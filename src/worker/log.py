@@ -1,0 +1,77 @@
+"""The log pipe: an attempt's output on its way to the database.
+
+What an attempt prints: it writes into a pipe, the worker reads what is there and stores it in
+pieces, each with its offset in bytes.
+Rules: no task waits for a reader of its log for long, and none fills the worker's memory: of a
+flood the beginning is stored and of the rest only the latest is kept.
+"""
+import codecs
+import os
+
+import jobqueue
+from jobqueue import storable
+
+PIECE_BYTES = 64 << 10
+
+
+class LogPipe:
+    """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
+
+    def __init__(self, end):
+        os.set_blocking(end, False)
+        self.end = end
+        self._decoder = None            # made when something is printed
+        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
+        self.pieces = []                # (offset, text) that are not known to be stored
+        self.start = 0                  # offset of what waits
+
+    def read(self):
+        """Take what was printed since, LOG_MAX_BYTES at most; close at the end of the file."""
+        for _ in range(jobqueue.LOG_MAX_BYTES // PIECE_BYTES):
+            if self.end is None:
+                return
+            try:
+                data = os.read(self.end, PIECE_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close()
+            self._waiting += data
+            excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
+            if excess > 0 and self.start > 0:       # of a flood only the latest is kept
+                excess += jobqueue.LOG_MAX_BYTES // 2
+                del self._waiting[:excess]
+                self.start += excess
+
+    def close(self):
+        """Read no more; True if something could still be printed."""
+        if self.end is None:
+            return False
+        os.close(self.end)
+        self.end = None
+        return True
+
+    @property
+    def is_full(self):
+        """True if it should be stored before more is read."""
+        return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
+
+    def __bool__(self):
+        return bool(self._waiting or self.pieces)
+
+    def take_pieces(self, final):
+        """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
+        if final or not self.pieces:
+            if self._decoder is None:
+                self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+            text = self._decoder.decode(bytes(self._waiting), final)
+            self._waiting.clear()
+            self.put(storable(text))
+        return self.pieces
+
+    def put(self, text):
+        """Add a text behind what was decoded so far."""
+        for place in range(0, len(text), PIECE_BYTES):
+            piece = text[place:place + PIECE_BYTES]
+            self.pieces.append((self.start, piece))
+            self.start += len(piece.encode("utf-8"))

@@ -1,0 +1,86 @@
+"""Place: the worker's row and its lock."""
+import os
+import signal
+
+import jobqueue
+
+RUNNER_START_SECONDS = 120.0            # big imports
+BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
+CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
+STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
+                   "runner_tasks", "runner_memory", "runner_per_owner")
+
+
+class Place:
+    """The worker's row and lock file: what others see of it.
+
+    1. A row is reserved under NbMaxWorker, with the name of a lock file, by whoever starts the
+       worker or by itself.
+    2. The worker takes the lock, then turns the row live; if the row was given up meanwhile it
+       removes the lock.
+    3. Each heartbeat renews the row's lease and tells state, tasks and runner; a row that is gone
+       is a reason to leave.
+    4. Leaving removes the row, then the lock file. Of a worker that died others find the lock
+       free; they end its runner and remove both.
+    """
+
+    def __init__(self, queue, mode):
+        self._queue, self._workers, self._database = queue, queue.workers, queue.database
+        self._mode = mode
+        self.id = self._lock_name = self.lock = None    # `lock` is its descriptor
+        self.state, self.tasks, self.runner = "idle", 0, (None, None)   # its pid and birth
+        self.stopping = None            # why the worker will leave
+
+    def take(self, row, lock):
+        """True once it is ours; a service waits until there is one, whoever keeps it alive."""
+        if row is not None and self._arrive(row, lock):
+            return True
+        while True:
+            with self._database.transaction(durable=False) as transaction:
+                made = self._workers.reserve(transaction, self._mode)
+            if made or self._mode != "service":
+                return bool(made) and self._arrive(*made[0])
+            self._queue.tick.maybe("worker")
+            self._database.clock.sleep(2.0)
+
+    def _arrive(self, row, lock):
+        handle, proven = jobqueue.take_lock(self._workers.locks / lock)
+        if self._workers.arrive(row, lock, proven, os.getpid()):
+            self.id, self._lock_name, self.lock = row, lock, handle
+            return True
+        self._workers.remove_lock(lock, handle)
+        return False
+
+    def heartbeat(self, transaction, state=None):
+        """Say that the worker lives, and what it does."""
+        self.state = state or self.state
+        self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
+
+    def stop(self, reason):
+        """Have the worker leave, for the first reason that comes."""
+        self.stopping = self.stopping or reason
+
+    def note_runner(self, pid, born):
+        """Have the next heartbeat name the runner."""
+        self.runner = pid, born
+
+    def no_runner(self, error):
+        """Say why there is no runner, and leave."""
+        self.stop("no runner could be started")
+        with self._database.transaction(durable=False) as transaction:
+            self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
+
+    def leave(self):
+        """Remove the row, if it is still there, then the lock file."""
+        with self._database.deadline(), self._database.transaction(durable=False) as transaction:
+            self._workers.leave(transaction, self.id, self.stopping, self.tasks)
+        self._workers.remove_lock(self._lock_name, self.lock)
+
+    def start_successor(self, least):
+        """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
+        for pause in (0, 2, 5, 15):
+            self._database.clock.sleep(pause)
+            self._queue.starter.start_needed(least)
+            if not least or self._workers.are_there():
+                return

@@ -1,0 +1,80 @@
+"""Recorder: writes how attempts ended."""
+import contextlib
+import math
+
+from jobqueue import Outcome
+
+from .attempt import WRITE_LATER
+
+
+class Recorder:
+    """Writes how attempts ended.
+
+    1. One transaction stores the rest of what they printed, records each outcome under its
+       claim, puts back what has not begun, and claims the next tasks.
+    2. While the disk is full or the database busy the batch keeps all that, and the worker's
+       next round tries again. Meanwhile hold() renews the claims as soon as that is possible.
+    3. After any other error each outcome is recorded alone; one that cannot be stored fails its
+       task with a StorageError. So no task takes others of its batch with it.
+    """
+
+    def __init__(self, queue, place, say):
+        self._claims, self._database, self._files = queue.claims, queue.database, queue.files
+        self._place, self._say = place, say
+
+    def record(self, batch, pace=None, most=0):
+        """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
+        them."""
+        try:
+            rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
+        except WRITE_LATER:
+            raise
+        except Exception as error:      # whatever it is about: each alone must still be tried
+            self._say("recording: %s", error)
+            for one in batch.ended:
+                self._record_alone(batch, *one)
+            rows = self._write(batch, [], batch.unbegun)
+        batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
+        return rows
+
+    def hold(self, batch):
+        """Renew the claims of what is not recorded yet, and say that the worker lives."""
+        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
+        with contextlib.suppress(*WRITE_LATER), \
+                self._database.transaction(durable=False) as transaction:
+            for attempt in kept:
+                attempt.renew(transaction)
+            self._place.heartbeat(transaction)
+
+    def _record_alone(self, batch, attempt, outcome):
+        try:
+            self._write(batch, [(attempt, outcome)], [])
+        except WRITE_LATER:
+            raise
+        except Exception as error:
+            attempt.drop()
+            outcome = Outcome("fail", error_type="StorageError",
+                              error_message="its outcome could not be stored: %s" % error)
+            self._write(batch, [(attempt, outcome)], [])
+
+    def _write(self, batch, ended, unbegun, pace=None, most=0):
+        rows, size = [], min(pace.size, most) if pace else 0
+        endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
+        endings += [one for one in ended if one[1].kind != "lost"]
+        foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
+        with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
+            now = self._database.clock.now()
+            for attempt, _ in endings:
+                attempt.write_ending(transaction)
+            verdicts = self._claims.end_all(
+                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
+            if pace:
+                rows = self._claims.claim(transaction, self._place.id, now, size, pace.function,
+                                          batch.child.owner)
+            if not rows and not batch.running:
+                self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
+        for (attempt, _), verdict in zip(endings, verdicts):
+            if verdict:                 # what was claimed begins, whatever becomes of these files
+                with contextlib.suppress(*WRITE_LATER):
+                    self._files.tidy(attempt.row["id"], verdict)
+        return rows

@@ -1,0 +1,221 @@
+"""A site elsewhere: its calls, and what it may not know yet.
+
+Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
+not know yet.
+"""
+import contextlib
+import os
+import re
+import threading
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import jobqueue
+from jobqueue import JobQueueError, dump_json
+
+from .requests import http_opener
+from .attempt import Attempt
+
+CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
+WAIT_SECONDS = 20.0                     # the site may wait for a task
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
+AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
+LEAVE_SECONDS = 20.0                    # after a signal, in all
+CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
+CLAIMS_MAX = 64                         # in one call; the site takes no more
+ANSWER_BYTES = 16 << 20
+
+
+class NotHeard(Exception):
+    """There was no answer of jobqueue, or it is busy: (why, how long or None); ask again."""
+
+
+class Site:
+    """The site that a remote worker works for."""
+
+    def __init__(self, address, token_file, authorities=None):
+        parts, token = urlsplit(address), Path(token_file)
+        is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
+        if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
+            raise jobqueue.SetupError("--server must be an address such as "
+                                      "https://example.org/jobs; http: is for this machine only.")
+        if token.stat().st_mode & 0o077:
+            raise jobqueue.SetupError("Others can read %s: run chmod 600 on it." % token)
+        self._token = token.read_text("ascii", "replace").strip()
+        if not re.fullmatch("[!-~]+", self._token):
+            raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
+        self.place = address.rstrip("/"), authorities
+        self._opener = http_opener(authorities, by_proxy=not is_near)
+
+    def ask(self, call):
+        """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
+        from urllib.request import Request
+        told, request = None, Request(self.place[0] + call.path, call.body, {
+            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
+            **call.headers})
+        with self._opener.open(request, timeout=call.seconds) as answer:
+            status, pause = answer.status, answer.headers.get("Retry-After", "")
+            data = answer.read(ANSWER_BYTES)
+        with contextlib.suppress(ValueError):
+            told = jobqueue.read_json(data.decode("utf-8"))
+        is_ours = isinstance(told, dict) and (
+            status in (200, 201) and call.wanted in told or told.get("status") == status
+            and {"code", "detail", "errors"} <= told.keys())
+        if not is_ours:
+            raise NotHeard("an answer (%d) that is not jobqueue's" % status, None)
+        if status >= 500 or status == 408:      # 408: the way there was too slow
+            raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
+        return told
+
+
+class Call:
+    """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
+
+    def __init__(self, path, wanted, body, seconds=0.0, **headers):
+        self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
+        self.headers = {"Content-Type": "application/json", **headers}
+        self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
+        self.found = self.error = None
+
+    def start(self, site, waker):
+        """Make it; `waker` is written to when it is over."""
+        def run():
+            try:
+                self.found = site.ask(self)
+            except NotHeard as error:
+                self.error = error
+            except Exception as error:  # whatever it is, the worker must hear of it
+                self.error = NotHeard("%s: %s" % (type(error).__name__, error), None)
+            with contextlib.suppress(OSError):
+                os.write(waker, b".")
+        threading.Thread(target=run, daemon=True).start()
+
+    def is_over(self):
+        """True once there is an answer, or it is not waited for any longer."""
+        if time.monotonic() > self.sent + self.seconds:
+            self.error = self.error or NotHeard("no answer within %d s" % self.seconds, None)
+        return self.found is not None or self.error is not None
+
+
+class Spool:
+    """The folder of one remote worker at a time: its session, and `ends` not known to be told.
+
+    The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
+    task has closed everything. The lock file names it, so that it is ended before others begin."""
+
+    def __init__(self, base):
+        import fcntl
+        for number in range(1, 1000):
+            self.folder = base / str(number)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:     # another worker's
+                os.close(self.lock)
+        self.ends = {}                  # {claim: outcome}
+        for path in self.folder.glob("*.outcome"):
+            with contextlib.suppress(ValueError):       # a power cut leaves files empty
+                self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
+        self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
+        self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
+
+    def note_runner(self, pid, born):
+        """Name the runner, in place of the one before: a full disk has room for that."""
+        with contextlib.suppress(OSError):
+            words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
+            os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
+
+    def former(self):
+        """The session of the worker that had this folder. None in a copy of it, since that may
+        live, and as long as its runner does."""
+        with contextlib.suppress(OSError, ValueError):
+            session, space, place = self._session.read_text("utf-8").partition(" ")
+            return session if space + place == self._place and self._end_runner() else None
+        return None
+
+    def _end_runner(self):
+        named = os.pread(self.lock, 200, 0).decode("ascii").split()
+        if len(named) < 3 or named[0] != jobqueue.boot_id():
+            return True
+        return jobqueue.end_group(int(named[1]), named[2], time.sleep)
+
+    def begin(self, session):
+        """Keep the session of the worker that has this folder now."""
+        jobqueue.write_private(self._session, session + self._place)
+
+    def keep(self, item):
+        """Keep an outcome until it is told; a full disk does not keep it from being told."""
+        self.ends[item["claim"]] = item
+        with contextlib.suppress(JobQueueError, OSError):
+            jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
+
+    def forget(self, item):
+        """The site knows it; nothing of the task is left here."""
+        self.ends.pop(item["claim"], None)
+        with contextlib.suppress(OSError):
+            (self.folder / (item["claim"] + ".outcome")).unlink()
+        jobqueue.remove_task_folder(self.folder, item["id"])
+
+
+def _named(row):
+    return {"id": row["id"], "claim": row["claim"]}
+
+
+def _size(value):
+    return len(dump_json(value).encode("utf-8"))
+
+
+class RemoteAttempt(Attempt):
+    """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
+
+    `row` has what the site said last of it ("state"), and when that call was sent ("claimed")."""
+
+    def item(self):
+        """What the site is told of it while it runs."""
+        item = {**_named(self.row), **(self.report or {}), "log": []}
+        for start, text in self.log.take_pieces(final=False) if self.log else ():
+            item["log"].append({"start": start, "text": text})
+            if _size(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
+                break
+        return item
+
+    def told(self, item):
+        """The site knows that."""
+        del self.log.pieces[:len(item["log"])]
+        if {**item, **(self.report or {})} == item:
+            self.report = None
+
+    def last_item(self, outcome):
+        """What the site is told of its end; of too long a log the middle is left out."""
+        said = {name: value for name, value in vars(outcome).items() if value is not None}
+        if _size(said) > CALL_BYTES:
+            said = {"kind": "fail", "error_type": "ValueError",
+                    "error_message": "the result is larger than %d bytes" % CALL_BYTES}
+        self.log.take_pieces(final=True)
+        self.log.put(self.traceback or "")
+        pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
+        item = {**_named(self.row), **(self.report or {}), "log": pieces, "outcome": said}
+        while pieces and _size(item) > CALL_BYTES:
+            del pieces[len(pieces) // 2]
+        return item
+
+    def site(self):
+        """Where its files are."""
+        return self._queue.site.place
+
+    def _look_at_claim(self):
+        self._is_doubted, self._unclaimed = True, self.row["claimed"]
+        if self.row["state"] == "cancel":
+            self.end("cancelled", "cancelled while it ran")
+        elif self.row["state"] != "running":
+            self.end("lost")
+
+    def _store(self, now):
+        if self.log.is_full:
+            self.log.take_pieces(final=False)
+
+    def _enqueue(self, requests):
+        self._queue.adds.append((self, requests))

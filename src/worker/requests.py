@@ -1,0 +1,89 @@
+"""HTTP requests as functions.
+
+HTTP requests as functions: arguments fill the places of the address, the others become the query
+or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx may be retried.
+Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
+redirect and no path that climbs; answers are read up to a limit.
+"""
+import contextlib
+import functools
+import json
+import re
+from urllib.parse import quote, unquote, urlencode
+
+import jobqueue
+from jobqueue import Fail, RetryAfter, dump_json
+
+from .commands import CommandFailed, as_word
+
+ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
+REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
+
+
+def refuse_climbing(template, arguments):
+    """Fail if a value would lead out of its place in the path, however often a server decodes it.
+
+    nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
+    """
+    for part in re.split("[?#]", template)[0].split("/"):
+        names = re.findall(jobqueue.PLACE, part)
+        text = re.sub(jobqueue.PLACE, lambda match: as_word(arguments.get(match[1])), part)
+        for _ in range(10):
+            text = unquote(text, "latin-1")
+        steps = {re.sub(r"[\x00-\x20\x7f]", "", step) for step in re.split(r"[/\\?#;]", text)}
+        if names and (steps & {".", ".."} or unquote(text) != text):
+            raise Fail("%s must not hold . or .. between slashes, however they are encoded: that "
+                       "would lead out of its place in the address" % " and ".join(names))
+
+
+def build_request(target, arguments, context):
+    """The urllib Request: places filled, the other arguments as query or JSON body."""
+    from urllib.request import Request
+    refuse_climbing(target["address"], arguments)
+    address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
+                     target["address"])
+    rest = {name: arguments[name] for name in arguments if "{%s}" % name not in target["address"]}
+    headers = {"User-Agent": "jobqueue/" + jobqueue.VERSION,
+               "Idempotency-Key": "task-%d" % context.id, **target["headers"]}
+    body = None
+    if target["method"] in ("GET", "HEAD", "DELETE"):
+        words = urlencode({name: as_word(value) for name, value in rest.items()})
+        address += ("&" if "?" in address else "?") + words if words else ""
+    else:
+        body = dump_json(rest).encode("utf-8")
+        headers["Content-Type"] = "application/json"
+    return Request(address, body, headers, method=target["method"])
+
+
+@functools.lru_cache(maxsize=None)
+def http_opener(authorities=None, by_proxy=False):
+    """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
+    proxy is that of the environment."""
+    import ssl
+    from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
+    opener, trusted = OpenerDirector(), ssl.create_default_context(cafile=authorities)
+    for handler in (ProxyHandler(None if by_proxy else {}), HTTPHandler(),
+                    HTTPSHandler(context=trusted)):
+        opener.add_handler(handler)
+    return opener
+
+
+def run_request(function, arguments, context):
+    """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
+    request = build_request(function.target, arguments, context)
+    with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
+        data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
+    if code >= 300:
+        print(data[:4096].decode("utf-8", "replace"))
+        message = "the server answered %d %s" % (code, answer.reason)
+        if code < 400:
+            raise Fail("the server named another address: no redirect is followed")
+        if code in (429, 503) and headers.get("Retry-After", "").isdigit():
+            raise RetryAfter(int(headers["Retry-After"]), message)
+        raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
+    if len(data) > ANSWER_MAX_BYTES:
+        raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
+    with contextlib.suppress(ValueError):
+        if "json" in headers.get("Content-Type", ""):
+            return json.loads(data)
+    return data.decode("utf-8", "replace") or None

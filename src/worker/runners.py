@@ -1,0 +1,114 @@
+"""Runners: the processes that run tasks for a worker."""
+import contextlib
+import os
+import signal
+
+import jobqueue
+from jobqueue import Every
+
+from .child import Child
+from .place import BROKEN_RETRY_SECONDS, CHECK_SECONDS, RUNNER_START_SECONDS, STOP_SIGNALS
+
+
+class Runners:
+    """The worker's runners, one after another.
+
+    1. start() ends the current one and starts a fresh one.
+    2. hear() waits for what it announces; nothing is claimed before that is stored.
+    3. If tasks.py cannot be read the runner is ended; a fresh one tries again when a file
+       changes, or after BROKEN_RETRY_SECONDS.
+    4. is_stale() asks before each claim: a runner that has run many tasks, needs much memory, has
+       leftovers of a task or is made of old files runs no more.
+    """
+
+    def __init__(self, queue, place, settings):
+        self._queue, self._place, self._settings = queue, place, settings
+        self._clock = queue.database.clock
+        self.wake = None                # what is readable when a signal has come
+        self._announcement = None       # not stored yet
+        self._broken_until = None       # when tasks.py is tried again that cannot be read
+        self._stamps = Every(CHECK_SECONDS, self._clock)
+        self.current = None
+
+    def start(self):
+        """Replace the runner; if the host refuses one, say so and leave."""
+        self.end()
+        self._announcement = self._broken_until = None
+        stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
+        try:
+            self.current = Child(self._queue.database.folder, self._place.lock, stamps, self.wake)
+            self._place.note_runner(*self.current.identity)
+        except OSError as error:
+            self._place.no_runner(error)
+
+    def catch_signals(self, note):
+        """Have `note` called for signals from now on; they, and what is written to the descriptor
+        that is returned, wake who waits for the runner."""
+        self.wake, waker = os.pipe()
+        os.set_blocking(self.wake, False)
+        os.set_blocking(waker, False)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            signal.signal(number, note)
+        return waker
+
+    def calm(self):
+        """Wait again: whoever was woken has looked why."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.wake, 100)
+
+    def rest(self, seconds, alarm):
+        """Wait without work; one that speaks or dies meanwhile is replaced."""
+        self.current.wait(seconds, alarm)
+        if list(self.current.messages()) or self.current.ended or self.current.is_dead():
+            self.start()
+
+    def hear(self):
+        """Wait a moment for what the runner announces; True once it may be given tasks."""
+        child = self.current
+        if self._broken_until is not None:
+            self._clock.sleep(0.5)
+            if (self._clock.monotonic() > self._broken_until
+                    or jobqueue.file_stamps(child.files) != child.files):
+                self.start()
+            return False
+        self._announcement = self._announcement or self._listen(child)
+        if self._announcement is None:
+            return False
+        child.files = self._queue.catalogue.store(self._announcement, child.files)
+        child.ready = not self._announcement.get("error")
+        if not child.ready:
+            child.end()
+            self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
+        return child.ready
+
+    def _listen(self, child):
+        """What the runner announces, or why it does not; None if it may yet."""
+        child.wait(0.2)
+        for message in child.messages():
+            if "announce" in message:
+                return message["announce"]
+        if child.ended or child.is_dead():
+            problem = "the process that runs the functions ended at its start"
+        elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:
+            problem = "importing tasks.py took longer than %d s" % RUNNER_START_SECONDS
+        else:
+            return None
+        return {"error": {"message": problem, "file": "tasks.py", "line": None}}
+
+    def is_stale(self):
+        """True if the next task should get a fresh runner."""
+        child, settings = self.current, self._settings
+        if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
+                or child.unread or child.memory > settings["runner_memory"] << 20):
+            return True
+        # This one always, all others now and then: they may be many, on a slow file system.
+        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
+        return any(child.files.get(name) != stamp
+                   for name, stamp in jobqueue.file_stamps(files).items())
+
+    def end(self):
+        """End the current one, if there is one."""
+        if self.current:
+            self.current.end()
+            self.current = None

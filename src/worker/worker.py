@@ -1,0 +1,280 @@
+"""The worker's loop: claim, hand over, wait, record.
+
+A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
+that run tasks for it, Recorder writes how attempts ended, Loop heeds signals and hands over, and
+Worker is the rest of the loop: claim, wait, record. A claim and the record of what was done
+before are one transaction.
+Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
+meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
+nobody can write it keeps what it has and tries again, and still hears that it is to stop.
+"""
+import contextlib
+import math
+import sys
+
+import jobqueue
+from jobqueue import Every
+
+from .attempt import GRACE_SECONDS, WRITE_LATER, Attempt, Batch, Pace
+from .place import CHECK_SECONDS, WORKER_SETTINGS, Place
+from .runners import Runners
+from .recorder import Recorder
+
+
+class Loop:
+    """What all workers do with signals, and with what their runner has in hand."""
+
+    def __init__(self, queue, verbose):
+        self._queue, self._verbose, self._clock = queue, verbose, queue.database.clock
+        self._signals = 0               # that asked us to stop
+        self._batch = self._stopped_at = None   # the batch in the runner's hands
+        self._pace = Pace()
+        self._checks = Every(CHECK_SECONDS, self._clock)
+        self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
+
+    def _note_signal(self, *_):
+        self._signals += 1
+
+    def _wind_up(self):
+        """After the first signal the running task may end, for GRACE_SECONDS at most; the second
+        ends it at once."""
+        self._stopped_at = self._stopped_at or self._clock.monotonic()
+        if self._batch:
+            self._batch.take_back()
+            if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
+                for attempt in self._batch.running:
+                    attempt.end("interrupted", "the worker was stopped")
+
+    def _hand_over(self, rows, kind=Attempt):
+        child = self._runners.current
+        self._batch = Batch(self._queue, child, rows, self._note_end, kind)
+        self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
+        if self._settings["runner_per_owner"] == "yes":
+            child.owner = rows[0]["owner_id"]
+        self._batch.begin()
+
+    def _note_end(self, attempt, outcome):
+        self._pace.note(attempt.row["function"], outcome, self._queue.database.waited)
+        left = ", left behind: %s" % attempt.left if attempt.left else ""
+        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
+
+    def _say(self, text, *values):
+        if self._verbose:
+            print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
+
+
+class Worker(Loop):
+    """The loop of a worker; one thread, one runner.
+
+    Each round:
+    1. Heed signals: after the first the running task may end, for GRACE_SECONDS at most; the
+       second ends it at once.
+    2. Leave if there is a reason and nothing is running.
+    3. With empty hands claim a task: somebody may wait for it.
+    4. Once in CHECK_SECONDS: look for a reason to leave, tick, say that it lives.
+    5. Watch what the runner has in hand and record what has ended; that claims the next. Or hear
+       what the runner announces, or rest.
+    """
+
+    def __init__(self, queue, mode, verbose=False, seconds=None):
+        super().__init__(queue, verbose)
+        self._mode, self._claims, self._database = mode, queue.claims, queue.database
+        self._born = self._last_work = self._clock.monotonic()
+        self._until = None if seconds is None else self._born + seconds
+        self._settings = {}             # read now and then, never between a claim and its beginning
+        self._read_settings()
+        self._place = Place(queue, mode)
+        self._runners = Runners(queue, self._place, self._settings)
+        self._recorder = Recorder(queue, self._place, self._say)
+        self._seen_version = None       # of the database when nothing could be claimed
+        self._next_due = None           # when something can be, unless the database changes
+        self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
+
+    def run(self, row=None, lock=None):
+        """Work until there is a reason to leave; True if a signal was one."""
+        if not self._place.take(row, lock):
+            return False
+        self._say("worker %d is here", self._place.id)
+        try:
+            self._runners.catch_signals(self._note_signal)
+            self._runners.start()
+            while not self._is_over():
+                pass
+        finally:
+            self._say("leaves: %s", self._place.stopping)
+            self._runners.end()
+        self._place.leave()
+        if self._mode == "detached" and self._place.stopping == "limit":
+            self._place.start_successor(int(self._has_work_soon()))
+        return self._signals > 0
+
+    def _is_over(self):
+        """One round, True if it was the last; while nobody can write the next one comes later."""
+        try:
+            with self._database.deadline():
+                self._heed_signals()
+                if not self._batch and not self._place.stopping and self._is_idle_for_good():
+                    self._leave_unless_needed()
+                if not self._batch and self._place.stopping:
+                    return True
+                self._step()
+        except WRITE_LATER:
+            if self._signals > 1:
+                raise
+            self._clock.sleep(0.2)
+        return False
+
+    def _heed_signals(self):
+        if self._signals:
+            self._runners.calm()
+            self._place.stop(jobqueue.STOPPED)
+            self._wind_up()
+
+    def _step(self):
+        if self._batch and not self._batch.running:
+            return self._record_late()
+        if self._batch:                 # it is watched though a server that is silent tells nothing
+            with contextlib.suppress(*WRITE_LATER):
+                self._check_self()
+            self._batch.watch()
+            return self._go_on()
+        child = self._runners.current
+        rows = self._claim_next() if child and child.ready else []
+        if rows:
+            return self._begin(rows)
+        self._check_self()
+        if not self._runners.current:   # nobody answered when it was to be replaced
+            self._runners.start()
+        elif not self._runners.current.ready:
+            if self._runners.hear():
+                self._seen_version, self._next_due = None, self._clock.now()
+        else:
+            self._rest()
+
+    def _record_late(self):
+        """Record what could not be, before all that shares this round's waiting."""
+        try:
+            self._go_on()
+        except WRITE_LATER:
+            if self._checks.is_due():
+                self._recorder.hold(self._batch)
+            raise
+
+    def _check_self(self):
+        """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
+        if not self._checks.is_due():
+            return
+        self._read_settings()
+        now, place = self._clock.monotonic(), self._queue.workers.place(self._place.id)
+        is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
+        if (is_old or self._until is not None and now > self._until
+                or jobqueue.file_stamps(self._code) != self._code):
+            self._place.stop("limit")
+        elif not place:
+            self._place.stop("its row is gone")
+        elif place > self._settings["NbMaxWorker"]:
+            self._place.stop("too many workers")
+        self._queue.tick.maybe("worker")
+        if self._heartbeats.is_due():
+            self._recorder.hold(self._batch)
+
+    def _read_settings(self):
+        self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
+
+    def _is_idle_for_good(self):
+        if self._mode == "service":
+            return False
+        has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
+        if self._until is not None:
+            child = self._runners.current
+            has_waited = child is not None and child.ready and self._next_due is not None
+        return has_waited and not self._has_work_soon()
+
+    def _has_work_soon(self):
+        """True if what becomes claimable soon is worth waiting for."""
+        alone = self._queue.workers.idles_alone(self._place.id)
+        due = self._queue.tick.next_work(alone)
+        if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
+            due = self._claims.rate_opens()
+        patience = self._settings["linger_due"]
+        if self._until is not None:
+            patience = self._until - self._clock.monotonic()
+        elif alone and self._settings["stay_asleep"] == "yes":
+            patience = math.inf
+        return due is not None and due <= self._clock.now() + patience
+
+    def _leave_unless_needed(self):
+        """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
+        with self._database.transaction(durable=False) as transaction:
+            self._claims.promote(transaction, self._clock.now())
+            if self._claims.claimable(1) or self._has_work_soon():
+                self._seen_version = None
+                return
+            self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)
+        self._place.stop("idle")
+
+    def _claim_next(self):
+        """Rows claimed, if there may be some and the runner is good; what is committed is ours."""
+        version = self._database.version_seen()
+        if version == self._seen_version and self._clock.now() < self._next_due:
+            return []
+        now, rows = self._clock.now(), []
+        self._next_due = now
+        if not self._claims.claimable(1):
+            moments = (self._claims.next_due(), self._claims.rate_opens(),
+                       None if self._database.hears_all else now + 1.0)
+            self._next_due = min((at for at in moments if at is not None), default=math.inf)
+        if self._next_due <= now:
+            if self._runners.is_stale():
+                self._runners.start()
+                return []
+            foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
+            with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
+                owner = self._runners.current.owner
+                rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
+                if rows:
+                    self._place.heartbeat(transaction, "busy")
+            if not rows and owner is not None:      # it may be another owner's turn
+                self._runners.start()
+        self._seen_version = version
+        return rows
+
+    def _rest(self):
+        """Wait a little before looking again: briefly at first, longer later."""
+        idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
+        pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
+        if self._database.journal != "wal" or (idle > 1 and alarm is not None):
+            pause = 1.0                 # SQLite's bell wakes us
+        self._database.calm()
+        if alarm is not None and self._database.version_seen() != self._seen_version:
+            return                      # it rang while we looked
+        due = self._next_due - self._clock.now()
+        self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
+
+    def _begin(self, rows):
+        self._database.ring()
+        self._hand_over(rows)
+
+    def _note_end(self, attempt, outcome):
+        super()._note_end(attempt, outcome)
+        self._place.tasks += 1
+        self._last_work = self._clock.monotonic()
+
+    def _go_on(self):
+        """Record what has ended, if it is time; claim the next if the runner is still good."""
+        batch = self._batch
+        if not batch.running:
+            batch.child.take_back()
+            fresh = batch.child.death is not None or self._runners.is_stale()
+            pace = None if fresh or self._place.stopping else self._pace
+            left = self._settings["runner_tasks"] - batch.child.tasks
+            rows = self._recorder.record(batch, pace, left)
+            self._batch = self._seen_version = None
+            if fresh and not self._place.stopping:
+                self._runners.start()
+            if rows:
+                self._begin(rows)
+        elif self._clock.monotonic() > batch.record_by:     # what has ended can wait no longer
+            batch.take_back()
+            self._recorder.record(batch)
+            self._pace.slow_down()

@@ -1,0 +1,226 @@
+"""src/build.py makes the two files of the rooms, refuses rooms that do not fit, and finds lines again."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+from tests.helpers.support import ROOT, need_part
+
+FILES = ("jobqueue.py", "worker.py")
+ERRORS = "base/errors"                  # a room that the seeded faults are put into
+
+
+def setUpModule():
+    need_part("source")
+
+
+class Checkout(unittest.TestCase):
+    """A copy of the sources, in which a test may put a fault."""
+
+    def setUp(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="jobqueue test "))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        shutil.copytree(ROOT / "src", self.folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in FILES:
+            shutil.copy(ROOT / name, self.folder / name)
+
+    def path(self, room):
+        return self.folder / "src" / (room + ".py")
+
+    def seed(self, room, old, new):
+        """Replace a text in a room; return the line at which it begins."""
+        text = self.path(room).read_text("utf-8")
+        self.assertEqual(text.count(old), 1)
+        self.path(room).write_text(text.replace(old, new), "utf-8")
+        return text[:text.index(old)].count("\n") + 1
+
+    def append(self, room, code):
+        """Add code at the end of a room; return the line at which it begins."""
+        text = self.path(room).read_text("utf-8")
+        self.path(room).write_text(text + code, "utf-8")
+        return text.count("\n") + 1
+
+    def run_build(self, *arguments, words=None):
+        return subprocess.run([sys.executable, "-B", str(self.folder / "src" / "build.py"), *arguments],
+                              input=words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+
+    def assert_refused(self, *faults, arguments=("--check",)):
+        """The build says just these faults, and leaves the built files as they were."""
+        done = self.run_build(*arguments)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", "".join(
+            fault + "\n" for fault in faults)))
+        for name in FILES:
+            self.assertEqual((self.folder / name).read_bytes(), (ROOT / name).read_bytes())
+
+
+class TestCheck(Checkout):
+    def test_the_built_files_are_as_their_rooms_say(self):
+        done = self.run_build("--check")
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
+    def test_a_changed_built_file_is_refused_with_its_line_and_room(self):
+        text = (self.folder / "jobqueue.py").read_text("utf-8")
+        (self.folder / "jobqueue.py").write_text(text.replace("def wrong(field", "def false(field"), "utf-8")
+        line = text[:text.index("def wrong(field")].count("\n") + 1
+        done = self.run_build("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\Ajobqueue\.py:%d: differs from src/base/errors\.py:\d+; "
+                                      r"run python3 src/build\.py\n\Z" % line)
+
+    def test_a_built_file_without_its_end_is_refused(self):
+        text = (self.folder / "worker.py").read_text("utf-8")
+        (self.folder / "worker.py").write_text(text[:text.rindex("\nif __name__")], "utf-8")
+        self.assertRegex(self.run_build("--check").stderr,
+                         r"\Aworker\.py: has \d+ lines where its rooms have \d+")
+
+    def test_building_again_repairs_it(self):
+        (self.folder / "jobqueue.py").write_text("", "utf-8")
+        self.assertEqual(self.run_build().returncode, 0)
+        self.assertEqual((self.folder / "jobqueue.py").read_bytes(), (ROOT / "jobqueue.py").read_bytes())
+
+    def test_it_works_from_any_folder_and_with_spaces_in_the_path(self):
+        done = subprocess.run([sys.executable, "-B", str(self.folder / "src" / "build.py"), "--where",
+                               "worker.py:1"], cwd="/", stdout=subprocess.PIPE, encoding="utf-8")
+        self.assertEqual(done.stdout, "worker.py:1: written by src/build.py\n")
+
+
+class TestRefusals(Checkout):
+    def test_an_import_of_a_later_room(self):
+        line = self.seed(ERRORS, "from .limits import ERRORS_MAX\n",
+                         "from .limits import ERRORS_MAX\nfrom ..store.schema import SCHEMA\n")
+        self.append(ERRORS, "\n\nprint(SCHEMA)\n")
+        self.assert_refused("src/base/errors.py:%d: src/store/schema.py is a later room; "
+                            "only earlier ones can be imported" % (line + 1))
+
+    def test_a_circle(self):
+        line = self.seed("base/limits", "from pathlib import Path\n",
+                         "from pathlib import Path\n\nfrom .errors import wrong\n")
+        self.append("base/limits", "WRONG = wrong\n")
+        self.assert_refused("src/base/limits.py:%d: src/base/errors.py is a later room; "
+                            "only earlier ones can be imported" % (line + 2))
+
+    def test_an_import_of_the_other_file(self):
+        self.seed(ERRORS, "from .limits import ERRORS_MAX\n",
+                  "from .limits import ERRORS_MAX\nfrom ..worker.log import LogPipe\n")
+        self.append(ERRORS, "\n\nprint(LogPipe)\n")
+        self.assertIn("src/worker/log.py is no earlier room", self.run_build("--check").stderr)
+
+    def test_a_name_in_two_rooms(self):
+        line = self.append("store/schema", "\n\ndef wrong():\n    pass\n")
+        fault = "src/store/schema.py:%d: wrong is defined in src/base/errors.py too" % (line + 2)
+        self.assert_refused(fault)
+        self.assert_refused(fault, arguments=())
+
+    def test_a_name_that_hides_an_imported_module(self):
+        line = self.append("store/schema", "\n\njson = 1\n")
+        self.assert_refused("src/store/schema.py:%d: json is the name of an imported module or of "
+                            "something in one" % (line + 2))
+
+    def test_an_import_that_is_not_used(self):
+        line = self.seed(ERRORS, "import sys\n", "import select\nimport sys\n")
+        self.assert_refused("src/base/errors.py:%d: select is imported and not used" % line)
+
+    def test_an_import_that_is_missing(self):
+        self.seed(ERRORS, "import sys\n", "")
+        line = self.path(ERRORS).read_text("utf-8").partition("sys.stderr")[0].count("\n") + 1
+        self.assert_refused("src/base/errors.py:%d: sys is neither defined nor imported" % line)
+
+    def test_a_name_that_the_room_does_not_define(self):
+        line = self.seed(ERRORS, "import ERRORS_MAX\n", "import ERRORS_MAX, HEAD\n")
+        self.append(ERRORS, "\n\nprint(HEAD)\n")
+        self.assert_refused("src/base/errors.py:%d: src/base/limits.py does not define HEAD" % line)
+
+    def test_another_name_for_an_imported_one(self):
+        line = self.seed(ERRORS, "import ERRORS_MAX\n", "import ERRORS_MAX as MOST\n")
+        self.append(ERRORS, "\n\nprint(MOST)\n")
+        self.assertIn("src/base/errors.py:%d: ERRORS_MAX is imported under another name\n" % line,
+                      self.run_build("--check").stderr)
+
+    def test_a_room_that_is_imported_inside_a_function(self):
+        line = self.append(ERRORS, "\n\ndef late():\n    from .limits import VERSION\n    return VERSION\n")
+        self.assert_refused("src/base/errors.py:%d: rooms are imported above the code" % (line + 3))
+
+    def test_a_room_without_a_docstring(self):
+        text = self.path("base/limits").read_text("utf-8")
+        self.path("base/limits").write_text(text.split('"""', 2)[2], "utf-8")
+        self.assertIn("src/base/limits.py:1: a room opens with a docstring\n",
+                      self.run_build("--check").stderr)
+
+    def test_a_room_that_is_no_python_or_is_missing(self):
+        line = self.append(ERRORS, "def (\n")
+        self.assertRegex(self.run_build("--check").stderr, r"\Asrc/base/errors\.py:%d: " % line)
+        os.remove(self.path(ERRORS))
+        self.assert_refused("src/base/errors.py: No such file or directory", arguments=())
+
+    def test_a_room_that_does_not_import(self):
+        line = self.append(ERRORS, "\n\nprint([][1])\n")
+        self.assertIn("src/base/errors.py:%d: base/errors cannot be imported by itself: IndexError: "
+                      "list index out of range\n" % (line + 2), self.run_build("--check").stderr)
+        self.assertEqual((self.folder / "jobqueue.py").read_bytes(), (ROOT / "jobqueue.py").read_bytes())
+
+
+class TestWhere(Checkout):
+    def line_of(self, path, text):
+        return path.read_text("utf-8").partition(text)[0].count("\n") + 1
+
+    def test_a_line_of_each_file(self):
+        for name, room, text in (("jobqueue.py", "tasks/claims", "class Claims"),
+                                 ("worker.py", "worker/recorder", "class Recorder")):
+            done = self.run_build("--where", "%s:%d" % (name, self.line_of(ROOT / name, text)))
+            self.assertEqual(done.stdout, "src/%s.py:%d\n" % (room, self.line_of(self.path(room), text)))
+
+    def test_a_line_with_a_path_before_it_one_that_is_not_there_and_nonsense(self):
+        self.assertEqual(self.run_build("--where", "/home/me/jobqueue.py:1").stdout,
+                         "jobqueue.py:1: written by src/build.py\n")
+        self.assertEqual(self.run_build("--where", "worker.py:99999").stdout, "worker.py has no line 99999\n")
+        for nonsense in "tasks.py:3", "jobqueue.py", "jobqueue.py:x":
+            done = self.run_build("--where", nonsense)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("such as jobqueue.py:5299", done.stderr)
+
+    def test_a_traceback(self):
+        number = self.line_of(ROOT / "jobqueue.py", "class Claims")
+        frame = '  File "%s", line %d, in claim\n    pass\n'
+        words = "Traceback (most recent call last):\n%s%sValueError: jobqueue.py\n"
+        done = self.run_build("--where", words=words % (
+            frame % ("/home/me/jobs/jobqueue.py", number), frame % ("/home/me/tasks.py", 7)))
+        room = self.path("tasks/claims")
+        self.assertEqual(done.stdout, words % (
+            frame % ("src/tasks/claims.py", self.line_of(room, "class Claims")),
+            frame % ("/home/me/tasks.py", 7)))
+
+
+class TestBuilt(unittest.TestCase):
+    """The built files show their rooms."""
+
+    def rooms(self, name):
+        return re.findall(r"(?m)^# ([\w/]+\.py) -+$", (ROOT / name).read_text("utf-8"))
+
+    def test_the_contents_are_the_banners_in_order(self):
+        for name in FILES:
+            text = (ROOT / name).read_text("utf-8")
+            listed = re.findall(r"(?m)^    (\w+/\w+\.py) +\S", text.split("\nContents", 1)[1].split('"""')[0])
+            self.assertEqual(listed, self.rooms(name))
+            self.assertGreater(len(listed), 10)
+
+    def test_the_folders_follow_each_other(self):
+        folders = list(dict.fromkeys(room.partition("/")[0] for room in self.rooms("jobqueue.py")))
+        self.assertEqual(folders, "base store tasks upkeep access web".split())
+
+    def test_every_room_is_built_and_every_folder_says_what_it_may_use(self):
+        there = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src").glob("*/*.py")}
+        heads = {"base/head.py", "worker/head.py"}
+        folders = {"%s/__init__.py" % name for name in "base store tasks upkeep access web worker".split()}
+        self.assertEqual(there, {*self.rooms("jobqueue.py"), *self.rooms("worker.py"), *heads, *folders})
+        for path in folders:
+            self.assertIn("use", (ROOT / "src" / path).read_text("utf-8"))
+
+    def test_the_second_line_says_where_to_edit(self):
+        for name in FILES:
+            self.assertEqual((ROOT / name).read_text("utf-8").splitlines()[1],
+                             "# Built from src/ by src/build.py: edit there.")
