@@ -873,23 +873,23 @@ def preview(rule, at, count):
 SUMMARY_MAX_CHARACTERS = 120
 
 
-def _text(pattern, message):
+def text_like(pattern, message):
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
-def _number(low, high, kind="number"):
+def number_within(low, high, kind="number"):
     return {"type": kind, "minimum": low, "maximum": high}
 
 
-def _integer(low, high):
-    return _number(low, high, "integer")
+def integer_within(low, high):
+    return number_within(low, high, "integer")
 
 
-def _words(longest):
+def text_up_to(longest):
     return {"type": "string", "maxLength": longest}
 
 
-def _object(required=(), **properties):
+def object_of(required=(), **properties):
     """The schema of an object that has no other keys than these."""
     return {"type": "object", "additionalProperties": False, "required": list(required),
             "properties": properties}
@@ -923,13 +923,13 @@ def is_number(value):
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
-    "queue": (about(_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+    "queue": (about(text_like("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
                     "in which queue it stands"), "default"),
-    "priority": (about(_integer(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
-    "max_retries": (about(_integer(0, 1000), "how often it is tried again after an error"), 0),
-    "retry_delay": (about(_number(0, 30 * 86400), "seconds until it is tried again"), 60),
-    "retry_backoff": (about(_number(1, 10), "how much longer each next delay is"), 2),
-    "timeout": (about(_number(1, 30 * 86400), "seconds after which it is stopped"), 3600),
+    "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
+    "max_retries": (about(integer_within(0, 1000), "how often it is tried again after an error"), 0),
+    "retry_delay": (about(number_within(0, 30 * 86400), "seconds until it is tried again"), 60),
+    "retry_backoff": (about(number_within(1, 10), "how much longer each next delay is"), 2),
+    "timeout": (about(number_within(1, 30 * 86400), "seconds after which it is stopped"), 3600),
     "on_crash": (about({"enum": ["retry", "fail"]}, "what to do if its worker dies"), "retry"),
     "remove_on_success": (about({"type": "boolean"}, "do not keep it if it succeeds"), False),
     "notify": (about({"enum": ["end", "failure", None]}, "tell its owner by mail"), None),
@@ -1626,7 +1626,7 @@ class Reader:
 
 
 @functools.lru_cache(maxsize=100)
-def _insertion(words, table, columns, rows=1):
+def insert_statement(words, table, columns, rows=1):
     marks = "(%s)" % ", ".join("?" * len(columns))
     return "%s INTO %s (%s) VALUES %s" % (
         words, table, ", ".join(columns), ", ".join([marks] * rows))
@@ -1660,7 +1660,7 @@ class Connection(Reader):
 
     def ensure(self, table, row):
         """Add a row unless there is one with its key."""
-        self.tell(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
+        self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table, rows, most=VARIABLES_MAX):
         """Add rows with the same columns, several by one statement, of at most `most` values.
@@ -1678,13 +1678,13 @@ class Connection(Reader):
                               len(some) == size)
 
     def _insert_some(self, table, columns, rows, _):
-        self.tell_many(_insertion("INSERT", table, columns), rows)
+        self.tell_many(insert_statement("INSERT", table, columns), rows)
 
     def upsert(self, table, key, row):
         """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
         if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
             row = {**key, **row}
-            self.run(_insertion("INSERT", table, tuple(row)), tuple(row.values()))
+            self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
 
     def update(self, table, changes, where, values=()):
         """Change columns of the rows for which `where` holds; return their number."""
@@ -2002,12 +2002,12 @@ class FileConnection(Connection):
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
-        return self._link.execute(_insertion("INSERT", table, tuple(row)),
+        return self._link.execute(insert_statement("INSERT", table, tuple(row)),
                                   tuple(row.values())).lastrowid
 
     def _insert_some(self, table, columns, rows, are_full):
         if are_full:
-            self.run(_insertion("INSERT", table, columns, len(rows)),
+            self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
         else:                           # each other number is a statement to be prepared anew
             super()._insert_some(table, columns, rows, are_full)
@@ -2481,7 +2481,7 @@ class SqliteDatabase(DataFile):
 
 
 @contextlib.contextmanager
-def _alone(path, mode):
+def open_exclusively(path, mode):
     """A connection to a database that nobody else uses; from now on it is written in this mode."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
@@ -2494,9 +2494,9 @@ def _alone(path, mode):
         raise storage_error(error, path)
 
 
-def _make_database(path, mode):
+def create_database(path, mode):
     write_private(path, "")
-    with _alone(path, mode) as link:
+    with open_exclusively(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")
         link.run("BEGIN IMMEDIATE")
         migrate(link)
@@ -2644,7 +2644,7 @@ SERVER_ERRORS = (
 )
 
 
-def _said(text, otherwise):
+def replace_patterns(text, otherwise):
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
     return text
@@ -2653,7 +2653,7 @@ def _said(text, otherwise):
 @functools.lru_cache(maxsize=500)
 def to_postgres(statement):
     """A statement as PostgreSQL and its driver want it."""
-    statement = _said(statement, SAID_OTHERWISE)
+    statement = replace_patterns(statement, SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
     return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
         match[0], match[0].replace("%", "%%")), statement)
@@ -2715,7 +2715,7 @@ def _element(value):
     return "NULL" if value is None else repr(value + 0)     # a truth is a number
 
 
-def _planning(name, statement, types):
+def prepare_statement(name, statement, types):
     """The text by which the server plans a statement under a name, for values of these types. A
     text's is unknown: it may stand for anything, as where it is a part of the statement."""
     marks = tuple("$%d" % number for number in range(1, len(types) + 1))
@@ -2889,7 +2889,7 @@ class ServerConnection(Connection):
             if self._asked[key] <= self._planned_after:
                 return [*texts, bound(statement, values)]
             name = "%s_%d" % (self._plan_prefix, next(self._plan_number))
-            texts.append(_planning(name, statement, key[1:]))
+            texts.append(prepare_statement(name, statement, key[1:]))
         given = "(%s)" % ",".join(map(literal, values)) if values else ""
         self._plans[key] = name
         return [*texts, "EXECUTE %s%s" % (name, given)]
@@ -2919,7 +2919,7 @@ class ServerConnection(Connection):
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
         self.changes, self._known = self.changes + 1, {}
-        return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
+        return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id", row.values())
 
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
@@ -3053,7 +3053,7 @@ class PostgresDatabase(Database):
                     raise SetupError("The database %s is not in UTF8: make another one." % self)
                 link.ask("BEGIN; SELECT pg_advisory_xact_lock(7061)")
                 if not link.value(SERVER_TABLES):
-                    link.ask(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
+                    link.ask(to_postgres(replace_patterns(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
@@ -3215,13 +3215,13 @@ def _fill_data_folder(room, on_server):
         return
     path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
     try:
-        _make_database(path, mode)
+        create_database(path, mode)
     except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
         if mode == "truncate":
             raise
         for left in room.glob(path.name + "*"):
             left.unlink()
-        _make_database(path, "truncate")
+        create_database(path, "truncate")
 
 
 def create_data_folder(folder, on_server=False):
@@ -3303,7 +3303,7 @@ def repair_journal(folder, shared=False):
     Everything must be stopped: the exclusive lock that changing it needs proves that."""
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
-    with _alone(path, mode):
+    with open_exclusively(path, mode):
         Journal.decide(path, mode, Clock.now())
     return mode
 
@@ -3429,7 +3429,7 @@ def read_networks(text):
 
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
                 r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
-EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
+EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
 def tidy_server(text):
@@ -3462,81 +3462,81 @@ TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_pat
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
-    "NbMaxWorker": ("Most workers", "", _integer(0, 256), 2,
+    "NbMaxWorker": ("Most workers", "", integer_within(0, 256), 2,
         "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
     "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
         "auto", "detached: whatever adds a task; cron: a cron job that calls worker.py; slice: "
         "this page while it is open, and the tick address; service: the host keeps worker.py "
         "--service alive. auto finds out what works here."),
-    "linger": ("Wait for more work", "seconds", _integer(0, 3600), 15, "Then a worker ends."),
-    "linger_due": ("Wait for what is due", "seconds", _integer(0, 86400), 300,
+    "linger": ("Wait for more work", "seconds", integer_within(0, 3600), 15, "Then a worker ends."),
+    "linger_due": ("Wait for what is due", "seconds", integer_within(0, 86400), 300,
         "A worker also stays while a task or a schedule is due within this time."),
     "stay_asleep": ("Keep one asleep", "", NO_OR_YES, "no",
         "While anything is scheduled. For hosts with neither cron nor a resident server."),
-    "worker_seconds": ("Replace a worker after", "seconds", _integer(10, 86400), 3000,
+    "worker_seconds": ("Replace a worker after", "seconds", integer_within(10, 86400), 3000,
         "Some hosts kill older processes."),
-    "runner_tasks": ("Replace its process after", "tasks", _integer(1, 1000000), 10000,
+    "runner_tasks": ("Replace its process after", "tasks", integer_within(1, 1000000), 10000,
         "The process that runs the functions."),
-    "runner_memory": ("Replace its process above", "MB", _integer(16, 1000000), 512,
+    "runner_memory": ("Replace its process above", "MB", integer_within(16, 1000000), 512,
         "Memory that it uses."),
     "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
         "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
-    "nice": ("Give way", "", _integer(0, 19), 10, "To other processes; 19 is the most."),
-    "pass_environment": ("Environment", "", _words(2000), "",
+    "nice": ("Give way", "", integer_within(0, 19), 10, "To other processes; 19 is the most."),
+    "pass_environment": ("Environment", "", text_up_to(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": ("Python", "", _words(1000), "", "Interpreter for workers; empty: found by itself."),
+    "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found by itself."),
 }, "Tasks": {
-    "max_pending": ("Most pending tasks", "tasks", _integer(0, 1000000), 200000,
+    "max_pending": ("Most pending tasks", "tasks", integer_within(0, 1000000), 200000,
         "Of one user, to be run; 0: no limit. Admins have none."),
-    "default_owner": ("Default owner", "", _words(100), "",
+    "default_owner": ("Default owner", "", text_up_to(100), "",
         "Of tasks added by code and command line; empty: the first admin."),
-    "keep_days": ("Keep finished tasks", "days", _integer(0, 36500), 30, "0: for ever."),
-    "keep_activity_days": ("Keep the activity", "days", _integer(0, 36500), 90, "0: for ever."),
-    "keep_hours_days": ("Keep hourly figures", "days", _integer(0, 36500), 400, "0: for ever."),
-    "max_file_mb": ("Largest file", "MB", _integer(1, 100_000), 64,
+    "keep_days": ("Keep finished tasks", "days", integer_within(0, 36500), 30, "0: for ever."),
+    "keep_activity_days": ("Keep the activity", "days", integer_within(0, 36500), 90, "0: for ever."),
+    "keep_hours_days": ("Keep hourly figures", "days", integer_within(0, 36500), 400, "0: for ever."),
+    "max_file_mb": ("Largest file", "MB", integer_within(1, 100_000), 64,
         "Of those that are handed in. The web server may allow less."),
-    "max_files_mb": ("Files of one user", "MB", _integer(0, 10_000_000), 1000,
+    "max_files_mb": ("Files of one user", "MB", integer_within(0, 10_000_000), 1000,
         "Of all tasks that are kept; 0: no limit."),
-    "throughput_base": ("Full throughput", "tasks per hour", _integer(0, 10000000), 0,
+    "throughput_base": ("Full throughput", "tasks per hour", integer_within(0, 10000000), 0,
         "Utilization is measured by that; 0: by what a worker would do if it never waited."),
 }, "Backup": {
     "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
         "Into the folder backups of the data folder; empty: never."),
-    "backup_keep": ("Keep the newest", "backups", _integer(1, 1000), 7, "Of the daily ones."),
-    "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
+    "backup_keep": ("Keep the newest", "backups", integer_within(1, 1000), 7, "Of the daily ones."),
+    "alert_backup_days": ("Warn when older than", "days", integer_within(0, 3650), 7, "0: never."),
 }, "Web address": {
-    "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
-    "base_path": ("Base path", "", _words(200), "",
+    "host_names": ("Host names", "", text_up_to(2000), "", "Of our own server, besides localhost."),
+    "base_path": ("Base path", "", text_up_to(200), "",
         "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
         "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
-    "page_address": ("Address of this page", "", _words(2000), "",
+    "page_address": ("Address of this page", "", text_up_to(2000), "",
         "Where workers of other machines reach this page, such as https://example.org/jq: they "
         "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
     "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
         "Where that is not so, nobody can log in: see base_path."),
-    "trusted_proxies": ("Trusted proxies", "", _words(2000), "",
+    "trusted_proxies": ("Trusted proxies", "", text_up_to(2000), "",
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
 }, "Alerts": {
     "alert_mail": ("Mail to", "", {
-        **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
+        **EMAIL, **text_up_to(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
         "Addresses, told when something goes wrong."),
-    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
-    "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
-    "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
+    "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
+    "mail_user": ("Mail user", "", text_up_to(300), "", "Who logs in there; empty: nobody does."),
+    "mail_password_file": ("Password", "", text_up_to(1000), "", "Path of a file that holds it."),
     "mail_from": ("Mail from", "", {
-        **EMAIL, **_words(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
+        **EMAIL, **text_up_to(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
-    "alert_webhook": ("Webhooks", "", {**_words(2000), "writeOnly": True}, "",
+    "alert_webhook": ("Webhooks", "", {**text_up_to(2000), "writeOnly": True}, "",
         "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
     "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no", "To this host."),
-    "alert_function": ("Function to run", "", _words(200), "", "It is given subject and text."),
-    "alert_wait": ("Longest wait", "seconds", _integer(0, 30 * 86400), 900,
+    "alert_function": ("Function to run", "", text_up_to(200), "", "It is given subject and text."),
+    "alert_wait": ("Longest wait", "seconds", integer_within(0, 30 * 86400), 900,
         "A task that could start and has waited longer is an alert; 0: never."),
 }}.items() for name, row in rows.items()}
-CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the default
+CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
     name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
     for name, one in SETTINGS.items()}))
 
@@ -3655,17 +3655,17 @@ RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of
 QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
     "paused_why": about(
-        or_null(_text("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
+        or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
         "shown to everybody while it is paused"),
-    "max_running": about(or_null(_integer(1, 10_000)), "most of its tasks at once"),
-    "rate": about(or_null(_object(("count", "seconds"), count=_integer(1, 1_000_000),
-                                  seconds=_number(1, 31 * 86400))),
+    "max_running": about(or_null(integer_within(1, 10_000)), "most of its tasks at once"),
+    "rate": about(or_null(object_of(("count", "seconds"), count=integer_within(1, 1_000_000),
+                                  seconds=number_within(1, 31 * 86400))),
                   "most starts in so many seconds, spread evenly"),
     "machines": about({"type": ["array", "null"], "minItems": 1, "maxItems": 50,
-                       "items": _text("[!-~]{1,64}", "must be the name of a machine")},
+                       "items": text_like("[!-~]{1,64}", "must be the name of a machine")},
                       "where its tasks run; null: anywhere")}
-CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
-NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
+CHANGED_QUEUE = titled("QueueChange", object_of(**QUEUE_LIMITS))
+NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 # How many more tasks of a user may run, NULL: any number; and who may start none.
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
@@ -5556,20 +5556,20 @@ SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                      "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
-_SCHEDULE = {
-    "name": about(or_null(_words(100)), "for people; shown first"),
+SCHEDULE_FIELDS = {
+    "name": about(or_null(text_up_to(100)), "for people; shown first"),
     "function": TEXT,
     "arguments": {"type": "object"},
     "rule": about(TEXT, RULE_HINT),
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
     "catch_up": about({"enum": ["none", "once", "all"]}, "what to run of what was missed (once)"),
     "overlap": about({"enum": ["skip", "queue", "allow"]}, "while the last one goes on (skip)"),
-    "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS),
+    "options": titled("ChosenOptions", about(object_of(**OPTION_SCHEMAS),
                                              "instead of the function's own")),
     "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
-    "paused": {"type": "boolean"}, "paused_why": about(or_null(_words(500)), "shown to everybody")}
-SCHEDULE_SCHEMA = titled("NewSchedule", _object(("function", "rule"), **_SCHEDULE))
-CHANGED_SCHEDULE = titled("ScheduleChange", _object(**_SCHEDULE))
+    "paused": {"type": "boolean"}, "paused_why": about(or_null(text_up_to(500)), "shown to everybody")}
+SCHEDULE_SCHEMA = titled("NewSchedule", object_of(("function", "rule"), **SCHEDULE_FIELDS))
+CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
@@ -5614,7 +5614,7 @@ def find_scripts():
     return found
 
 
-def _who(person):
+def actor_name(person):
     return person.name if person else "the command line"
 
 
@@ -5629,7 +5629,7 @@ def _task_reference(task_id, status):
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
 
-def _slot_json(slot):
+def slot_json(slot):
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
         message = "task %d is not kept any more" % slot["task_id"]
@@ -5858,7 +5858,7 @@ class Schedules:
         return {**schedule_json(row, now),
                 "arguments": json.loads(self._row(schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
-                "history": [_slot_json(slot) for slot in slots]}
+                "history": [slot_json(slot) for slot in slots]}
 
     def coming(self, owner_id, until):
         """The schedules that are due until then, the next one first, each with its `times`."""
@@ -5885,7 +5885,7 @@ class Schedules:
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
             schedule_id = self.store(
-                transaction, None, {**wanted, "source": "person"}, _who(person))
+                transaction, None, {**wanted, "source": "person"}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
@@ -5903,7 +5903,7 @@ class Schedules:
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
                 owner_id = owner_id or known["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
-                self.store(transaction, known, {**wanted, "owner_id": owner_id}, _who(person))
+                self.store(transaction, known, {**wanted, "owner_id": owner_id}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
 
     def delete(self, schedule_id, scope=None, person=None):
@@ -5911,7 +5911,7 @@ class Schedules:
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
-            self.remove(transaction, row, _who(person))
+            self.remove(transaction, row, actor_name(person))
 
     def run(self, schedule_id, scope=None, person=None):
         """Add its task now, besides its slots; the task's row."""
@@ -5924,7 +5924,7 @@ class Schedules:
                                % unfinished)
             task_id = self._firing.add_task(transaction, row, order, unfinished, at)
             transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
-                "task_id": task_id, "message": "run by %s" % _who(person)})
+                "task_id": task_id, "message": "run by %s" % actor_name(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
                                "id=?", (schedule_id,))
             return self._tasks.get(task_id)
@@ -5986,11 +5986,11 @@ class Schedules:
         elif row["paused"]:
             changes = {"paused_why": given.get("paused_why", row["paused_why"])}
         else:
-            changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
+            changes = {"paused_at": now, "paused_by": actor_name(person), "next_at": None,
                        "paused_why": given.get("paused_why")}
         transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
-        note_schedule(transaction, now, "paused" if paused else "resumed", row, _who(person))
+        note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
     def remove(self, transaction, row, by=None):
         """Remove a schedule with its history."""
@@ -8535,26 +8535,26 @@ ROLES = ("viewer", "user", "admin")     # viewers see what admins see of tasks, 
 # What a token may: all that its user may, of that only reading, or only this; and who makes such.
 TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
                 "metrics": ("admin",)}
-LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
-SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
+LOG_IN = titled("Login", object_of(("name", "password"), name=TEXT, password=TEXT))
+SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, password=TEXT,
                                  code=about(TEXT, "from the printed link, or a file "
                                             "setup-code*.txt in data or beside jobqueue.py")))
-NEW_USER = titled("NewUser", _object(
+NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
-CHANGED_USER = titled("UserChange", _object(
+CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
     email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
                                 "they send as email_code"),
-    email_code=_text("[0-9]{6}", "must be 6 digits"),
+    email_code=text_like("[0-9]{6}", "must be 6 digits"),
     current_password=about(or_null(TEXT), "needed by users who change their own password")))
-NEW_TOKEN = titled("NewToken", _object(
+NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
     queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "maxItems": 50},
                  "with the scope worker: of these only"),
-    functions=about({"type": ["array", "null"], "items": _words(200), "maxItems": 200},
+    functions=about({"type": ["array", "null"], "items": text_up_to(200), "maxItems": 200},
                     "with the scope worker: these only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
@@ -9124,19 +9124,19 @@ class Tokens:
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
-REQUEST_SCHEMA = titled("NewTask", _object(
+REQUEST_SCHEMA = titled("NewTask", object_of(
     ("function",),
     function=TEXT,
     arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
     run_at=about({"type": ["string", "null"], "format": "date-time"},
                  "such as 2026-01-31T12:00:00Z"),
-    delay=about(_number(0, 10 * 365 * 86400, ["number", "null"]),
+    delay=about(number_within(0, 10 * 365 * 86400, ["number", "null"]),
                 "seconds until it may start; not together with run_at"),
     owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
-    after=about({"type": ["array", "null"], "items": _integer(1, INTEGER_MAX),
+    after=about({"type": ["array", "null"], "items": integer_within(1, INTEGER_MAX),
                  "maxItems": AFTER_MAX}, "wait until these tasks of the same owner have succeeded"),
     after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
-    unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
+    unique_key=about({**text_like(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
                               "must be 1 to 200 characters on one line"),
                       "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
     **OPTION_SCHEMAS))
@@ -9299,49 +9299,49 @@ REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
 ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
 
-_NONCE = _text("[0-9a-f]{32}", "must be 32 hexadecimal digits")
+_NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
-_ATTEMPT = {"id": _integer(1, INTEGER_MAX), "claim": _NONCE}
-_SECONDS = or_null(_number(0, 1e9))
-_HELD = {**_ATTEMPT, "progress": or_null(_number(0, 1)), "message": or_null(_words(500)),
-         "log": {**_AT_MOST, "items": _object(
-             ("start", "text"), start=_integer(0, INTEGER_MAX // 2), text=_words(PIECE_BYTES))}}
-_REMOTE_OUTCOME = _object(
+_ATTEMPT = {"id": integer_within(1, INTEGER_MAX), "claim": _NONCE}
+_SECONDS = or_null(number_within(0, 1e9))
+_HELD = {**_ATTEMPT, "progress": or_null(number_within(0, 1)), "message": or_null(text_up_to(500)),
+         "log": {**_AT_MOST, "items": object_of(
+             ("start", "text"), start=integer_within(0, INTEGER_MAX // 2), text=text_up_to(PIECE_BYTES))}}
+_REMOTE_OUTCOME = object_of(
     ("kind",), kind={"enum": "succeeded error fail timeout crashed interrupted cancelled "
                              "unknown_function put_back".split()},
     result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL, retry_after=_SECONDS,
-    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(_integer(0, INTEGER_MAX)))
-HELLO = titled("Hello", _object(
+    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(integer_within(0, INTEGER_MAX)))
+HELLO = titled("Hello", object_of(
     ("session", "protocol", "machine", "version", "functions"),
-    session=_NONCE, protocol=_integer(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
-    version=_words(200), pid=_integer(1, INTEGER_MAX),
+    session=_NONCE, protocol=integer_within(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
+    version=text_up_to(200), pid=integer_within(1, INTEGER_MAX),
     functions={**_AT_MOST, "items": {"type": "object"}}))
-TURN = titled("Turn", _object(
+TURN = titled("Turn", object_of(
     ("session", "sequence"),
-    session=_NONCE, sequence=about(_integer(1, INTEGER_MAX), "higher with each new call"),
-    start={**_AT_MOST, "items": _object(("id", "claim"), **_ATTEMPT)},
-    hold={**_AT_MOST, "items": _object(("id", "claim"), **_HELD)},
-    end={**_AT_MOST, "items": _object(("id", "claim", "outcome"), **_HELD,
+    session=_NONCE, sequence=about(integer_within(1, INTEGER_MAX), "higher with each new call"),
+    start={**_AT_MOST, "items": object_of(("id", "claim"), **_ATTEMPT)},
+    hold={**_AT_MOST, "items": object_of(("id", "claim"), **_HELD)},
+    end={**_AT_MOST, "items": object_of(("id", "claim", "outcome"), **_HELD,
                                       outcome={"type": "object"})},
-    claim=_object(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
+    claim=object_of(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
                   function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
-                  wait=about(_number(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
+                  wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
     leave=about(TEXT, "why the worker does not go on")))
 # What a remote worker may announce of a function: it is shown, and arguments are judged by it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
-_PARAMETER = _object()
+_PARAMETER = object_of()
 for _ in range(4):                      # so deep may lists be nested
-    _PARAMETER = _object(
+    _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
-        format={"enum": [*TEXT_FORMS, "password"]}, description=_words(2000), items=_PARAMETER,
-        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=_words(200))
-_ANNOUNCED = _object(
+        format={"enum": [*TEXT_FORMS, "password"]}, description=text_up_to(2000), items=_PARAMETER,
+        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=text_up_to(200))
+_ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
-    name=_text("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
+    name=text_like("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
                "must be a name, and none of our own"),
-    title=_words(1000), description=_words(20_000), who={"enum": list(WHO_MAY_ADD)},
-    options=_object(**OPTION_SCHEMAS), schema={
-        **_object(("properties", "required")), "properties": {
+    title=text_up_to(1000), description=text_up_to(20_000), who={"enum": list(WHO_MAY_ADD)},
+    options=object_of(**OPTION_SCHEMAS), schema={
+        **object_of(("properties", "required")), "properties": {
             "type": {"enum": ["object"]}, "properties": {"type": "object"},
             "required": {**_AT_MOST, "items": TEXT},
             "additionalProperties": {"type": "boolean"}}})
@@ -9616,7 +9616,7 @@ def _ids(after):
     return [getattr(one, "id", one) for one in after]
 
 
-def _enqueue(queue, function, many, options):
+def enqueue_all(queue, function, many, options):
     """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
     options, running = dict(options), current_task()
     owner = options.pop("owner", None)
@@ -9804,7 +9804,7 @@ class JobQueue:
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        return _enqueue(self, function, many, {**options, "owner": owner})
+        return enqueue_all(self, function, many, {**options, "owner": owner})
 
     def get(self, task_id):
         """A task by its id; NotFound if there is none."""
@@ -9908,12 +9908,12 @@ class Function:
         """Add a task with these arguments; returns the Task."""
         queue = None if current_task() else default_queue()
         arguments = self.arguments(positional, named)
-        return Task(queue, {"id": _enqueue(queue, self.name, [arguments], self._chosen)[0]})
+        return Task(queue, {"id": enqueue_all(queue, self.name, [arguments], self._chosen)[0]})
 
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
         queue = None if current_task() else default_queue()
-        return _enqueue(queue, self.name, many, self._chosen)
+        return enqueue_all(queue, self.name, many, self._chosen)
 
     def arguments(self, positional, named):
         """The arguments by name; TypeError as a call would raise it."""
@@ -9942,7 +9942,7 @@ def _declare(name, kind, target, who, keywords, text=""):
     if kind != "python":
         options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
         parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
-    errors = check_value(_object(**OPTION_SCHEMAS), options, "")
+    errors = check_value(object_of(**OPTION_SCHEMAS), options, "")
     if who not in WHO_MAY_ADD:
         errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
     if name in ("", SCRIPT_FUNCTION):
@@ -10279,7 +10279,7 @@ class Finding:
         return ": ".join(filter(None, (self.text, self.remedy)))
 
 
-def _readable(moment):
+def readable_time(moment):
     """A moment as people read it, without its fractions."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
 
@@ -10392,7 +10392,7 @@ def _look_at_exposure(queue):
     elif inside and not (folder / ".htaccess").exists():
         yield Finding("htaccess_missing")
     elif seen["at"]:
-        yield "an admin's browser could fetch nothing private, %s" % _readable(seen["at"])
+        yield "an admin's browser could fetch nothing private, %s" % readable_time(seen["at"])
     else:
         yield Finding("unlooked")
 
@@ -10410,7 +10410,7 @@ def _look_at_worker(queue):
         return
     state, text, is_own_fault = judge_worker_test(queue, test)
     yield "%s, %s, started by %s" % (
-        text, _readable(test["at"]), "the web server" if test["door"] else "the command line")
+        text, readable_time(test["at"]), "the web server" if test["door"] else "the command line")
     if state == "failed":               # a host that ends workers is no fault: auto gets on
         is_bad = is_own_fault or queue.settings.get("worker_mode") == "detached"
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
@@ -10433,7 +10433,7 @@ def _look_at_machines(queue):
 
 def _look_at_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
-    yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
+    yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
         yield "somebody looks for what is due " + how_often(period)
     elif not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
@@ -10467,7 +10467,7 @@ def _look_at_database(queue, reads_all=True):
 def _look_at_backup(queue):
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
-        _readable(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
+        readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (taken from here)") if last else "none yet"
     if queue.settings.get("backup_hour"):
         yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
@@ -10521,7 +10521,7 @@ def _look_at_tasks(queue):
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
     if newest - now > CLOCK_SLACK_SECONDS:
-        yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
+        yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
 def _look_at_alerts(queue):
@@ -10570,7 +10570,7 @@ def _describe_starts(queue):
         is_said = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
         yield Finding("start_failed", failure["at"], is_said, why=failure["message"],
-                      at=_readable(failure["at"]), next=time_of_day(failure["next"]))
+                      at=readable_time(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
     if queue.conditions.awaited(mode):
@@ -10774,7 +10774,7 @@ def restore(folder, file, force=False):
     part = Path("%s.%s.part" % (path, random_token(8)))
     try:
         take_backup(file, part)
-        with _alone(part, mode) as link:
+        with open_exclusively(part, mode) as link:
             remember(link, DAILY_BACKUP, None)
         if not force:
             _refuse_living(path, mode, now)
@@ -10797,7 +10797,7 @@ def restore(folder, file, force=False):
 def _refuse_living(path, mode, now):
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
-        with _alone(path, "truncate") as link:  # who leaves the log is alone
+        with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
             known = mode == "truncate" and recall(link, ".rhythm")
         seen = known["seen"].values() if known else ()
     except Busy:
@@ -11365,7 +11365,7 @@ def get_health(queue, _):
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
-def _session_json(queue, person):
+def session_json(queue, person):
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
     return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
@@ -11374,18 +11374,18 @@ def _session_json(queue, person):
             "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
-def _session_answer(queue, request, token, status):
+def session_answer(queue, request, token, status):
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
-    return json_answer(_session_json(queue, person), status, [request.set_cookie(token)])
+    return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
 def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
     Needs the code of a setup-code file. 404 if there is an admin and no such file."""
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
-    return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
+    return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
 def delete_session(queue, request):
@@ -11395,7 +11395,7 @@ def delete_session(queue, request):
     return Answer(204, headers=[request.set_cookie("", 0)])
 
 
-def _owner_for(queue, request, names):
+def owner_for(queue, request, names):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
         return request.person.id
@@ -11422,7 +11422,7 @@ def _add_once(queue, request, asked, show):
             orders = queue.requests.check(asked, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
-        owner_id = _owner_for(queue, request, {order.owner or person.name for order in orders})
+        owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once(), show)
     except Invalid:                     # what was right at first may be wrong now
         for _ in asked:                 # and only the whole body tells whether it is the same
@@ -11452,7 +11452,7 @@ def post_tasks(queue, request):
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def _wanted_owner(queue, request, given, scope):
+def wanted_owner(queue, request, given, scope):
     name = given.get("owner")
     if not name:
         return scope
@@ -11482,10 +11482,10 @@ def _csv(rows):
 EXPORTS = {
     "csv": ("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": (LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
-_PAGE = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
+PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
          "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
-_OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
-_MOMENT = {"type": "string", "format": "date-time"}
+OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
+MOMENT = {"type": "string", "format": "date-time"}
 WHICH_TASKS = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
@@ -11495,18 +11495,18 @@ WHICH_TASKS = {
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
-    "ended_since": about(_MOMENT, "ended then or later"),
-    "since": about(_MOMENT, "added then or later"), "until": about(_MOMENT, "added before"),
+    "ended_since": about(MOMENT, "ended then or later"),
+    "since": about(MOMENT, "added then or later"), "until": about(MOMENT, "added before"),
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
                   "patternMessage": "must be numbers with commas"}, "any of these"),
-    "owner": _OWNER}
+    "owner": OWNER_FILTER}
 # What a list tells besides, each if it is asked for with 1.
 ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
         "failed": lambda tasks, wanted: tasks.failures(wanted),
         "running": lambda tasks, wanted: tasks.list_json(
             tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
-LISTED_TASKS = _object(
-    **WHICH_TASKS, **_PAGE, **{name: about(TEXT, "1: told as well") for name in ALSO},
+LISTED_TASKS = object_of(
+    **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
                "-: the largest first; but by id, only the newest %d are sorted, and by times the "
                "newest %d that have begun" % (SORT_ROWS, SORT_ROWS)),
@@ -11517,7 +11517,7 @@ LISTED_TASKS = _object(
 def _wanted(queue, request, given):
     """The Filter that a query or the object of an action describes."""
     words, ids = given.get("status"), given.get("ids")
-    return Filter(_wanted_owner(queue, request, given, request.person.scope),
+    return Filter(wanted_owner(queue, request, given, request.person.scope),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   *(given.get(name) or None for name in ("function", "queue", "q", "error")),
                   *(given.get(name) and parse_time(given[name], name)
@@ -11544,7 +11544,7 @@ def get_tasks(queue, request):
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def _due_at(row):
+def due_at(row):
     """Since when a pending task may start."""
     return max(row["created_at"], row["run_at"] or 0)
 
@@ -11553,14 +11553,14 @@ def get_overview(queue, request):
     """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
-    oldest = min(firsts, key=_due_at, default=None)
+    oldest = min(firsts, key=due_at, default=None)
     held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
             for row in firsts}          # why a queue starts nothing
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
-                              "queue": oldest["queue"], "since": iso(_due_at(oldest))},
+                              "queue": oldest["queue"], "since": iso(due_at(oldest))},
         "held": [{"queue": name, "text": text} for name, text in held.items() if text],
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
@@ -11580,7 +11580,7 @@ def get_task(queue, request, task_id):
                             "previous": before, "next": behind})
 
 
-WOULD_BE = _object(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
+WOULD_BE = object_of(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
                    priority=about(kept_within(-100, 100), "else the function's"))
 
 
@@ -11593,12 +11593,12 @@ def get_forecast(queue, request):
     return queue.forecast.of_new(person.id, function["name"], options)
 
 
-ACTION = titled("Action", _object(
+ACTION = titled("Action", object_of(
     ("action",),
     action={"enum": list(ACTIONS)},
-    ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": 1000},
-    filter=about(_object(**WHICH_TASKS), "as in the query of a list; instead of ids"),
-    expected_count=about(_number(0, INTEGER_MAX, ["integer", "null"]),
+    ids={"type": "array", "items": integer_within(1, INTEGER_MAX), "maxItems": 1000},
+    filter=about(object_of(**WHICH_TASKS), "as in the query of a list; instead of ids"),
+    expected_count=about(number_within(0, INTEGER_MAX, ["integer", "null"]),
                          "with a filter, at first: how many match; if it is null, 409 says it"),
     **{"continue": {"type": ["string", "null"],
                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
@@ -11647,7 +11647,7 @@ def post_actions(queue, request):
     return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
-UPLOAD = _object(("name",), name={"type": "string", "maxLength": 300})
+UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})
 FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
@@ -11679,7 +11679,7 @@ def get_file(queue, request, task_id, name):
                   [*FILE_HEADERS, ("Content-Disposition", where)], None)
 
 
-LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
+LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
                    offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
                    download=about(TEXT, "1: all of it, as a file"))
 
@@ -11719,13 +11719,13 @@ def get_schedules(queue, request):
 
 def post_schedules(queue, request):
     """Make a schedule."""
-    owner_id = _owner_for(queue, request, {request.given.get("owner") or request.person.name})
+    owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
-PREVIEW = titled("PreviewRequest", _object(("rule",), **{
-    "rule": _SCHEDULE["rule"], "zone": _SCHEDULE["zone"], "count": _integer(1, 50),
+PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
+    "rule": SCHEDULE_FIELDS["rule"], "zone": SCHEDULE_FIELDS["zone"], "count": integer_within(1, 50),
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
@@ -11741,13 +11741,13 @@ def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
     queue.schedules.change(schedule_id, request.given, request.person.scope,
-                           request.person.answerable, name and _owner_for(queue, request, {name}))
+                           request.person.answerable, name and owner_for(queue, request, {name}))
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
-WHICH_FIGURES = _object(**{
-    "from": about(_MOMENT, "a day before `to` if left out"),
-    "to": about(_MOMENT, "now if left out"),
+WHICH_FIGURES = object_of(**{
+    "from": about(MOMENT, "a day before `to` if left out"),
+    "to": about(MOMENT, "now if left out"),
     "step": about(or_null({"enum": list(STEPS)}), "what one point is of"),
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
@@ -11755,7 +11755,7 @@ WHICH_FIGURES = _object(**{
 def get_exposition(queue, _):
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
-    due = map(_due_at, queue.tasks.firsts(PENDING))
+    due = map(due_at, queue.tasks.firsts(PENDING))
     told = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
@@ -11788,12 +11788,12 @@ def get_metrics(queue, request):
     return queue.metrics.read(start, end, step, wants, person.scope)
 
 
-LISTED_ACTIVITY = _object(
+LISTED_ACTIVITY = object_of(
     task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
-    since=_MOMENT, until=about(_MOMENT, "before this moment"),
+    since=MOMENT, until=about(MOMENT, "before this moment"),
     event=about(TEXT_OR_NULL, "such as failed or logged_in"),
     worker=about(kept_within(0, INTEGER_MAX), "a worker's number"), function=TEXT_OR_NULL,
-    owner=_OWNER, **_PAGE)
+    owner=OWNER_FILTER, **PAGE_FIELDS)
 
 
 def get_activity(queue, request):
@@ -11807,7 +11807,7 @@ def get_activity(queue, request):
         queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
         person.own if person.scope is None else None, task_id=given.get("task"),
         worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
-        owner_id=_wanted_owner(queue, request, given, person.scope))
+        owner_id=wanted_owner(queue, request, given, person.scope))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor", "message")
     return {"next": before and str(before), "activity": [
@@ -11837,8 +11837,8 @@ def get_queue(queue, _, name):
 def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
-    firsts = sorted(queue.tasks.firsts(PENDING), key=_due_at, reverse=True)
-    oldest = {row["queue"]: iso(_due_at(row)) for row in firsts}    # of each the last
+    firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
+    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
     return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
                        for one in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
@@ -11880,7 +11880,7 @@ def get_backup(queue, _):
         *FILE_HEADERS, ("Content-Disposition", "attachment; filename=" + name)], None)
 
 
-EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
+EXPOSURE = titled("Exposure", object_of(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
 def post_exposure(queue, request):
@@ -11944,7 +11944,7 @@ def _change_mailbox(queue, person, given):
     return queue.users.change(person.name, by=person.name, email=email)
 
 
-MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
+MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))
 
 
 def post_tokens(queue, request):
@@ -12059,11 +12059,11 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
     ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), OWN),
     ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
-    ("POST", "/api/session", _does("Log in.", lambda queue, request: _session_answer(
+    ("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
         queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
      ANYONE, LOG_IN, (200, "Session")),
     ("GET", "/api/session", _does("Who am I.", lambda queue, request:
-        _session_json(queue, request.person)), USER, None, (200, "Session")),
+        session_json(queue, request.person)), USER, None, (200, "Session")),
     ("DELETE", "/api/session", delete_session, USER, None, (204,), OWN),
     ("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
         "sessions": queue.sessions.all(request.person.id, request.cookies())}),
@@ -12093,7 +12093,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
     ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast")),
-    ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
+    ("GET", "/api/schedules", get_schedules, USER, object_of(**PAGE_FIELDS), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
      FRESH | CHANGE),
     ("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
@@ -12145,9 +12145,9 @@ ROUTES = [Route(*row) for row in (
     ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
         queue.users.delete(name, request.person.name)), ADMIN, None, (204,)),
     ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
-        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(_wanted_owner(
+        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
             queue, request, request.given, request.person.own))}),
-     USER, _object(owner=_OWNER), (200, "TokenList")),
+     USER, object_of(owner=OWNER_FILTER), (200, "TokenList")),
     ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), OWN),
     ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
         queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
@@ -12191,7 +12191,7 @@ CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
 OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
-def _part(kind, name):
+def component(kind, name):
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
 
@@ -12208,13 +12208,13 @@ def _documented(part, schemas):
     told = {name: _documented(one, schemas) for name, one in part.items() if name not in OF_OURS}
     if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
         del told["type"]
-        told["anyOf"] = [_integer(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
+        told["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
     if "pattern" in told:
         told["pattern"] = "^(%s)$" % told["pattern"]
     if "title" not in part:
         return told
     schemas[part["title"]] = told
-    return _part("schemas", part["title"])
+    return component("schemas", part["title"])
 
 
 def _parameters(route, schemas):
@@ -12223,7 +12223,7 @@ def _parameters(route, schemas):
              "IdempotencyKey": route.takes is NEW_TASKS}
     is_query = route.takes is UPLOAD or route.takes and route.method == "GET"
     query = route.takes["properties"] if is_query else {}
-    return [_part("parameters", name) for name in names if names[name]] + [
+    return [component("parameters", name) for name in names if names[name]] + [
         {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
          "schema": _documented(one, schemas)} for name, one in query.items()]
 
@@ -12231,9 +12231,9 @@ def _parameters(route, schemas):
 def _responses(route):
     status, *kinds = route.answer
     content = dict((kind, {"schema": {}}) if "/" in kind else
-                   (JSON_TYPE, {"schema": _part("schemas", kind)}) for kind in kinds)
+                   (JSON_TYPE, {"schema": component("schemas", kind)}) for kind in kinds)
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
-    found = {str(kind.status): _part("responses", kind.__name__) for kind in errors}
+    found = {str(kind.status): component("responses", kind.__name__) for kind in errors}
     found[str(status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
         found["200"] = {"description": "Nothing was added: this task has the unique_key.",
@@ -12275,7 +12275,7 @@ def describe_api(document):
         document["paths"][path][route.method.lower()] = _operation(route, parts["schemas"])
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
                  "properties": OPTION_SCHEMAS}, parts["schemas"])
-    content = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
+    content = {"application/problem+json": {"schema": component("schemas", "Problem")}}
     parts["responses"] = {kind.__name__: {"description": kind.__doc__.splitlines()[0],
                                           "content": content} for kind in CHANGING_FAILS}
     return document
@@ -12453,14 +12453,14 @@ class Application:
         return person
 
 
-_applications = {}                      # process id -> its Application, for `application`
+applications = {}                      # process id -> its Application, for `application`
 _code = file_stamps(CODE_FILES)         # what this process runs
 
 
 def _application():
     """This process's Application; a new one if the database was replaced by another, SetupError if
     newer code has made a newer one of it."""
-    known = _applications.get(os.getpid())
+    known = applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):
         if known:
             database = known.queue.database
@@ -12468,7 +12468,7 @@ def _application():
             if (file_stamps(_code) == _code
                     or database.value(database.version_words) == SCHEMA_VERSION):
                 return known
-    known = _applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
+    known = applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
     return known
 
 
@@ -12949,7 +12949,7 @@ def run_cgi():
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
         sys.stdout.buffer.writelines(body)
         sys.stdout.flush()
-        for app in _applications.values():
+        for app in applications.values():
             app.queue.close()
     os._exit(0)                         # taking the interpreter apart would take a tenth of all
 
@@ -13218,7 +13218,7 @@ def argument(flag, schema, null=None, parse=parse_text, **details):
     return flag, {**row, "type": read, **details}
 
 
-POSITIVE, SWITCH = _integer(1, INTEGER_MAX), {"type": "boolean"}
+POSITIVE, SWITCH = integer_within(1, INTEGER_MAX), {"type": "boolean"}
 PLACES = {                              # what stands in addresses
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
@@ -13269,22 +13269,22 @@ def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
     return _over_route(method, path, run, words, [*places, *rows])
 
 
-def _kind_text(schema):
+def kind_text(schema):
     if "enum" in schema:
         return "|".join(choice_names(schema))
     kinds = schema.get("format", schema.get("type", "JSON"))
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-def _parameters_text(schema):
+def parameters_text(schema):
     """A function's parameters as they are written behind `add`; in brackets if not required."""
     required = schema.get("required", ())
-    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, _kind_text(one))
+    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(one))
              for name, one in schema["properties"].items()]
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
-def _status_text(task):
+def status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
@@ -13315,7 +13315,7 @@ def _forecast_text(told):
     return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
 
 
-def _task_text(task):
+def task_text(task):
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
     return _lines({**task, "error": words.rstrip() or None,
@@ -13330,7 +13330,7 @@ def _standing(one):
     return "paused by %s%s" % (one["paused_by"], why)
 
 
-def _schedule_text(shown):
+def schedule_text(shown):
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
     history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
@@ -13343,7 +13343,7 @@ def _count_text(name):
 
 
 # Columns of lists that are more than what a row has under their name.
-CELLS = {"parameters": lambda one: _parameters_text(one["schema"]), "status": _status_text,
+CELLS = {"parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
          "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
          "disabled": lambda one: "yes" if one["disabled"] else "",
          "pending": _count_text("pending"), "running": _count_text("running"),
@@ -13371,7 +13371,7 @@ def lists(key, names, *rows, words=None):
     return _over_route("GET", "/api/" + key, run, words, rows)
 
 
-def _parse_rate(_, text):
+def parse_rate(_, text):
     count, _, pause = text.partition("/")
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}
 
@@ -13393,17 +13393,17 @@ def cmd_help_of(site, options):
         raise field_error("function", "%(function)s is not known; see the command functions"
                           % options.given)
     schema, required = function["schema"], function["schema"].get("required", ())
-    rows = [(name, _kind_text(one), dump_json(one.get("default")) if name not in required else
+    rows = [(name, kind_text(one), dump_json(one.get("default")) if name not in required else
              "required", one.get("description")) for name, one in schema["properties"].items()]
-    rows += [("--" + name.replace("_", "-"), _kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
+    rows += [("--" + name.replace("_", "-"), kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
               OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
     say("usage: jobqueue.py add %s %s\n\n%s\n" % (
-        function["name"], _parameters_text(schema), function["description"] or function["title"]))
+        function["name"], parameters_text(schema), function["description"] or function["title"]))
     say(table(("", "TYPE", "DEFAULT", ""), rows))
     say("\nAll options: python3 jobqueue.py add --help")
 
 
-def _typed_arguments(function, texts):
+def typed_arguments(function, texts):
     """What name=value texts say, each value as the function's schema wants it."""
     given, known = {}, function["schema"]["properties"]
     for text in texts:
@@ -13454,7 +13454,7 @@ def _typed_rows(function, words, path):
             raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
                             "%d." % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
-        yield _typed_arguments(function, [*words, *texts])
+        yield typed_arguments(function, [*words, *texts])
 
 
 def cmd_add(site, options):
@@ -13463,7 +13463,7 @@ def cmd_add(site, options):
     words, path = request.pop("words"), request.pop("each", None)
     function = known_function(site, request["function"])
     if path is None:
-        request["arguments"] = _hand_in(site, function, _typed_arguments(function, words))
+        request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
         return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
     if "unique_key" in request:
@@ -13490,7 +13490,7 @@ def cmd_wait(site, options):
         site.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
         task = site.ask("GET", path)
-    show(options, task, _status_text(task))
+    show(options, task, status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
@@ -13629,7 +13629,7 @@ def cmd_add_schedule(site, options):
     typed = [word for word in words if "=" in word]
     made = site.ask("POST", "/api/schedules", {
         "function": name, "rule": " ".join(word for word in words if word not in typed),
-        "arguments": _typed_arguments(known_function(site, name), typed),
+        "arguments": typed_arguments(known_function(site, name), typed),
         "options": {option: given.pop(option) for option in OPTION_SCHEMAS if option in given},
         **given})
     show(options, made, str(made["id"]))
@@ -13800,9 +13800,9 @@ QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 # are. It returns the exit code, if that is not 0.
 
 OWNER = ("--owner", {"metavar": "USER"})
-WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
-LIMIT = argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")
-ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
+WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
+LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")
+ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
 # Of all commands, and of those that ask the API.
@@ -13818,7 +13818,7 @@ ABOUT_SITES = [
 COMMANDS = {
     "serve": (cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-        argument("--port", _integer(0, 65535), default=8000, help="port to listen on (8000)")]),
+        argument("--port", integer_within(0, 65535), default=8000, help="port to listen on (8000)")]),
     "add": (cmd_add, [
         ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
         ("words", {"metavar": "name=value", "nargs": "*", "default": ()}),
@@ -13830,7 +13830,7 @@ COMMANDS = {
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
                              "help": "all that match as CSV, whatever the limit"}),
                   words="Tasks, newest first."),
-    "show": asks("GET", TASK, text=_task_text),
+    "show": asks("GET", TASK, text=task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
     "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
@@ -13872,9 +13872,9 @@ COMMANDS = {
     "schedule add": (cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
-        ZONE, *arguments(_SCHEDULE, "name", "catch_up", "overlap"), OWNER,
+        ZONE, *arguments(SCHEDULE_FIELDS, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
-    "schedule show": asks("GET", SCHEDULE, text=_schedule_text),
+    "schedule show": asks("GET", SCHEDULE, text=schedule_text),
     "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
                                        ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
     "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
@@ -13886,7 +13886,7 @@ COMMANDS = {
     "queue set": (cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
-        argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=_parse_rate,
+        argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=parse_rate,
                  metavar="N/SECONDS|none"),
         argument("--machines", QUEUE_LIMITS["machines"], null="any", metavar="NAME[,NAME]|any")]),
     "queue pause": asks("PATCH", QUEUE, WHY, paused=True,

@@ -2266,11 +2266,11 @@ class Spool:
         jobqueue.remove_task_folder(self.folder, item["id"])
 
 
-def _named(row):
+def claim_reference(row):
     return {"id": row["id"], "claim": row["claim"]}
 
 
-def _size(value):
+def json_bytes(value):
     return len(dump_json(value).encode("utf-8"))
 
 
@@ -2281,10 +2281,10 @@ class RemoteAttempt(Attempt):
 
     def item(self):
         """What the site is told of it while it runs."""
-        item = {**_named(self.row), **(self.report or {}), "log": []}
+        item = {**claim_reference(self.row), **(self.report or {}), "log": []}
         for start, text in self.log.take_pieces(final=False) if self.log else ():
             item["log"].append({"start": start, "text": text})
-            if _size(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
+            if json_bytes(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
                 break
         return item
 
@@ -2297,14 +2297,14 @@ class RemoteAttempt(Attempt):
     def last_item(self, outcome):
         """What the site is told of its end; of too long a log the middle is left out."""
         said = {name: value for name, value in vars(outcome).items() if value is not None}
-        if _size(said) > CALL_BYTES:
+        if json_bytes(said) > CALL_BYTES:
             said = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
         self.log.take_pieces(final=True)
         self.log.put(self.traceback or "")
         pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item = {**_named(self.row), **(self.report or {}), "log": pieces, "outcome": said}
-        while pieces and _size(item) > CALL_BYTES:
+        item = {**claim_reference(self.row), **(self.report or {}), "log": pieces, "outcome": said}
+        while pieces and json_bytes(item) > CALL_BYTES:
             del pieces[len(pieces) // 2]
         return item
 
@@ -2480,7 +2480,7 @@ class RemoteWorker(Loop):
         """Have what was claimed and has not begun go back unspent."""
         for row in rows:
             del self._taken[row["claim"]]
-            self._spool.keep({**_named(row), "outcome": {"kind": "put_back"}})
+            self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
 
     def _next_call(self):
         """The Call that is due, or None."""
@@ -2524,7 +2524,7 @@ class RemoteWorker(Loop):
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
         ends, room, ours = [], CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
-            room -= _size(item)
+            room -= json_bytes(item)
             if ends and room < 0:
                 given = {}
                 break
@@ -2535,8 +2535,8 @@ class RemoteWorker(Loop):
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
-            "start": [_named(row) for row in rows if "claimed" not in row],
-            "hold": [news.get(row["claim"], _named(row)) for row in rows if "claimed" in row],
+            "start": [claim_reference(row) for row in rows if "claimed" not in row],
+            "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
             "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
         call.ends, call.given, call.session = ends, given, session
         call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
@@ -2586,7 +2586,7 @@ class RemoteWorker(Loop):
             else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
-                    self._spool.keep({**_named(row), "outcome": {"kind": "cancelled"}})
+                    self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
         if "claim" in call.given:
             self._claims, idle = [], not (told["tasks"] or call.ends)
             self._next = time.monotonic() + (told["wait"] if idle else 0)

@@ -247,6 +247,8 @@ def check_import(imported: Import, earlier: dict[str, Room], later: set[str]) ->
         yield "src/%s.py does not define %s" % (path, imported.original)
     if imported.name != imported.original:
         yield "%s is imported under another name" % imported.original
+    if imported.original.startswith("_"):
+        yield "%s is private to its room; drop the underscore" % imported.original
 
 
 # Joining

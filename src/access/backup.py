@@ -22,7 +22,7 @@ from ..base.errors import (Busy, Conflict, JobQueueError, Malformed, SetupError,
 from ..base.time_and_text import Clock, iso, random_token, shorten, storable
 from ..store.schema import SCHEMA_VERSION
 from ..store.connection import file_identity, free_bytes, private_path, write_private
-from ..store.sqlite import Journal, _alone, safe_journal, take_backup
+from ..store.sqlite import Journal, open_exclusively, safe_journal, take_backup
 from ..store.data_folder import create_data_folder, own_database
 from ..store.settings import recall, remember
 from ..tasks.leases import UNCONFIRMED, Outcome
@@ -120,7 +120,7 @@ def restore(folder, file, force=False):
     part = Path("%s.%s.part" % (path, random_token(8)))
     try:
         take_backup(file, part)
-        with _alone(part, mode) as link:
+        with open_exclusively(part, mode) as link:
             remember(link, DAILY_BACKUP, None)
         if not force:
             _refuse_living(path, mode, now)
@@ -143,7 +143,7 @@ def restore(folder, file, force=False):
 def _refuse_living(path, mode, now):
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
-        with _alone(path, "truncate") as link:  # who leaves the log is alone
+        with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
             known = mode == "truncate" and recall(link, ".rhythm")
         seen = known["seen"].values() if known else ()
     except Busy:

@@ -114,7 +114,7 @@ class Finding:
         return ": ".join(filter(None, (self.text, self.remedy)))
 
 
-def _readable(moment):
+def readable_time(moment):
     """A moment as people read it, without its fractions."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
 

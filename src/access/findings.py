@@ -30,7 +30,7 @@ from ..upkeep.alerts import NARROW_BYTES, UNSENT_SECONDS, is_message_due
 from .people import knows_scrypt
 from .python_interface import JobQueue
 from .host import DOORS, WEB_FOLDERS, exposure, is_open, judge_worker_test, read_text
-from .finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, _readable
+from .finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
 
 
 def _look_at_program(folder):
@@ -128,7 +128,7 @@ def _look_at_exposure(queue):
     elif inside and not (folder / ".htaccess").exists():
         yield Finding("htaccess_missing")
     elif seen["at"]:
-        yield "an admin's browser could fetch nothing private, %s" % _readable(seen["at"])
+        yield "an admin's browser could fetch nothing private, %s" % readable_time(seen["at"])
     else:
         yield Finding("unlooked")
 
@@ -146,7 +146,7 @@ def _look_at_worker(queue):
         return
     state, text, is_own_fault = judge_worker_test(queue, test)
     yield "%s, %s, started by %s" % (
-        text, _readable(test["at"]), "the web server" if test["door"] else "the command line")
+        text, readable_time(test["at"]), "the web server" if test["door"] else "the command line")
     if state == "failed":               # a host that ends workers is no fault: auto gets on
         is_bad = is_own_fault or queue.settings.get("worker_mode") == "detached"
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
@@ -169,7 +169,7 @@ def _look_at_machines(queue):
 
 def _look_at_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
-    yield "cron came last at " + _readable(cron["last_at"]) if cron else "no cron has come"
+    yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
         yield "somebody looks for what is due " + how_often(period)
     elif not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
@@ -203,7 +203,7 @@ def _look_at_database(queue, reads_all=True):
 def _look_at_backup(queue):
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
-        _readable(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
+        readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (taken from here)") if last else "none yet"
     if queue.settings.get("backup_hour"):
         yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
@@ -257,7 +257,7 @@ def _look_at_tasks(queue):
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
     if newest - now > CLOCK_SLACK_SECONDS:
-        yield Finding("clock_back", seconds=newest - now, at=_readable(newest))
+        yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
 def _look_at_alerts(queue):
@@ -306,7 +306,7 @@ def _describe_starts(queue):
         is_said = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
         yield Finding("start_failed", failure["at"], is_said, why=failure["message"],
-                      at=_readable(failure["at"]), next=time_of_day(failure["next"]))
+                      at=readable_time(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
     if queue.conditions.awaited(mode):

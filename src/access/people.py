@@ -10,7 +10,8 @@ from ..base.limits import CACHE_SECONDS
 from ..base.errors import (Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
                            Unauthorized, field_error, wrong)
 from ..base.time_and_text import digest, iso, shorten
-from ..base.values import OPTION_SCHEMAS, TEXT, _object, _text, _words, about, or_null, titled
+from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_like, text_up_to,
+                           titled)
 from ..store.log_and_activity import note
 from ..store.settings import EMAIL, SETTINGS, recall, remember
 from ..tasks.queues import QUEUE_LIMITS
@@ -42,26 +43,26 @@ ROLES = ("viewer", "user", "admin")     # viewers see what admins see of tasks, 
 # What a token may: all that its user may, of that only reading, or only this; and who makes such.
 TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
                 "metrics": ("admin",)}
-LOG_IN = titled("Login", _object(("name", "password"), name=TEXT, password=TEXT))
-SET_UP = titled("Setup", _object(("code", "name", "password"), name=TEXT, password=TEXT,
+LOG_IN = titled("Login", object_of(("name", "password"), name=TEXT, password=TEXT))
+SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, password=TEXT,
                                  code=about(TEXT, "from the printed link, or a file "
                                             "setup-code*.txt in data or beside jobqueue.py")))
-NEW_USER = titled("NewUser", _object(
+NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
-CHANGED_USER = titled("UserChange", _object(
+CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
     email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
                                 "they send as email_code"),
-    email_code=_text("[0-9]{6}", "must be 6 digits"),
+    email_code=text_like("[0-9]{6}", "must be 6 digits"),
     current_password=about(or_null(TEXT), "needed by users who change their own password")))
-NEW_TOKEN = titled("NewToken", _object(
+NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
     queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "maxItems": 50},
                  "with the scope worker: of these only"),
-    functions=about({"type": ["array", "null"], "items": _words(200), "maxItems": 200},
+    functions=about({"type": ["array", "null"], "items": text_up_to(200), "maxItems": 200},
                     "with the scope worker: these only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},

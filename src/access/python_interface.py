@@ -13,8 +13,8 @@ from pathlib import Path
 from ..base.limits import WEB_PATIENCE_SECONDS
 from ..base.errors import in_passing, join_errors, wrong
 from ..base.time_and_text import Clock, dump_json
-from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, WHO_MAY_ADD, _object,
-                           check_value)
+from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, WHO_MAY_ADD, check_value,
+                           object_of)
 from ..base.options import data_folder, database_address
 from ..store.data_folder import open_database
 from ..store.settings import Settings
@@ -35,13 +35,13 @@ from ..upkeep.catalogue import Catalogue
 from ..upkeep.metrics import Fold, Metrics
 from ..upkeep.retention import Keeping
 from ..upkeep.alerts import Alerts, Conditions
+from ..upkeep.forecast import Forecast
 from ..upkeep.tick import Tick
 from .people import Users
 from .accounts import Sessions, SetUp, Tokens
 from .requests import Requests, file_parameters
 from .remote_workers import RemoteWorkers
-from ..upkeep.forecast import Forecast
-from .python_task import Task, _enqueue, current_task
+from .python_task import Task, current_task, enqueue_all
 
 
 class JobQueue:
@@ -100,7 +100,7 @@ class JobQueue:
 
     def enqueue_many(self, function, many, owner=None, **options):
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        return _enqueue(self, function, many, {**options, "owner": owner})
+        return enqueue_all(self, function, many, {**options, "owner": owner})
 
     def get(self, task_id):
         """A task by its id; NotFound if there is none."""
@@ -204,12 +204,12 @@ class Function:
         """Add a task with these arguments; returns the Task."""
         queue = None if current_task() else default_queue()
         arguments = self.arguments(positional, named)
-        return Task(queue, {"id": _enqueue(queue, self.name, [arguments], self._chosen)[0]})
+        return Task(queue, {"id": enqueue_all(queue, self.name, [arguments], self._chosen)[0]})
 
     def enqueue_many(self, many):
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
         queue = None if current_task() else default_queue()
-        return _enqueue(queue, self.name, many, self._chosen)
+        return enqueue_all(queue, self.name, many, self._chosen)
 
     def arguments(self, positional, named):
         """The arguments by name; TypeError as a call would raise it."""
@@ -238,7 +238,7 @@ def _declare(name, kind, target, who, keywords, text=""):
     if kind != "python":
         options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
         parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
-    errors = check_value(_object(**OPTION_SCHEMAS), options, "")
+    errors = check_value(object_of(**OPTION_SCHEMAS), options, "")
     if who not in WHO_MAY_ADD:
         errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
     if name in ("", SCRIPT_FUNCTION):

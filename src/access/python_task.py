@@ -62,7 +62,7 @@ def _ids(after):
     return [getattr(one, "id", one) for one in after]
 
 
-def _enqueue(queue, function, many, options):
+def enqueue_all(queue, function, many, options):
     """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
     options, running = dict(options), current_task()
     owner = options.pop("owner", None)

@@ -20,8 +20,8 @@ from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, RESULT_MAX_D
 from ..base.errors import Conflict, field_error, join_errors, refusal, wrong
 from ..base.time_and_text import dump_json, is_deep, read_json, shorten, storable
 from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL, TYPES,
-                           WHO_MAY_ADD, _integer, _number, _object, _text, _words, about,
-                           check_value, or_null, titled)
+                           WHO_MAY_ADD, about, check_value, integer_within, number_within,
+                           object_of, or_null, text_like, text_up_to, titled)
 from ..store.connection import BY_CLAIM
 from ..store.log_and_activity import append_log, log_length, note
 from ..tasks.queues import QUEUE_LIMITS
@@ -38,49 +38,49 @@ REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
 ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
 
-_NONCE = _text("[0-9a-f]{32}", "must be 32 hexadecimal digits")
+_NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
-_ATTEMPT = {"id": _integer(1, INTEGER_MAX), "claim": _NONCE}
-_SECONDS = or_null(_number(0, 1e9))
-_HELD = {**_ATTEMPT, "progress": or_null(_number(0, 1)), "message": or_null(_words(500)),
-         "log": {**_AT_MOST, "items": _object(
-             ("start", "text"), start=_integer(0, INTEGER_MAX // 2), text=_words(PIECE_BYTES))}}
-_REMOTE_OUTCOME = _object(
+_ATTEMPT = {"id": integer_within(1, INTEGER_MAX), "claim": _NONCE}
+_SECONDS = or_null(number_within(0, 1e9))
+_HELD = {**_ATTEMPT, "progress": or_null(number_within(0, 1)), "message": or_null(text_up_to(500)),
+         "log": {**_AT_MOST, "items": object_of(
+             ("start", "text"), start=integer_within(0, INTEGER_MAX // 2), text=text_up_to(PIECE_BYTES))}}
+_REMOTE_OUTCOME = object_of(
     ("kind",), kind={"enum": "succeeded error fail timeout crashed interrupted cancelled "
                              "unknown_function put_back".split()},
     result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL, retry_after=_SECONDS,
-    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(_integer(0, INTEGER_MAX)))
-HELLO = titled("Hello", _object(
+    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(integer_within(0, INTEGER_MAX)))
+HELLO = titled("Hello", object_of(
     ("session", "protocol", "machine", "version", "functions"),
-    session=_NONCE, protocol=_integer(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
-    version=_words(200), pid=_integer(1, INTEGER_MAX),
+    session=_NONCE, protocol=integer_within(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
+    version=text_up_to(200), pid=integer_within(1, INTEGER_MAX),
     functions={**_AT_MOST, "items": {"type": "object"}}))
-TURN = titled("Turn", _object(
+TURN = titled("Turn", object_of(
     ("session", "sequence"),
-    session=_NONCE, sequence=about(_integer(1, INTEGER_MAX), "higher with each new call"),
-    start={**_AT_MOST, "items": _object(("id", "claim"), **_ATTEMPT)},
-    hold={**_AT_MOST, "items": _object(("id", "claim"), **_HELD)},
-    end={**_AT_MOST, "items": _object(("id", "claim", "outcome"), **_HELD,
+    session=_NONCE, sequence=about(integer_within(1, INTEGER_MAX), "higher with each new call"),
+    start={**_AT_MOST, "items": object_of(("id", "claim"), **_ATTEMPT)},
+    hold={**_AT_MOST, "items": object_of(("id", "claim"), **_HELD)},
+    end={**_AT_MOST, "items": object_of(("id", "claim", "outcome"), **_HELD,
                                       outcome={"type": "object"})},
-    claim=_object(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
+    claim=object_of(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
                   function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
-                  wait=about(_number(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
+                  wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
     leave=about(TEXT, "why the worker does not go on")))
 # What a remote worker may announce of a function: it is shown, and arguments are judged by it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
-_PARAMETER = _object()
+_PARAMETER = object_of()
 for _ in range(4):                      # so deep may lists be nested
-    _PARAMETER = _object(
+    _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
-        format={"enum": [*TEXT_FORMS, "password"]}, description=_words(2000), items=_PARAMETER,
-        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=_words(200))
-_ANNOUNCED = _object(
+        format={"enum": [*TEXT_FORMS, "password"]}, description=text_up_to(2000), items=_PARAMETER,
+        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=text_up_to(200))
+_ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
-    name=_text("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
+    name=text_like("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
                "must be a name, and none of our own"),
-    title=_words(1000), description=_words(20_000), who={"enum": list(WHO_MAY_ADD)},
-    options=_object(**OPTION_SCHEMAS), schema={
-        **_object(("properties", "required")), "properties": {
+    title=text_up_to(1000), description=text_up_to(20_000), who={"enum": list(WHO_MAY_ADD)},
+    options=object_of(**OPTION_SCHEMAS), schema={
+        **object_of(("properties", "required")), "properties": {
             "type": {"enum": ["object"]}, "properties": {"type": "object"},
             "required": {**_AT_MOST, "items": TEXT},
             "additionalProperties": {"type": "boolean"}}})

@@ -13,8 +13,8 @@ from ..base.limits import ERRORS_MAX, INTEGER_MAX
 from ..base.errors import Busy, Invalid, TooLarge, field_error, tasks_refused, wrong
 from ..base.time_and_text import dump_json, parse_time, shorten
 from ..base.values import (FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, TEXT,
-                           TEXT_OR_NULL, WHO_MAY_ADD, _integer, _number, _object, _text, about,
-                           check_value, titled)
+                           TEXT_OR_NULL, WHO_MAY_ADD, about, check_value, integer_within,
+                           number_within, object_of, text_like, titled)
 from ..tasks.queues import is_limited, plain
 from ..tasks.adding import ARGUMENTS_HELD_BYTES, ArgumentsFile, Order
 from ..tasks.task_list import AFTER_MAX
@@ -23,19 +23,19 @@ from .people import ROLES
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
-REQUEST_SCHEMA = titled("NewTask", _object(
+REQUEST_SCHEMA = titled("NewTask", object_of(
     ("function",),
     function=TEXT,
     arguments=about({"type": "object"}, "as the function's schema says, see /api/functions"),
     run_at=about({"type": ["string", "null"], "format": "date-time"},
                  "such as 2026-01-31T12:00:00Z"),
-    delay=about(_number(0, 10 * 365 * 86400, ["number", "null"]),
+    delay=about(number_within(0, 10 * 365 * 86400, ["number", "null"]),
                 "seconds until it may start; not together with run_at"),
     owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
-    after=about({"type": ["array", "null"], "items": _integer(1, INTEGER_MAX),
+    after=about({"type": ["array", "null"], "items": integer_within(1, INTEGER_MAX),
                  "maxItems": AFTER_MAX}, "wait until these tasks of the same owner have succeeded"),
     after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
-    unique_key=about({**_text(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
+    unique_key=about({**text_like(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,200}",
                               "must be 1 to 200 characters on one line"),
                       "type": ["string", "null"]}, "add nothing while an unfinished task has it"),
     **OPTION_SCHEMAS))

@@ -17,23 +17,23 @@ from .time_and_text import RFC3339, dump_json, parse_moment, shorten
 SUMMARY_MAX_CHARACTERS = 120
 
 
-def _text(pattern, message):
+def text_like(pattern, message):
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
-def _number(low, high, kind="number"):
+def number_within(low, high, kind="number"):
     return {"type": kind, "minimum": low, "maximum": high}
 
 
-def _integer(low, high):
-    return _number(low, high, "integer")
+def integer_within(low, high):
+    return number_within(low, high, "integer")
 
 
-def _words(longest):
+def text_up_to(longest):
     return {"type": "string", "maxLength": longest}
 
 
-def _object(required=(), **properties):
+def object_of(required=(), **properties):
     """The schema of an object that has no other keys than these."""
     return {"type": "object", "additionalProperties": False, "required": list(required),
             "properties": properties}
@@ -67,13 +67,13 @@ def is_number(value):
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
-    "queue": (about(_text("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+    "queue": (about(text_like("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
                     "in which queue it stands"), "default"),
-    "priority": (about(_integer(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
-    "max_retries": (about(_integer(0, 1000), "how often it is tried again after an error"), 0),
-    "retry_delay": (about(_number(0, 30 * 86400), "seconds until it is tried again"), 60),
-    "retry_backoff": (about(_number(1, 10), "how much longer each next delay is"), 2),
-    "timeout": (about(_number(1, 30 * 86400), "seconds after which it is stopped"), 3600),
+    "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
+    "max_retries": (about(integer_within(0, 1000), "how often it is tried again after an error"), 0),
+    "retry_delay": (about(number_within(0, 30 * 86400), "seconds until it is tried again"), 60),
+    "retry_backoff": (about(number_within(1, 10), "how much longer each next delay is"), 2),
+    "timeout": (about(number_within(1, 30 * 86400), "seconds after which it is stopped"), 3600),
     "on_crash": (about({"enum": ["retry", "fail"]}, "what to do if its worker dies"), "retry"),
     "remove_on_success": (about({"type": "boolean"}, "do not keep it if it succeeds"), False),
     "notify": (about({"enum": ["end", "failure", None]}, "tell its owner by mail"), None),

@@ -134,7 +134,7 @@ class Reader:
 
 
 @functools.lru_cache(maxsize=100)
-def _insertion(words, table, columns, rows=1):
+def insert_statement(words, table, columns, rows=1):
     marks = "(%s)" % ", ".join("?" * len(columns))
     return "%s INTO %s (%s) VALUES %s" % (
         words, table, ", ".join(columns), ", ".join([marks] * rows))
@@ -168,7 +168,7 @@ class Connection(Reader):
 
     def ensure(self, table, row):
         """Add a row unless there is one with its key."""
-        self.tell(_insertion("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
+        self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table, rows, most=VARIABLES_MAX):
         """Add rows with the same columns, several by one statement, of at most `most` values.
@@ -186,13 +186,13 @@ class Connection(Reader):
                               len(some) == size)
 
     def _insert_some(self, table, columns, rows, _):
-        self.tell_many(_insertion("INSERT", table, columns), rows)
+        self.tell_many(insert_statement("INSERT", table, columns), rows)
 
     def upsert(self, table, key, row):
         """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
         if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
             row = {**key, **row}
-            self.run(_insertion("INSERT", table, tuple(row)), tuple(row.values()))
+            self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
 
     def update(self, table, changes, where, values=()):
         """Change columns of the rows for which `where` holds; return their number."""

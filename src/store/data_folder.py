@@ -7,7 +7,7 @@ from ..base.limits import HOME, WEB_PATIENCE_SECONDS
 from ..base.errors import Busy, SetupError, StorageBroken
 from ..base.time_and_text import Clock, random_token
 from .connection import find_database, write_private
-from .sqlite import Journal, SqliteDatabase, _alone, _make_database, safe_journal
+from .sqlite import Journal, SqliteDatabase, create_database, open_exclusively, safe_journal
 from .postgres_sql import NO_EPOCH, SERVER_FILE
 from .postgres import PostgresDatabase
 
@@ -25,13 +25,13 @@ def _fill_data_folder(room, on_server):
         return
     path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
     try:
-        _make_database(path, mode)
+        create_database(path, mode)
     except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
         if mode == "truncate":
             raise
         for left in room.glob(path.name + "*"):
             left.unlink()
-        _make_database(path, "truncate")
+        create_database(path, "truncate")
 
 
 def create_data_folder(folder, on_server=False):
@@ -113,6 +113,6 @@ def repair_journal(folder, shared=False):
     Everything must be stopped: the exclusive lock that changing it needs proves that."""
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
-    with _alone(path, mode):
+    with open_exclusively(path, mode):
         Journal.decide(path, mode, Clock.now())
     return mode

@@ -16,7 +16,7 @@ from .sqlite import safe_journal
 from .postgres_sql import (GENUINE, IDLE_MS, NO_EPOCH, OLD_MARKS, REFUSALS, ROOM, ROOM_SECONDS,
                            SCHEMA_OTHERWISE, SERVER_BEGIN, SERVER_ERRORS, SERVER_MARK,
                            SERVER_NOTIFY, SERVER_SCHEMA, SERVER_SLACK_SECONDS, SERVER_STATE,
-                           SERVER_TABLES, STATEMENT_MS, UNSURE, _said, to_postgres)
+                           SERVER_TABLES, STATEMENT_MS, UNSURE, replace_patterns, to_postgres)
 from .postgres_connection import ServerConnection, driver
 
 
@@ -95,7 +95,7 @@ class PostgresDatabase(Database):
                     raise SetupError("The database %s is not in UTF8: make another one." % self)
                 link.ask("BEGIN; SELECT pg_advisory_xact_lock(7061)")
                 if not link.value(SERVER_TABLES):
-                    link.ask(to_postgres(_said(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
+                    link.ask(to_postgres(replace_patterns(SCHEMA, SCHEMA_OTHERWISE) + SERVER_SCHEMA))
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")

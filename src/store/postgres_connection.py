@@ -11,10 +11,10 @@ import time
 
 from ..base.errors import SetupError
 from ..base.time_and_text import random_token, shorten
-from .connection import Connection, _insertion
+from .connection import Connection, insert_statement
 from .postgres_sql import (ASKED_MAX, CALL_SECONDS, LINK_OPTIONS, LOOK_SECONDS_MAX, PLANNED,
                            PLANNED_AFTER, PLANS_SECONDS, SERVER_LOOKS, SERVER_PLANS, TOLD_MAX,
-                           _planning, bound, for_all, literal)
+                           bound, for_all, literal, prepare_statement)
 
 
 class ServerRow(tuple):
@@ -178,7 +178,7 @@ class ServerConnection(Connection):
             if self._asked[key] <= self._planned_after:
                 return [*texts, bound(statement, values)]
             name = "%s_%d" % (self._plan_prefix, next(self._plan_number))
-            texts.append(_planning(name, statement, key[1:]))
+            texts.append(prepare_statement(name, statement, key[1:]))
         given = "(%s)" % ",".join(map(literal, values)) if values else ""
         self._plans[key] = name
         return [*texts, "EXECUTE %s%s" % (name, given)]
@@ -208,7 +208,7 @@ class ServerConnection(Connection):
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
         self.changes, self._known = self.changes + 1, {}
-        return self.value(_insertion("INSERT", table, tuple(row)) + " RETURNING id", row.values())
+        return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id", row.values())
 
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""

@@ -127,7 +127,7 @@ SERVER_ERRORS = (
 )
 
 
-def _said(text, otherwise):
+def replace_patterns(text, otherwise):
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
     return text
@@ -136,7 +136,7 @@ def _said(text, otherwise):
 @functools.lru_cache(maxsize=500)
 def to_postgres(statement):
     """A statement as PostgreSQL and its driver want it."""
-    statement = _said(statement, SAID_OTHERWISE)
+    statement = replace_patterns(statement, SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
     return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
         match[0], match[0].replace("%", "%%")), statement)
@@ -198,7 +198,7 @@ def _element(value):
     return "NULL" if value is None else repr(value + 0)     # a truth is a number
 
 
-def _planning(name, statement, types):
+def prepare_statement(name, statement, types):
     """The text by which the server plans a statement under a name, for values of these types. A
     text's is unknown: it may stand for anything, as where it is a part of the statement."""
     marks = tuple("$%d" % number for number in range(1, len(types) + 1))

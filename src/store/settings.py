@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from ..base.limits import CACHE_SECONDS
 from ..base.errors import Invalid, field_error, refusal
 from ..base.time_and_text import digest, dump_json, shorten
-from ..base.values import (_integer, _object, _text, _words, about, checked, or_null, parse_text,
-                           titled)
+from ..base.values import (about, checked, integer_within, object_of, or_null, parse_text,
+                           text_like, text_up_to, titled)
 from .log_and_activity import note
 
 # What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
@@ -45,7 +45,7 @@ def read_networks(text):
 
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
                 r"@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?")
-EMAIL = _text(MAIL_ADDRESS, "must be an address such as ana@example.org")
+EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
 def tidy_server(text):
@@ -78,81 +78,81 @@ TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_pat
         "trusted_proxies": lambda text: text if read_networks(text) else ""}
 Setting = collections.namedtuple("Setting", "group label unit schema default help")
 SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
-    "NbMaxWorker": ("Most workers", "", _integer(0, 256), 2,
+    "NbMaxWorker": ("Most workers", "", integer_within(0, 256), 2,
         "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
     "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
         "auto", "detached: whatever adds a task; cron: a cron job that calls worker.py; slice: "
         "this page while it is open, and the tick address; service: the host keeps worker.py "
         "--service alive. auto finds out what works here."),
-    "linger": ("Wait for more work", "seconds", _integer(0, 3600), 15, "Then a worker ends."),
-    "linger_due": ("Wait for what is due", "seconds", _integer(0, 86400), 300,
+    "linger": ("Wait for more work", "seconds", integer_within(0, 3600), 15, "Then a worker ends."),
+    "linger_due": ("Wait for what is due", "seconds", integer_within(0, 86400), 300,
         "A worker also stays while a task or a schedule is due within this time."),
     "stay_asleep": ("Keep one asleep", "", NO_OR_YES, "no",
         "While anything is scheduled. For hosts with neither cron nor a resident server."),
-    "worker_seconds": ("Replace a worker after", "seconds", _integer(10, 86400), 3000,
+    "worker_seconds": ("Replace a worker after", "seconds", integer_within(10, 86400), 3000,
         "Some hosts kill older processes."),
-    "runner_tasks": ("Replace its process after", "tasks", _integer(1, 1000000), 10000,
+    "runner_tasks": ("Replace its process after", "tasks", integer_within(1, 1000000), 10000,
         "The process that runs the functions."),
-    "runner_memory": ("Replace its process above", "MB", _integer(16, 1000000), 512,
+    "runner_memory": ("Replace its process above", "MB", integer_within(16, 1000000), 512,
         "Memory that it uses."),
     "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
         "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
-    "nice": ("Give way", "", _integer(0, 19), 10, "To other processes; 19 is the most."),
-    "pass_environment": ("Environment", "", _words(2000), "",
+    "nice": ("Give way", "", integer_within(0, 19), 10, "To other processes; 19 is the most."),
+    "pass_environment": ("Environment", "", text_up_to(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": ("Python", "", _words(1000), "", "Interpreter for workers; empty: found by itself."),
+    "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found by itself."),
 }, "Tasks": {
-    "max_pending": ("Most pending tasks", "tasks", _integer(0, 1000000), 200000,
+    "max_pending": ("Most pending tasks", "tasks", integer_within(0, 1000000), 200000,
         "Of one user, to be run; 0: no limit. Admins have none."),
-    "default_owner": ("Default owner", "", _words(100), "",
+    "default_owner": ("Default owner", "", text_up_to(100), "",
         "Of tasks added by code and command line; empty: the first admin."),
-    "keep_days": ("Keep finished tasks", "days", _integer(0, 36500), 30, "0: for ever."),
-    "keep_activity_days": ("Keep the activity", "days", _integer(0, 36500), 90, "0: for ever."),
-    "keep_hours_days": ("Keep hourly figures", "days", _integer(0, 36500), 400, "0: for ever."),
-    "max_file_mb": ("Largest file", "MB", _integer(1, 100_000), 64,
+    "keep_days": ("Keep finished tasks", "days", integer_within(0, 36500), 30, "0: for ever."),
+    "keep_activity_days": ("Keep the activity", "days", integer_within(0, 36500), 90, "0: for ever."),
+    "keep_hours_days": ("Keep hourly figures", "days", integer_within(0, 36500), 400, "0: for ever."),
+    "max_file_mb": ("Largest file", "MB", integer_within(1, 100_000), 64,
         "Of those that are handed in. The web server may allow less."),
-    "max_files_mb": ("Files of one user", "MB", _integer(0, 10_000_000), 1000,
+    "max_files_mb": ("Files of one user", "MB", integer_within(0, 10_000_000), 1000,
         "Of all tasks that are kept; 0: no limit."),
-    "throughput_base": ("Full throughput", "tasks per hour", _integer(0, 10000000), 0,
+    "throughput_base": ("Full throughput", "tasks per hour", integer_within(0, 10000000), 0,
         "Utilization is measured by that; 0: by what a worker would do if it never waited."),
 }, "Backup": {
     "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
         "Into the folder backups of the data folder; empty: never."),
-    "backup_keep": ("Keep the newest", "backups", _integer(1, 1000), 7, "Of the daily ones."),
-    "alert_backup_days": ("Warn when older than", "days", _integer(0, 3650), 7, "0: never."),
+    "backup_keep": ("Keep the newest", "backups", integer_within(1, 1000), 7, "Of the daily ones."),
+    "alert_backup_days": ("Warn when older than", "days", integer_within(0, 3650), 7, "0: never."),
 }, "Web address": {
-    "host_names": ("Host names", "", _words(2000), "", "Of our own server, besides localhost."),
-    "base_path": ("Base path", "", _words(200), "",
+    "host_names": ("Host names", "", text_up_to(2000), "", "Of our own server, besides localhost."),
+    "base_path": ("Base path", "", text_up_to(200), "",
         "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
         "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
         "password is set anew with a file setup-code-WORD.txt."),
-    "page_address": ("Address of this page", "", _words(2000), "",
+    "page_address": ("Address of this page", "", text_up_to(2000), "",
         "Where workers of other machines reach this page, such as https://example.org/jq: they "
         "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
     "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
         "Where that is not so, nobody can log in: see base_path."),
-    "trusted_proxies": ("Trusted proxies", "", _words(2000), "",
+    "trusted_proxies": ("Trusted proxies", "", text_up_to(2000), "",
         "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
         "are believed; everybody who can send from there is. Empty: none."),
 }, "Alerts": {
     "alert_mail": ("Mail to", "", {
-        **EMAIL, **_words(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
+        **EMAIL, **text_up_to(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
         "Addresses, told when something goes wrong."),
-    "mail_server": ("Mail server", "", _words(300), "", "HOST:PORT; empty: the host's sendmail."),
-    "mail_user": ("Mail user", "", _words(300), "", "Who logs in there; empty: nobody does."),
-    "mail_password_file": ("Password", "", _words(1000), "", "Path of a file that holds it."),
+    "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
+    "mail_user": ("Mail user", "", text_up_to(300), "", "Who logs in there; empty: nobody does."),
+    "mail_password_file": ("Password", "", text_up_to(1000), "", "Path of a file that holds it."),
     "mail_from": ("Mail from", "", {
-        **EMAIL, **_words(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
+        **EMAIL, **text_up_to(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
-    "alert_webhook": ("Webhooks", "", {**_words(2000), "writeOnly": True}, "",
+    "alert_webhook": ("Webhooks", "", {**text_up_to(2000), "writeOnly": True}, "",
         "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
     "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no", "To this host."),
-    "alert_function": ("Function to run", "", _words(200), "", "It is given subject and text."),
-    "alert_wait": ("Longest wait", "seconds", _integer(0, 30 * 86400), 900,
+    "alert_function": ("Function to run", "", text_up_to(200), "", "It is given subject and text."),
+    "alert_wait": ("Longest wait", "seconds", integer_within(0, 30 * 86400), 900,
         "A task that could start and has waited longer is an alert; 0: never."),
 }}.items() for name, row in rows.items()}
-CHANGED_SETTINGS = titled("NewSettings", _object(**{  # null: back to the default
+CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
     name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
     for name, one in SETTINGS.items()}))
 

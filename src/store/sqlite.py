@@ -333,7 +333,7 @@ class SqliteDatabase(DataFile):
 
 
 @contextlib.contextmanager
-def _alone(path, mode):
+def open_exclusively(path, mode):
     """A connection to a database that nobody else uses; from now on it is written in this mode."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
@@ -346,9 +346,9 @@ def _alone(path, mode):
         raise storage_error(error, path)
 
 
-def _make_database(path, mode):
+def create_database(path, mode):
     write_private(path, "")
-    with _alone(path, mode) as link:
+    with open_exclusively(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")
         link.run("BEGIN IMMEDIATE")
         migrate(link)

@@ -6,7 +6,7 @@ import sqlite3
 from urllib.parse import quote
 
 from ..base.errors import Busy, Conflict, StorageBroken, StorageFull
-from .connection import BUSY, FULL, OWNER_GONE, UNUSABLE, Connection, _insertion, free_bytes
+from .connection import BUSY, FULL, OWNER_GONE, UNUSABLE, Connection, free_bytes, insert_statement
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
 WRITE_POLLS = 8                 # while it waits as long as it lately did
@@ -76,12 +76,12 @@ class FileConnection(Connection):
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
-        return self._link.execute(_insertion("INSERT", table, tuple(row)),
+        return self._link.execute(insert_statement("INSERT", table, tuple(row)),
                                   tuple(row.values())).lastrowid
 
     def _insert_some(self, table, columns, rows, are_full):
         if are_full:
-            self.run(_insertion("INSERT", table, columns, len(rows)),
+            self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
         else:                           # each other number is a statement to be prepared anew
             super()._insert_some(table, columns, rows, are_full)

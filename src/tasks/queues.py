@@ -9,8 +9,8 @@ import json
 from ..base.limits import COUNT_MAX, INTEGER_MAX, RUNNING, STATUS_WORDS
 from ..base.errors import Conflict, NotFound, field_error
 from ..base.time_and_text import dump_json, iso, shorten, storable
-from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, _integer, _number, _object, _text, about,
-                           or_null, titled)
+from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, about, integer_within, number_within,
+                           object_of, or_null, text_like, titled)
 from ..store.connection import BY_CLAIM, BY_TURN
 from ..store.log_and_activity import note
 
@@ -19,17 +19,17 @@ RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of
 QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
     "paused_why": about(
-        or_null(_text("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
+        or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
         "shown to everybody while it is paused"),
-    "max_running": about(or_null(_integer(1, 10_000)), "most of its tasks at once"),
-    "rate": about(or_null(_object(("count", "seconds"), count=_integer(1, 1_000_000),
-                                  seconds=_number(1, 31 * 86400))),
+    "max_running": about(or_null(integer_within(1, 10_000)), "most of its tasks at once"),
+    "rate": about(or_null(object_of(("count", "seconds"), count=integer_within(1, 1_000_000),
+                                  seconds=number_within(1, 31 * 86400))),
                   "most starts in so many seconds, spread evenly"),
     "machines": about({"type": ["array", "null"], "minItems": 1, "maxItems": 50,
-                       "items": _text("[!-~]{1,64}", "must be the name of a machine")},
+                       "items": text_like("[!-~]{1,64}", "must be the name of a machine")},
                       "where its tasks run; null: anywhere")}
-CHANGED_QUEUE = titled("QueueChange", _object(**QUEUE_LIMITS))
-NEW_QUEUE = titled("NewQueue", _object(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
+CHANGED_QUEUE = titled("QueueChange", object_of(**QUEUE_LIMITS))
+NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 # How many more tasks of a user may run, NULL: any number; and who may start none.
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "

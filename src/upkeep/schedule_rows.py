@@ -8,8 +8,8 @@ from ..base.limits import SCRIPTS_FOLDER, STATUS_WORDS
 from ..base.errors import Invalid, wrong
 from ..base.time_and_text import iso, storable, time_of_day
 from ..base.schedule_rules import RULE_HINT, parse_rule, preview
-from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, _object, _words, about, or_null,
-                           summarize, titled)
+from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, about, object_of, or_null,
+                           summarize, text_up_to, titled)
 from ..store.connection import THEN_JOIN
 from ..store.log_and_activity import note
 from ..tasks.task_list import SHORT_ARGUMENTS
@@ -36,20 +36,20 @@ SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                      "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
-_SCHEDULE = {
-    "name": about(or_null(_words(100)), "for people; shown first"),
+SCHEDULE_FIELDS = {
+    "name": about(or_null(text_up_to(100)), "for people; shown first"),
     "function": TEXT,
     "arguments": {"type": "object"},
     "rule": about(TEXT, RULE_HINT),
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
     "catch_up": about({"enum": ["none", "once", "all"]}, "what to run of what was missed (once)"),
     "overlap": about({"enum": ["skip", "queue", "allow"]}, "while the last one goes on (skip)"),
-    "options": titled("ChosenOptions", about(_object(**OPTION_SCHEMAS),
+    "options": titled("ChosenOptions", about(object_of(**OPTION_SCHEMAS),
                                              "instead of the function's own")),
     "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
-    "paused": {"type": "boolean"}, "paused_why": about(or_null(_words(500)), "shown to everybody")}
-SCHEDULE_SCHEMA = titled("NewSchedule", _object(("function", "rule"), **_SCHEDULE))
-CHANGED_SCHEDULE = titled("ScheduleChange", _object(**_SCHEDULE))
+    "paused": {"type": "boolean"}, "paused_why": about(or_null(text_up_to(500)), "shown to everybody")}
+SCHEDULE_SCHEMA = titled("NewSchedule", object_of(("function", "rule"), **SCHEDULE_FIELDS))
+CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
@@ -94,7 +94,7 @@ def find_scripts():
     return found
 
 
-def _who(person):
+def actor_name(person):
     return person.name if person else "the command line"
 
 
@@ -109,7 +109,7 @@ def _task_reference(task_id, status):
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
 
-def _slot_json(slot):
+def slot_json(slot):
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
         message = "task %d is not kept any more" % slot["task_id"]

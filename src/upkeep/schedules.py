@@ -17,8 +17,8 @@ from ..tasks.adding import Order
 from .schedule_rows import (COMING_MAX, COMING_TIMES_MAX, FIRE_SECONDS, GONE_SECONDS, PLAN,
                             SCHEDULES_MAX, SCHEDULE_DEFAULTS, SCHEDULE_ROW, SCHEDULE_SHOWN,
                             SCRIPT_FOLDERS, SCRIPT_FUNCTION, SOURCES, UNFINISHED_MAX, UPCOMING,
-                            _slot_json, _who, as_given, due_slots, find_scripts, note_schedule,
-                            of_rule, plan_errors, rule_of, schedule_json)
+                            actor_name, as_given, due_slots, find_scripts, note_schedule, of_rule,
+                            plan_errors, rule_of, schedule_json, slot_json)
 
 
 class Firing:
@@ -170,7 +170,7 @@ class Schedules:
         return {**schedule_json(row, now),
                 "arguments": json.loads(self._row(schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
-                "history": [_slot_json(slot) for slot in slots]}
+                "history": [slot_json(slot) for slot in slots]}
 
     def coming(self, owner_id, until):
         """The schedules that are due until then, the next one first, each with its `times`."""
@@ -197,7 +197,7 @@ class Schedules:
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
             schedule_id = self.store(
-                transaction, None, {**wanted, "source": "person"}, _who(person))
+                transaction, None, {**wanted, "source": "person"}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
@@ -215,7 +215,7 @@ class Schedules:
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
                 owner_id = owner_id or known["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
-                self.store(transaction, known, {**wanted, "owner_id": owner_id}, _who(person))
+                self.store(transaction, known, {**wanted, "owner_id": owner_id}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
 
     def delete(self, schedule_id, scope=None, person=None):
@@ -223,7 +223,7 @@ class Schedules:
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
-            self.remove(transaction, row, _who(person))
+            self.remove(transaction, row, actor_name(person))
 
     def run(self, schedule_id, scope=None, person=None):
         """Add its task now, besides its slots; the task's row."""
@@ -236,7 +236,7 @@ class Schedules:
                                % unfinished)
             task_id = self._firing.add_task(transaction, row, order, unfinished, at)
             transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
-                "task_id": task_id, "message": "run by %s" % _who(person)})
+                "task_id": task_id, "message": "run by %s" % actor_name(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
                                "id=?", (schedule_id,))
             return self._tasks.get(task_id)
@@ -298,11 +298,11 @@ class Schedules:
         elif row["paused"]:
             changes = {"paused_why": given.get("paused_why", row["paused_why"])}
         else:
-            changes = {"paused_at": now, "paused_by": _who(person), "next_at": None,
+            changes = {"paused_at": now, "paused_by": actor_name(person), "next_at": None,
                        "paused_why": given.get("paused_why")}
         transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
-        note_schedule(transaction, now, "paused" if paused else "resumed", row, _who(person))
+        note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
     def remove(self, transaction, row, by=None):
         """Remove a schedule with its history."""

@@ -192,14 +192,14 @@ class Application:
         return person
 
 
-_applications = {}                      # process id -> its Application, for `application`
+applications = {}                      # process id -> its Application, for `application`
 _code = file_stamps(CODE_FILES)         # what this process runs
 
 
 def _application():
     """This process's Application; a new one if the database was replaced by another, SetupError if
     newer code has made a newer one of it."""
-    known = _applications.get(os.getpid())
+    known = applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):
         if known:
             database = known.queue.database
@@ -207,7 +207,7 @@ def _application():
             if (file_stamps(_code) == _code
                     or database.value(database.version_words) == SCHEMA_VERSION):
                 return known
-    known = _applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
+    known = applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
     return known
 
 

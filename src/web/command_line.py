@@ -15,10 +15,10 @@ import sys
 from ..base.limits import PAGE_ROWS, VERSION
 from ..base.errors import JobQueueError, SetupError, complain
 from ..base.schedule_rules import RULE_HINT
-from ..base.values import OPTION_SCHEMAS, TEXT, _integer, about
+from ..base.values import OPTION_SCHEMAS, TEXT, about, integer_within
 from ..base.options import data_folder
 from ..tasks.queues import QUEUE_LIMITS
-from ..upkeep.schedule_rows import _SCHEDULE
+from ..upkeep.schedule_rows import SCHEDULE_FIELDS
 from ..access.people import CHANGED_USER, NEW_TOKEN
 from ..access.requests import REQUEST_SCHEMA
 from ..access.python_interface import JobQueue
@@ -27,8 +27,8 @@ from .handlers_site import PREVIEW, WHICH_FIGURES
 from .servers import run_cgi
 from .serve import cmd_serve
 from .clients import OtherSite, ThisSite
-from .command_rows import (PLACES, POSITIVE, SWITCH, _parse_rate, _schedule_text, _task_text,
-                           argument, arguments, asks, lists)
+from .command_rows import (PLACES, POSITIVE, SWITCH, argument, arguments, asks, lists, parse_rate,
+                           schedule_text, task_text)
 from .commands_tasks import (ACTION_ROUTES, cmd_act, cmd_add, cmd_files, cmd_help_of, cmd_log,
                              cmd_wait)
 from .commands_site import (ACCOUNT, QUEUE, SCHEDULE, TASK, cmd_add_schedule, cmd_add_token,
@@ -37,9 +37,9 @@ from .commands_site import (ACCOUNT, QUEUE, SCHEDULE, TASK, cmd_add_schedule, cm
                             cmd_tick, read_password)
 
 OWNER = ("--owner", {"metavar": "USER"})
-WHY = argument("--why", _SCHEDULE["paused_why"], dest="paused_why", metavar="TEXT")
-LIMIT = argument("--limit", _integer(1, 1000), default=PAGE_ROWS, metavar="N")
-ZONE = argument("--tz", _SCHEDULE["zone"], dest="zone", metavar="ZONE")
+WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
+LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")
+ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
 # Of all commands, and of those that ask the API.
@@ -55,7 +55,7 @@ ABOUT_SITES = [
 COMMANDS = {
     "serve": (cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
-        argument("--port", _integer(0, 65535), default=8000, help="port to listen on (8000)")]),
+        argument("--port", integer_within(0, 65535), default=8000, help="port to listen on (8000)")]),
     "add": (cmd_add, [
         ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
         ("words", {"metavar": "name=value", "nargs": "*", "default": ()}),
@@ -67,7 +67,7 @@ COMMANDS = {
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
                              "help": "all that match as CSV, whatever the limit"}),
                   words="Tasks, newest first."),
-    "show": asks("GET", TASK, text=_task_text),
+    "show": asks("GET", TASK, text=task_text),
     "wait": (cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
     "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
@@ -109,9 +109,9 @@ COMMANDS = {
     "schedule add": (cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
-        ZONE, *arguments(_SCHEDULE, "name", "catch_up", "overlap"), OWNER,
+        ZONE, *arguments(SCHEDULE_FIELDS, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
-    "schedule show": asks("GET", SCHEDULE, text=_schedule_text),
+    "schedule show": asks("GET", SCHEDULE, text=schedule_text),
     "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
                                        ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
     "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
@@ -123,7 +123,7 @@ COMMANDS = {
     "queue set": (cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
-        argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=_parse_rate,
+        argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=parse_rate,
                  metavar="N/SECONDS|none"),
         argument("--machines", QUEUE_LIMITS["machines"], null="any", metavar="NAME[,NAME]|any")]),
     "queue pause": asks("PATCH", QUEUE, WHY, paused=True,

@@ -5,7 +5,7 @@ from urllib.parse import quote
 from ..base.limits import COUNT_MAX, INTEGER_MAX
 from ..base.errors import complain, wrong
 from ..base.time_and_text import UNITS, Clock, dump_json, parse_time, shorten
-from ..base.values import _integer, check_value, choice_names, parse_text
+from ..base.values import check_value, choice_names, integer_within, parse_text
 from .routes import ID, NAME, ROUTES
 from .printing import say, show, table
 
@@ -30,7 +30,7 @@ def argument(flag, schema, null=None, parse=parse_text, **details):
     return flag, {**row, "type": read, **details}
 
 
-POSITIVE, SWITCH = _integer(1, INTEGER_MAX), {"type": "boolean"}
+POSITIVE, SWITCH = integer_within(1, INTEGER_MAX), {"type": "boolean"}
 PLACES = {                              # what stands in addresses
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
@@ -81,22 +81,22 @@ def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
     return _over_route(method, path, run, words, [*places, *rows])
 
 
-def _kind_text(schema):
+def kind_text(schema):
     if "enum" in schema:
         return "|".join(choice_names(schema))
     kinds = schema.get("format", schema.get("type", "JSON"))
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-def _parameters_text(schema):
+def parameters_text(schema):
     """A function's parameters as they are written behind `add`; in brackets if not required."""
     required = schema.get("required", ())
-    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, _kind_text(one))
+    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(one))
              for name, one in schema["properties"].items()]
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
-def _status_text(task):
+def status_text(task):
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
@@ -127,7 +127,7 @@ def _forecast_text(told):
     return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
 
 
-def _task_text(task):
+def task_text(task):
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
     return _lines({**task, "error": words.rstrip() or None,
@@ -142,7 +142,7 @@ def _standing(one):
     return "paused by %s%s" % (one["paused_by"], why)
 
 
-def _schedule_text(shown):
+def schedule_text(shown):
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
     history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
@@ -155,7 +155,7 @@ def _count_text(name):
 
 
 # Columns of lists that are more than what a row has under their name.
-CELLS = {"parameters": lambda one: _parameters_text(one["schema"]), "status": _status_text,
+CELLS = {"parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
          "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
          "disabled": lambda one: "yes" if one["disabled"] else "",
          "pending": _count_text("pending"), "running": _count_text("running"),
@@ -183,6 +183,6 @@ def lists(key, names, *rows, words=None):
     return _over_route("GET", "/api/" + key, run, words, rows)
 
 
-def _parse_rate(_, text):
+def parse_rate(_, text):
     count, _, pause = text.partition("/")
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}

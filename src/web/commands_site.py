@@ -25,7 +25,7 @@ from ..access.backup import back_up, export_lines, export_to, import_lines, rest
 from .handlers_site import PREVIEW, preview_rule
 from .printing import PERIODS, say, show, table
 from .command_rows import IN_ADDRESS, columns
-from .commands_tasks import _typed_arguments, known_function
+from .commands_tasks import known_function, typed_arguments
 
 
 def cmd_settings(site, options):
@@ -81,7 +81,7 @@ def cmd_add_schedule(site, options):
     typed = [word for word in words if "=" in word]
     made = site.ask("POST", "/api/schedules", {
         "function": name, "rule": " ".join(word for word in words if word not in typed),
-        "arguments": _typed_arguments(known_function(site, name), typed),
+        "arguments": typed_arguments(known_function(site, name), typed),
         "options": {option: given.pop(option) for option in OPTION_SCHEMAS if option in given},
         **given})
     show(options, made, str(made["id"]))

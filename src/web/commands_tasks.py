@@ -11,7 +11,7 @@ from ..base.values import OPTION_SCHEMAS, parse_text
 from ..tasks.files import file_name, open_given
 from ..access.requests import file_parameters
 from .printing import EXIT_AWAITED_FAILED, EXIT_TIMED_OUT, say, show, table
-from .command_rows import IN_ADDRESS, _kind_text, _parameters_text, _status_text, ask_all, columns
+from .command_rows import IN_ADDRESS, ask_all, columns, kind_text, parameters_text, status_text
 
 
 def known_function(site, name):
@@ -27,17 +27,17 @@ def cmd_help_of(site, options):
         raise field_error("function", "%(function)s is not known; see the command functions"
                           % options.given)
     schema, required = function["schema"], function["schema"].get("required", ())
-    rows = [(name, _kind_text(one), dump_json(one.get("default")) if name not in required else
+    rows = [(name, kind_text(one), dump_json(one.get("default")) if name not in required else
              "required", one.get("description")) for name, one in schema["properties"].items()]
-    rows += [("--" + name.replace("_", "-"), _kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
+    rows += [("--" + name.replace("_", "-"), kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
               OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
     say("usage: jobqueue.py add %s %s\n\n%s\n" % (
-        function["name"], _parameters_text(schema), function["description"] or function["title"]))
+        function["name"], parameters_text(schema), function["description"] or function["title"]))
     say(table(("", "TYPE", "DEFAULT", ""), rows))
     say("\nAll options: python3 jobqueue.py add --help")
 
 
-def _typed_arguments(function, texts):
+def typed_arguments(function, texts):
     """What name=value texts say, each value as the function's schema wants it."""
     given, known = {}, function["schema"]["properties"]
     for text in texts:
@@ -88,7 +88,7 @@ def _typed_rows(function, words, path):
             raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
                             "%d." % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
-        yield _typed_arguments(function, [*words, *texts])
+        yield typed_arguments(function, [*words, *texts])
 
 
 def cmd_add(site, options):
@@ -97,7 +97,7 @@ def cmd_add(site, options):
     words, path = request.pop("words"), request.pop("each", None)
     function = known_function(site, request["function"])
     if path is None:
-        request["arguments"] = _hand_in(site, function, _typed_arguments(function, words))
+        request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
         return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
     if "unique_key" in request:
@@ -124,7 +124,7 @@ def cmd_wait(site, options):
         site.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
         task = site.ask("GET", path)
-    show(options, task, _status_text(task))
+    show(options, task, status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 

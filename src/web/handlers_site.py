@@ -9,11 +9,11 @@ from ..base.limits import INTEGER_MAX, PAGE_ROWS, PENDING
 from ..base.errors import Busy, Denied, Malformed, NotFound, field_error
 from ..base.time_and_text import YEAR_10000, iso, parse_moment, parse_time, shorten
 from ..base.schedule_rules import parse_rule, preview
-from ..base.values import TEXT, TEXT_OR_NULL, _integer, _object, about, or_null, titled
+from ..base.values import TEXT, TEXT_OR_NULL, about, integer_within, object_of, or_null, titled
 from ..store.connection import BUSY
 from ..store.log_and_activity import find_activity
 from ..tasks.files import BYTES_TYPE, Portion
-from ..upkeep.schedule_rows import UPCOMING, _SCHEDULE
+from ..upkeep.schedule_rows import SCHEDULE_FIELDS, UPCOMING
 from ..upkeep.rollup import DAY, POINTS_MAX, STEPS, whole_steps
 from ..upkeep.metrics import counter_families, exposition
 from ..upkeep.alerts import MUTES
@@ -25,7 +25,8 @@ from ..access.findings import check_host, describe_service, next_step
 from ..access.backup import save
 from .http_answer import Answer, json_answer
 from .http_request import kept_within
-from .handlers_tasks import FILE_HEADERS, _MOMENT, _OWNER, _PAGE, _due_at, _owner_for, _wanted_owner
+from .handlers_tasks import (FILE_HEADERS, MOMENT, OWNER_FILTER, PAGE_FIELDS, due_at, owner_for,
+                             wanted_owner)
 
 
 def get_schedules(queue, request):
@@ -40,13 +41,13 @@ def get_schedules(queue, request):
 
 def post_schedules(queue, request):
     """Make a schedule."""
-    owner_id = _owner_for(queue, request, {request.given.get("owner") or request.person.name})
+    owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
-PREVIEW = titled("PreviewRequest", _object(("rule",), **{
-    "rule": _SCHEDULE["rule"], "zone": _SCHEDULE["zone"], "count": _integer(1, 50),
+PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
+    "rule": SCHEDULE_FIELDS["rule"], "zone": SCHEDULE_FIELDS["zone"], "count": integer_within(1, 50),
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
@@ -62,13 +63,13 @@ def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
     queue.schedules.change(schedule_id, request.given, request.person.scope,
-                           request.person.answerable, name and _owner_for(queue, request, {name}))
+                           request.person.answerable, name and owner_for(queue, request, {name}))
     return queue.schedules.get(schedule_id, request.person.scope)
 
 
-WHICH_FIGURES = _object(**{
-    "from": about(_MOMENT, "a day before `to` if left out"),
-    "to": about(_MOMENT, "now if left out"),
+WHICH_FIGURES = object_of(**{
+    "from": about(MOMENT, "a day before `to` if left out"),
+    "to": about(MOMENT, "now if left out"),
     "step": about(or_null({"enum": list(STEPS)}), "what one point is of"),
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
@@ -76,7 +77,7 @@ WHICH_FIGURES = _object(**{
 def get_exposition(queue, _):
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
-    due = map(_due_at, queue.tasks.firsts(PENDING))
+    due = map(due_at, queue.tasks.firsts(PENDING))
     told = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
@@ -109,12 +110,12 @@ def get_metrics(queue, request):
     return queue.metrics.read(start, end, step, wants, person.scope)
 
 
-LISTED_ACTIVITY = _object(
+LISTED_ACTIVITY = object_of(
     task=about(kept_within(0, INTEGER_MAX), "only what happened to this task"),
-    since=_MOMENT, until=about(_MOMENT, "before this moment"),
+    since=MOMENT, until=about(MOMENT, "before this moment"),
     event=about(TEXT_OR_NULL, "such as failed or logged_in"),
     worker=about(kept_within(0, INTEGER_MAX), "a worker's number"), function=TEXT_OR_NULL,
-    owner=_OWNER, **_PAGE)
+    owner=OWNER_FILTER, **PAGE_FIELDS)
 
 
 def get_activity(queue, request):
@@ -128,7 +129,7 @@ def get_activity(queue, request):
         queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
         person.own if person.scope is None else None, task_id=given.get("task"),
         worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
-        owner_id=_wanted_owner(queue, request, given, person.scope))
+        owner_id=wanted_owner(queue, request, given, person.scope))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor", "message")
     return {"next": before and str(before), "activity": [
@@ -158,8 +159,8 @@ def get_queue(queue, _, name):
 def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
-    firsts = sorted(queue.tasks.firsts(PENDING), key=_due_at, reverse=True)
-    oldest = {row["queue"]: iso(_due_at(row)) for row in firsts}    # of each the last
+    firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
+    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
     return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
                        for one in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
@@ -201,7 +202,7 @@ def get_backup(queue, _):
         *FILE_HEADERS, ("Content-Disposition", "attachment; filename=" + name)], None)
 
 
-EXPOSURE = titled("Exposure", _object(("exposed",), exposed={"type": "array", "items": TEXT}))
+EXPOSURE = titled("Exposure", object_of(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
 def post_exposure(queue, request):
@@ -265,7 +266,7 @@ def _change_mailbox(queue, person, given):
     return queue.users.change(person.name, by=person.name, email=email)
 
 
-MUTE = titled("Mute", _object(("how",), how=about({"enum": list(MUTES)}, "for how long")))
+MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))
 
 
 def post_tokens(queue, request):

@@ -13,7 +13,8 @@ from ..base.limits import (INTEGER_MAX, PAGE_ROWS, PAGE_ROWS_MAX, PENDING, RUNNI
                            SLICE_PAGE_SECONDS, SLICE_SECONDS, STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, Denied, Invalid, Malformed, NotFound, field_error, wrong
 from ..base.time_and_text import dump_json, iso, parse_time, shorten
-from ..base.values import TEXT, TEXT_OR_NULL, _integer, _number, _object, about, or_null, titled
+from ..base.values import (TEXT, TEXT_OR_NULL, about, integer_within, number_within, object_of,
+                           or_null, titled)
 from ..store.log_and_activity import LOG_MAX_BYTES, logged_attempts, read_log
 from ..tasks.files import BYTES_TYPE, Portion
 from ..tasks.task_list import (FIELDS, FIELDS_ROW, LIST_ROW, NEWEST, OLDEST, RUNNING_MAX, SORTS,
@@ -50,7 +51,7 @@ def get_health(queue, _):
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
-def _session_json(queue, person):
+def session_json(queue, person):
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
     return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
@@ -59,18 +60,18 @@ def _session_json(queue, person):
             "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
-def _session_answer(queue, request, token, status):
+def session_answer(queue, request, token, status):
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
-    return json_answer(_session_json(queue, person), status, [request.set_cookie(token)])
+    return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
 def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
     Needs the code of a setup-code file. 404 if there is an admin and no such file."""
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
-    return _session_answer(queue, request, queue.sessions.open(row, request.address), 201)
+    return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
 def delete_session(queue, request):
@@ -80,7 +81,7 @@ def delete_session(queue, request):
     return Answer(204, headers=[request.set_cookie("", 0)])
 
 
-def _owner_for(queue, request, names):
+def owner_for(queue, request, names):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
         return request.person.id
@@ -107,7 +108,7 @@ def _add_once(queue, request, asked, show):
             orders = queue.requests.check(asked, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
-        owner_id = _owner_for(queue, request, {order.owner or person.name for order in orders})
+        owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once(), show)
     except Invalid:                     # what was right at first may be wrong now
         for _ in asked:                 # and only the whole body tells whether it is the same
@@ -137,7 +138,7 @@ def post_tasks(queue, request):
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def _wanted_owner(queue, request, given, scope):
+def wanted_owner(queue, request, given, scope):
     name = given.get("owner")
     if not name:
         return scope
@@ -167,10 +168,10 @@ def _csv(rows):
 EXPORTS = {
     "csv": ("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": (LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
-_PAGE = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
+PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
          "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
-_OWNER = about(TEXT_OR_NULL, "a name; for users only their own")
-_MOMENT = {"type": "string", "format": "date-time"}
+OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
+MOMENT = {"type": "string", "format": "date-time"}
 WHICH_TASKS = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
@@ -180,18 +181,18 @@ WHICH_TASKS = {
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
     "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
-    "ended_since": about(_MOMENT, "ended then or later"),
-    "since": about(_MOMENT, "added then or later"), "until": about(_MOMENT, "added before"),
+    "ended_since": about(MOMENT, "ended then or later"),
+    "since": about(MOMENT, "added then or later"), "until": about(MOMENT, "added before"),
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
                   "patternMessage": "must be numbers with commas"}, "any of these"),
-    "owner": _OWNER}
+    "owner": OWNER_FILTER}
 # What a list tells besides, each if it is asked for with 1.
 ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
         "failed": lambda tasks, wanted: tasks.failures(wanted),
         "running": lambda tasks, wanted: tasks.list_json(
             tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
-LISTED_TASKS = _object(
-    **WHICH_TASKS, **_PAGE, **{name: about(TEXT, "1: told as well") for name in ALSO},
+LISTED_TASKS = object_of(
+    **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
                "-: the largest first; but by id, only the newest %d are sorted, and by times the "
                "newest %d that have begun" % (SORT_ROWS, SORT_ROWS)),
@@ -202,7 +203,7 @@ LISTED_TASKS = _object(
 def _wanted(queue, request, given):
     """The Filter that a query or the object of an action describes."""
     words, ids = given.get("status"), given.get("ids")
-    return Filter(_wanted_owner(queue, request, given, request.person.scope),
+    return Filter(wanted_owner(queue, request, given, request.person.scope),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   *(given.get(name) or None for name in ("function", "queue", "q", "error")),
                   *(given.get(name) and parse_time(given[name], name)
@@ -229,7 +230,7 @@ def get_tasks(queue, request):
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def _due_at(row):
+def due_at(row):
     """Since when a pending task may start."""
     return max(row["created_at"], row["run_at"] or 0)
 
@@ -238,14 +239,14 @@ def get_overview(queue, request):
     """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
-    oldest = min(firsts, key=_due_at, default=None)
+    oldest = min(firsts, key=due_at, default=None)
     held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
             for row in firsts}          # why a queue starts nothing
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
-                              "queue": oldest["queue"], "since": iso(_due_at(oldest))},
+                              "queue": oldest["queue"], "since": iso(due_at(oldest))},
         "held": [{"queue": name, "text": text} for name, text in held.items() if text],
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
@@ -265,7 +266,7 @@ def get_task(queue, request, task_id):
                             "previous": before, "next": behind})
 
 
-WOULD_BE = _object(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
+WOULD_BE = object_of(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "else the function's"),
                    priority=about(kept_within(-100, 100), "else the function's"))
 
 
@@ -278,12 +279,12 @@ def get_forecast(queue, request):
     return queue.forecast.of_new(person.id, function["name"], options)
 
 
-ACTION = titled("Action", _object(
+ACTION = titled("Action", object_of(
     ("action",),
     action={"enum": list(ACTIONS)},
-    ids={"type": "array", "items": _integer(1, INTEGER_MAX), "maxItems": 1000},
-    filter=about(_object(**WHICH_TASKS), "as in the query of a list; instead of ids"),
-    expected_count=about(_number(0, INTEGER_MAX, ["integer", "null"]),
+    ids={"type": "array", "items": integer_within(1, INTEGER_MAX), "maxItems": 1000},
+    filter=about(object_of(**WHICH_TASKS), "as in the query of a list; instead of ids"),
+    expected_count=about(number_within(0, INTEGER_MAX, ["integer", "null"]),
                          "with a filter, at first: how many match; if it is null, 409 says it"),
     **{"continue": {"type": ["string", "null"],
                     "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
@@ -332,7 +333,7 @@ def post_actions(queue, request):
     return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
 
 
-UPLOAD = _object(("name",), name={"type": "string", "maxLength": 300})
+UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})
 FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
@@ -364,7 +365,7 @@ def get_file(queue, request, task_id, name):
                   [*FILE_HEADERS, ("Content-Disposition", where)], None)
 
 
-LOG_PART = _object(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
+LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
                    offset=about(kept_within(0, INTEGER_MAX), "in bytes"),
                    download=about(TEXT, "1: all of it, as a file"))
 

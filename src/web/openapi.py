@@ -2,13 +2,13 @@
 import collections
 
 from ..base.limits import VERSION
-from ..base.values import OPTION_SCHEMAS, _integer
+from ..base.values import OPTION_SCHEMAS, integer_within
 from ..tasks.files import BYTES_TYPE
 from ..access.requests import ADD_MAX
 from .http_answer import JSON_TYPE, LINES_TYPE
 from .handlers_tasks import NEW_TASKS, UPLOAD
 from .routes import (ANYONE, CHANGING_FAILS, CLAIM, ID, LOOKING_FAILS, NAME, OF_OURS, ROUTES,
-                     TICKER, _part)
+                     TICKER, component)
 
 
 def _documented(part, schemas):
@@ -20,13 +20,13 @@ def _documented(part, schemas):
     told = {name: _documented(one, schemas) for name, one in part.items() if name not in OF_OURS}
     if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
         del told["type"]
-        told["anyOf"] = [_integer(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
+        told["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
     if "pattern" in told:
         told["pattern"] = "^(%s)$" % told["pattern"]
     if "title" not in part:
         return told
     schemas[part["title"]] = told
-    return _part("schemas", part["title"])
+    return component("schemas", part["title"])
 
 
 def _parameters(route, schemas):
@@ -35,7 +35,7 @@ def _parameters(route, schemas):
              "IdempotencyKey": route.takes is NEW_TASKS}
     is_query = route.takes is UPLOAD or route.takes and route.method == "GET"
     query = route.takes["properties"] if is_query else {}
-    return [_part("parameters", name) for name in names if names[name]] + [
+    return [component("parameters", name) for name in names if names[name]] + [
         {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
          "schema": _documented(one, schemas)} for name, one in query.items()]
 
@@ -43,9 +43,9 @@ def _parameters(route, schemas):
 def _responses(route):
     status, *kinds = route.answer
     content = dict((kind, {"schema": {}}) if "/" in kind else
-                   (JSON_TYPE, {"schema": _part("schemas", kind)}) for kind in kinds)
+                   (JSON_TYPE, {"schema": component("schemas", kind)}) for kind in kinds)
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
-    found = {str(kind.status): _part("responses", kind.__name__) for kind in errors}
+    found = {str(kind.status): component("responses", kind.__name__) for kind in errors}
     found[str(status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
         found["200"] = {"description": "Nothing was added: this task has the unique_key.",
@@ -87,7 +87,7 @@ def describe_api(document):
         document["paths"][path][route.method.lower()] = _operation(route, parts["schemas"])
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
                  "properties": OPTION_SCHEMAS}, parts["schemas"])
-    content = {"application/problem+json": {"schema": _part("schemas", "Problem")}}
+    content = {"application/problem+json": {"schema": component("schemas", "Problem")}}
     parts["responses"] = {kind.__name__: {"description": kind.__doc__.splitlines()[0],
                                           "content": content} for kind in CHANGING_FAILS}
     return document

@@ -8,7 +8,7 @@ import re
 
 from ..base.errors import (Busy, Conflict, Denied, Invalid, Malformed, NotFound, StorageFull,
                            TooLarge, TooMany, Unauthorized, UnsupportedType)
-from ..base.values import _object
+from ..base.values import object_of
 from ..store.settings import CHANGED_SETTINGS
 from ..tasks.queues import CHANGED_QUEUE, NEW_QUEUE
 from ..tasks.files import BYTES_TYPE, SHOWN_TYPES
@@ -17,11 +17,11 @@ from ..access.people import CHANGED_USER, LOG_IN, NEW_TOKEN, NEW_USER, SET_UP
 from ..access.remote_workers import HELLO, TURN
 from ..access.host import start_worker_test
 from .http_answer import JSON_TYPE, LINES_TYPE, STATIC_TYPES
-from .handlers_tasks import (ACTION, LISTED_TASKS, LOG_PART, NEW_TASKS, UPLOAD, WOULD_BE, _OWNER,
-                             _PAGE, _session_answer, _session_json, _wanted_owner, delete_session,
-                             get_file, get_files, get_forecast, get_health, get_log, get_overview,
-                             get_page, get_task, get_tasks, post_actions, post_file, post_setup,
-                             post_tasks, tick)
+from .handlers_tasks import (ACTION, LISTED_TASKS, LOG_PART, NEW_TASKS, OWNER_FILTER, PAGE_FIELDS,
+                             UPLOAD, WOULD_BE, delete_session, get_file, get_files, get_forecast,
+                             get_health, get_log, get_overview, get_page, get_task, get_tasks,
+                             post_actions, post_file, post_setup, post_tasks, session_answer,
+                             session_json, tick, wanted_owner)
 from .handlers_site import (EXPOSURE, LISTED_ACTIVITY, MUTE, PREVIEW, WHICH_FIGURES, get_activity,
                             get_backup, get_exposition, get_host, get_metrics, get_queue,
                             get_queues, get_schedules, get_settings, get_workers, patch_queue,
@@ -69,11 +69,11 @@ ROUTES = [Route(*row) for row in (
     ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
     ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), OWN),
     ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
-    ("POST", "/api/session", _does("Log in.", lambda queue, request: _session_answer(
+    ("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
         queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
      ANYONE, LOG_IN, (200, "Session")),
     ("GET", "/api/session", _does("Who am I.", lambda queue, request:
-        _session_json(queue, request.person)), USER, None, (200, "Session")),
+        session_json(queue, request.person)), USER, None, (200, "Session")),
     ("DELETE", "/api/session", delete_session, USER, None, (204,), OWN),
     ("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
         "sessions": queue.sessions.all(request.person.id, request.cookies())}),
@@ -103,7 +103,7 @@ ROUTES = [Route(*row) for row in (
     ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
     ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
     ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast")),
-    ("GET", "/api/schedules", get_schedules, USER, _object(**_PAGE), (200, "ScheduleList"), FRESH),
+    ("GET", "/api/schedules", get_schedules, USER, object_of(**PAGE_FIELDS), (200, "ScheduleList"), FRESH),
     ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
      FRESH | CHANGE),
     ("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
@@ -155,9 +155,9 @@ ROUTES = [Route(*row) for row in (
     ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
         queue.users.delete(name, request.person.name)), ADMIN, None, (204,)),
     ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
-        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(_wanted_owner(
+        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
             queue, request, request.given, request.person.own))}),
-     USER, _object(owner=_OWNER), (200, "TokenList")),
+     USER, object_of(owner=OWNER_FILTER), (200, "TokenList")),
     ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), OWN),
     ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
         queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
@@ -201,5 +201,5 @@ CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
 OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
-def _part(kind, name):
+def component(kind, name):
     return {"$ref": "#/components/%s/%s" % (kind, name)}

@@ -12,7 +12,7 @@ from ..base.limits import LOOPBACK
 from ..base.errors import Busy, JobQueueError, complain
 from ..base.time_and_text import Clock, Every
 from .http_request import is_trusted
-from .application import _applications, application
+from .application import application, applications
 from .connections import (ANSWERS_AT_ONCE, CONNECTIONS_MAX, LOOPBACK_HOSTS, NEEDED_LATER,
                           PATIENCE, SHUT_BOTH, STOP_SECONDS, Exchange, compose_refusal)
 
@@ -178,6 +178,6 @@ def run_cgi():
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
         sys.stdout.buffer.writelines(body)
         sys.stdout.flush()
-        for app in _applications.values():
+        for app in applications.values():
             app.queue.close()
     os._exit(0)                         # taking the interpreter apart would take a tenth of all

@@ -17,8 +17,8 @@ from jobqueue import JobQueueError, dump_json
 from .runners import Runners
 from .worker import Loop
 from .remote_site import (AGAIN_SECONDS, CALL_BYTES, CLAIMS_MAX, HOLD_SECONDS, LEAVE_SECONDS,
-                          TELL_SECONDS, WAIT_SECONDS, Call, NotHeard, RemoteAttempt, _named,
-                          _size)
+                          TELL_SECONDS, WAIT_SECONDS, Call, NotHeard, RemoteAttempt,
+                          claim_reference, json_bytes)
 
 
 class RemoteWorker(Loop):
@@ -163,7 +163,7 @@ class RemoteWorker(Loop):
         """Have what was claimed and has not begun go back unspent."""
         for row in rows:
             del self._taken[row["claim"]]
-            self._spool.keep({**_named(row), "outcome": {"kind": "put_back"}})
+            self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
 
     def _next_call(self):
         """The Call that is due, or None."""
@@ -207,7 +207,7 @@ class RemoteWorker(Loop):
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
         ends, room, ours = [], CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
-            room -= _size(item)
+            room -= json_bytes(item)
             if ends and room < 0:
                 given = {}
                 break
@@ -218,8 +218,8 @@ class RemoteWorker(Loop):
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
-            "start": [_named(row) for row in rows if "claimed" not in row],
-            "hold": [news.get(row["claim"], _named(row)) for row in rows if "claimed" in row],
+            "start": [claim_reference(row) for row in rows if "claimed" not in row],
+            "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
             "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
         call.ends, call.given, call.session = ends, given, session
         call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
@@ -269,7 +269,7 @@ class RemoteWorker(Loop):
             else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
-                    self._spool.keep({**_named(row), "outcome": {"kind": "cancelled"}})
+                    self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
         if "claim" in call.given:
             self._claims, idle = [], not (told["tasks"] or call.ends)
             self._next = time.monotonic() + (told["wait"] if idle else 0)

@@ -160,11 +160,11 @@ class Spool:
         jobqueue.remove_task_folder(self.folder, item["id"])
 
 
-def _named(row):
+def claim_reference(row):
     return {"id": row["id"], "claim": row["claim"]}
 
 
-def _size(value):
+def json_bytes(value):
     return len(dump_json(value).encode("utf-8"))
 
 
@@ -175,10 +175,10 @@ class RemoteAttempt(Attempt):
 
     def item(self):
         """What the site is told of it while it runs."""
-        item = {**_named(self.row), **(self.report or {}), "log": []}
+        item = {**claim_reference(self.row), **(self.report or {}), "log": []}
         for start, text in self.log.take_pieces(final=False) if self.log else ():
             item["log"].append({"start": start, "text": text})
-            if _size(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
+            if json_bytes(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
                 break
         return item
 
@@ -191,14 +191,14 @@ class RemoteAttempt(Attempt):
     def last_item(self, outcome):
         """What the site is told of its end; of too long a log the middle is left out."""
         said = {name: value for name, value in vars(outcome).items() if value is not None}
-        if _size(said) > CALL_BYTES:
+        if json_bytes(said) > CALL_BYTES:
             said = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
         self.log.take_pieces(final=True)
         self.log.put(self.traceback or "")
         pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item = {**_named(self.row), **(self.report or {}), "log": pieces, "outcome": said}
-        while pieces and _size(item) > CALL_BYTES:
+        item = {**claim_reference(self.row), **(self.report or {}), "log": pieces, "outcome": said}
+        while pieces and json_bytes(item) > CALL_BYTES:
             del pieces[len(pieces) // 2]
         return item
 

@@ -482,7 +482,7 @@ class Headers(WebTestCase):
 
     def test_an_answer_without_a_usable_data_folder_carries_them_too(self):
         with mock.patch.object(jobqueue, "JobQueue", side_effect=jobqueue.SetupError("no folder")), \
-                mock.patch.dict(jobqueue._applications, clear=True):
+                mock.patch.dict(jobqueue.applications, clear=True):
             reply = call(jobqueue.application, self.nobody.environ("GET", "/"))
         self.check(reply, 503, "setup")
         for name, value in jobqueue.SECURITY_HEADERS:

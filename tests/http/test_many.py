@@ -395,7 +395,7 @@ class TestEach(TestCase):
         self.wrong("a,c\n1,2\n", "arguments.c is not known here; known are a, b")
         self.wrong("a,a\n1,2\n", "arguments.a is given twice")
         with self.refused(jobqueue.Invalid, "arguments.a is given twice"):
-            jobqueue._typed_arguments(self.queue.requests.function("add"), ["a=1", "a=2"])
+            jobqueue.typed_arguments(self.queue.requests.function("add"), ["a=1", "a=2"])
 
     def test_what_is_no_csv_file_in_utf_8_is_refused(self):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "rows.csv cannot be read as CSV UTF-8", function="greet")

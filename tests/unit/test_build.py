@@ -141,6 +141,12 @@ class TestRefusals(Checkout):
         self.assertIn("src/base/errors.py:%d: ERRORS_MAX is imported under another name\n" % line,
                       self.run_build("--check").stderr)
 
+    def test_a_private_name(self):
+        self.append("base/limits", "_MOST = 3\n")
+        line = self.seed(ERRORS, "import ERRORS_MAX\n", "import _MOST, ERRORS_MAX\n")
+        self.append(ERRORS, "\n\nprint(_MOST)\n")
+        self.assert_refused("src/base/errors.py:%d: _MOST is private to its room; drop the underscore" % line)
+
     def test_a_room_that_is_imported_inside_a_function(self):
         line = self.append(ERRORS, "\n\ndef late():\n    from .limits import VERSION\n    return VERSION\n")
         self.assert_refused("src/base/errors.py:%d: rooms are imported above the code" % (line + 3))
