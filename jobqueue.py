@@ -874,18 +874,22 @@ SUMMARY_MAX_CHARACTERS = 120
 
 
 def text_like(pattern, message):
+    """Return the schema of a text that matches a pattern; `message` says what would be right."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
 def number_within(low, high, kind="number"):
+    """Return the schema of a number between two bounds."""
     return {"type": kind, "minimum": low, "maximum": high}
 
 
 def integer_within(low, high):
+    """Return the schema of an integer between two bounds."""
     return number_within(low, high, "integer")
 
 
 def text_up_to(longest):
+    """Return the schema of a text of at most so many characters."""
     return {"type": "string", "maxLength": longest}
 
 
@@ -1627,6 +1631,7 @@ class Reader:
 
 @functools.lru_cache(maxsize=100)
 def insert_statement(words, table, columns, rows=1):
+    """Return an INSERT (or INSERT OR IGNORE) of `rows` rows into a table."""
     marks = "(%s)" % ", ".join("?" * len(columns))
     return "%s INTO %s (%s) VALUES %s" % (
         words, table, ", ".join(columns), ", ".join([marks] * rows))
@@ -2495,6 +2500,7 @@ def open_exclusively(path, mode):
 
 
 def create_database(path, mode):
+    """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")
@@ -2645,6 +2651,7 @@ SERVER_ERRORS = (
 
 
 def replace_patterns(text, otherwise):
+    """Return the text with each pattern replaced, in the order of `otherwise`."""
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
     return text
@@ -5615,6 +5622,7 @@ def find_scripts():
 
 
 def actor_name(person):
+    """Return the name of the person who acts, for the activity."""
     return person.name if person else "the command line"
 
 
@@ -5630,6 +5638,7 @@ def _task_reference(task_id, status):
 
 
 def slot_json(slot):
+    """Return a slot of a schedule as the API shows it."""
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
         message = "task %d is not kept any more" % slot["task_id"]
@@ -11366,6 +11375,7 @@ def get_health(queue, _):
 
 
 def session_json(queue, person):
+    """Return a session as the API shows it."""
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
     return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
@@ -11375,6 +11385,7 @@ def session_json(queue, person):
 
 
 def session_answer(queue, request, token, status):
+    """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
@@ -11453,6 +11464,7 @@ def post_tasks(queue, request):
 
 
 def wanted_owner(queue, request, given, scope):
+    """Return the id of the owner that is asked for, or `scope`; Denied for another person's."""
     name = given.get("owner")
     if not name:
         return scope
@@ -12192,6 +12204,7 @@ OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and un
 
 
 def component(kind, name):
+    """Return a reference to a component of the description."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
 
@@ -13270,6 +13283,7 @@ def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
 
 
 def kind_text(schema):
+    """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
     kinds = schema.get("format", schema.get("type", "JSON"))
@@ -13285,6 +13299,7 @@ def parameters_text(schema):
 
 
 def status_text(task):
+    """Return a task's status, with the reason if it has one."""
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
@@ -13316,6 +13331,7 @@ def _forecast_text(told):
 
 
 def task_text(task):
+    """Return a task as a command prints it."""
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
     return _lines({**task, "error": words.rstrip() or None,
@@ -13331,6 +13347,7 @@ def _standing(one):
 
 
 def schedule_text(shown):
+    """Return a schedule with its coming and past runs, as a command prints it."""
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
     history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
@@ -13372,6 +13389,7 @@ def lists(key, names, *rows, words=None):
 
 
 def parse_rate(_, text):
+    """Read a rate: COUNT/SECONDS."""
     count, _, pause = text.partition("/")
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}
 

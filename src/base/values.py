@@ -18,18 +18,22 @@ SUMMARY_MAX_CHARACTERS = 120
 
 
 def text_like(pattern, message):
+    """Return the schema of a text that matches a pattern; `message` says what would be right."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
 def number_within(low, high, kind="number"):
+    """Return the schema of a number between two bounds."""
     return {"type": kind, "minimum": low, "maximum": high}
 
 
 def integer_within(low, high):
+    """Return the schema of an integer between two bounds."""
     return number_within(low, high, "integer")
 
 
 def text_up_to(longest):
+    """Return the schema of a text of at most so many characters."""
     return {"type": "string", "maxLength": longest}
 
 

@@ -135,6 +135,7 @@ class Reader:
 
 @functools.lru_cache(maxsize=100)
 def insert_statement(words, table, columns, rows=1):
+    """Return an INSERT (or INSERT OR IGNORE) of `rows` rows into a table."""
     marks = "(%s)" % ", ".join("?" * len(columns))
     return "%s INTO %s (%s) VALUES %s" % (
         words, table, ", ".join(columns), ", ".join([marks] * rows))

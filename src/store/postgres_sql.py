@@ -128,6 +128,7 @@ SERVER_ERRORS = (
 
 
 def replace_patterns(text, otherwise):
+    """Return the text with each pattern replaced, in the order of `otherwise`."""
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
     return text

@@ -347,6 +347,7 @@ def open_exclusively(path, mode):
 
 
 def create_database(path, mode):
+    """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")

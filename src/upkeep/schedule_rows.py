@@ -95,6 +95,7 @@ def find_scripts():
 
 
 def actor_name(person):
+    """Return the name of the person who acts, for the activity."""
     return person.name if person else "the command line"
 
 
@@ -110,6 +111,7 @@ def _task_reference(task_id, status):
 
 
 def slot_json(slot):
+    """Return a slot of a schedule as the API shows it."""
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
         message = "task %d is not kept any more" % slot["task_id"]

@@ -82,6 +82,7 @@ def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
 
 
 def kind_text(schema):
+    """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
     kinds = schema.get("format", schema.get("type", "JSON"))
@@ -97,6 +98,7 @@ def parameters_text(schema):
 
 
 def status_text(task):
+    """Return a task's status, with the reason if it has one."""
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
@@ -128,6 +130,7 @@ def _forecast_text(told):
 
 
 def task_text(task):
+    """Return a task as a command prints it."""
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
     return _lines({**task, "error": words.rstrip() or None,
@@ -143,6 +146,7 @@ def _standing(one):
 
 
 def schedule_text(shown):
+    """Return a schedule with its coming and past runs, as a command prints it."""
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
     history = ["%s  %s" % (slot["at"], slot["message"] or "task %(id)d %(status)s" % slot["task"])
@@ -184,5 +188,6 @@ def lists(key, names, *rows, words=None):
 
 
 def parse_rate(_, text):
+    """Read a rate: COUNT/SECONDS."""
     count, _, pause = text.partition("/")
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}

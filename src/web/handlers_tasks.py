@@ -52,6 +52,7 @@ def get_health(queue, _):
 
 
 def session_json(queue, person):
+    """Return a session as the API shows it."""
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
     return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
@@ -61,6 +62,7 @@ def session_json(queue, person):
 
 
 def session_answer(queue, request, token, status):
+    """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
         raise wrong_log_in()
@@ -139,6 +141,7 @@ def post_tasks(queue, request):
 
 
 def wanted_owner(queue, request, given, scope):
+    """Return the id of the owner that is asked for, or `scope`; Denied for another person's."""
     name = given.get("owner")
     if not name:
         return scope

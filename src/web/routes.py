@@ -202,4 +202,5 @@ OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and un
 
 
 def component(kind, name):
+    """Return a reference to a component of the description."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}

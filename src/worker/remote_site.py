@@ -161,10 +161,12 @@ class Spool:
 
 
 def claim_reference(row):
+    """Return id and claim, by which the site knows an attempt."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
 def json_bytes(value):
+    """Return the size of a value as JSON in UTF-8."""
     return len(dump_json(value).encode("utf-8"))
 
 
