@@ -6,8 +6,8 @@ import { EVENTS, eventWords, messageWords } from './events.js';
 import { cell, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
+import { address } from './places.js';
 import { saidName } from './said.js';
-import { address } from './tasks.js';
 
 /** @import {Activity, Page} from './types.js' */
 

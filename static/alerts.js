@@ -4,7 +4,7 @@ import { get, isAdmin, poll, request, store } from './api.js';
 import { find, h, setText, showChosen, table, textWith } from './dom.js';
 import { button, cell, page, patchRows, timeElement } from './forms.js';
 import { t } from './language.js';
-import { say } from './live.js';
+import { say } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Alert, Alerts, Channel, Page} from './types.js' */

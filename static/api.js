@@ -1,5 +1,6 @@
 // @ts-check
 /** Requests, waiting and polling; what the whole page knows. */
+import { noteClock } from './clock.js';
 import { t } from './language.js';
 
 /** @import {State} from './types.js' */
@@ -33,10 +34,6 @@ export const isAdmin = () => store.state.session?.user.role === 'admin';
 export const mayChange = () => store.state.session?.user.role !== 'viewer';
 
 const MOST_SECONDS = 20;
-let skew = 0;
-
-/** The server's time in milliseconds, because the clock here may be wrong. */
-export const now = () => Date.now() + skew;
 
 /** A request that did not succeed; status 0 is a lost connection. */
 export class ApiError extends Error {
@@ -135,8 +132,7 @@ async function send(method, path, body, signal, key) {
 
 /** The body of an answer; notes the server's clock. @param {Response} response */
 async function read(response) {
-  const date = Date.parse(response.headers.get('date') || '');
-  if (Math.abs(date - Date.now() - skew) > 1500) skew = date - Date.now();
+  noteClock(Date.parse(response.headers.get('date') || ''));
   if (response.status === 204) return null;
   const body = await response.json().catch(() => null);
   if (response.ok && body) return body;

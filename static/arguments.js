@@ -4,7 +4,7 @@ import { ApiError, store } from './api.js';
 import { h, setText } from './dom.js';
 import { awaited, button, check, field, refusal, showButton, sizeWords } from './forms.js';
 import { t } from './language.js';
-import { problemWords } from './live.js';
+import { problemWords } from './messages.js';
 import { saidProblem } from './said.js';
 
 /** @import {Property, Schema, Values} from './types.js' */

@@ -1,6 +1,6 @@
 // @ts-check
 /** Words for states, times and numbers. */
-import { now } from './api.js';
+import { now } from './clock.js';
 import { h, icon, setAttribute, setText } from './dom.js';
 import { grouped, locale, t } from './language.js';
 

@@ -4,7 +4,7 @@ import { ApiError, isAdmin, request, store } from './api.js';
 import { find, h, icon, render, textWith } from './dom.js';
 import { patchTime, stateBadge, statusWord, timeWords } from './format.js';
 import { locale, t } from './language.js';
-import { act, problemWords, say } from './live.js';
+import { act, problemWords, say } from './messages.js';
 import { saidName } from './said.js';
 
 /** @import {Child} from './dom.js' */

@@ -1,7 +1,8 @@
 // @ts-check
 /** Functions to choose from, and what can be said of their tasks besides the arguments. */
 import { number } from './arguments.js';
-import { ApiError, get, isAdmin, mayChange, now } from './api.js';
+import { ApiError, get, isAdmin, mayChange } from './api.js';
+import { now } from './clock.js';
 import { h } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import { choice, field, page, sampleHint, seekParts } from './forms.js';

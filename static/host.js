@@ -1,11 +1,12 @@
 // @ts-check
 /** The admin's page on this host, and whether a browser can fetch what is private. */
-import { ApiError, get, now, pause, request, store } from './api.js';
+import { ApiError, get, pause, request, store } from './api.js';
+import { now } from './clock.js';
 import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
 import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
-import { act, say } from './live.js';
+import { act, say } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Child} from './dom.js' */

@@ -5,7 +5,7 @@ import { h, setAttribute, setText } from './dom.js';
 import { formatter } from './format.js';
 import { t } from './language.js';
 import { Lines, firstWith, textOf, widthOf } from './lines.js';
-import { act } from './live.js';
+import { act } from './messages.js';
 
 /** @import {LogPart, Task} from './types.js' */
 /** @import {Line} from './lines.js' */

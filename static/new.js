@@ -13,7 +13,7 @@ import {
   showFunctions,
 } from './functions.js';
 import { t } from './language.js';
-import { say } from './live.js';
+import { say } from './messages.js';
 import { forecastWords } from './said.js';
 
 /** @import {Columns, Line, Page, Row, Task, TaskFunction, Values} from './types.js' */

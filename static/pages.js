@@ -7,7 +7,8 @@ import {
   secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
-import { keysAreOn, logOut, say, switchKeys } from './live.js';
+import { keysAreOn, logOut, switchKeys } from './live.js';
+import { say } from './messages.js';
 
 /** @import {Child} from './dom.js' */
 /** @import {Page, Place, Token, User, Worker} from './types.js' */

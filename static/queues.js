@@ -1,7 +1,8 @@
 // @ts-check
 /** Queues: what limits each, what holds it up, and for admins the forms to change that. */
 import { number } from './arguments.js';
-import { get, isAdmin, now, poll, request, store } from './api.js';
+import { get, isAdmin, poll, request, store } from './api.js';
+import { now } from './clock.js';
 import { h, icon, render, table } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import {
@@ -11,7 +12,7 @@ import {
 import { countWords, duration, rangeWords, statusWord, timeWords } from './format.js';
 import { readFunctions } from './functions.js';
 import { t } from './language.js';
-import { say } from './live.js';
+import { say } from './messages.js';
 
 /** @import {Page, Queue, Queues, Values} from './types.js' */
 

@@ -5,7 +5,7 @@ import { find, h, setText, textWith } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import { button, choice, field, page, seekParts, sendingForm, valuesOf } from './forms.js';
 import { t } from './language.js';
-import { say } from './live.js';
+import { say } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Page, Setting, Values} from './types.js' */

@@ -1,24 +1,24 @@
 // @ts-check
-/** One task: its state in words, what came of it, its files, and what can be done about it. */
-import { ApiError, get, mayChange, now, pause, poll, request, store } from './api.js';
-import { find, h, render, setText, setTitle, table } from './dom.js';
+/** One task: its state in words, what came of it, and what can be done about it. */
+import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
+import { now } from './clock.js';
+import { find, h, render, setText, setTitle } from './dom.js';
 import { eventWords, messageWords } from './events.js';
+import { FilesView } from './files.js';
 import {
   duration, elapsed, estimate, formatter, isFinished, patchState,
   stateBadge, stateWord, statusWord, timeWords, waitingWords,
 } from './format.js';
-import { ask, badge, button, copyBox, deleteButton, patchRows, sizeWords } from './forms.js';
+import { ask, badge, button, deleteButton, patchRows } from './forms.js';
 import { t } from './language.js';
-import { act, say } from './live.js';
 import { LogView } from './log.js';
+import { say } from './messages.js';
+import { listPlace } from './places.js';
 import { errorLine, forecastWords, said, saidName } from './said.js';
-import { listPlace } from './tasks.js';
+import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
 
-/** @import {Activity, Metrics, Page, Related, Task, TaskFile} from './types.js' */
+/** @import {Activity, Metrics, Page, Related, Task} from './types.js' */
 
-const MOST_ROWS = 200;
-const MOST_LARGE = 60;
-const MOST_CHARACTERS = 10000;
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
 
@@ -346,186 +346,4 @@ function activityElement(entry, schedule) {
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
     h('span', {}, h('b', {}, eventWords(event)), details && ` ${details}`));
-}
-
-/** Whether it fits a line. @param {unknown} value */
-const isScalar = (value) => value === null || typeof value !== 'object';
-
-/**
- * Whether it has names and values.
- * @param {unknown} value @returns {value is Record<string, unknown>}
- */
-const isDict = (value) => !isScalar(value) && !Array.isArray(value);
-
-/** What a function returned. @param {unknown} result */
-function resultElement(result) {
-  if (isScalar(result)) {
-    const text = scalar(result);
-    return text.length > MOST_LARGE ? copyBox(text, t('Result'))
-      : h('p', { class: 'scalar', dir: 'auto' }, text);
-  }
-  if (isDict(result)) return pairs(Object.entries(result));
-  if (Array.isArray(result) && result.length && result.every(isDict)) return tableOf(result);
-  return copyBox(shorten(JSON.stringify(result, null, 2)), t('Result'));
-}
-
-/**
- * The arguments of a task; secrets are masked, so the function must be known.
- * @param {{function: string, arguments: Record<string, unknown>}} task
- * @param {(value: unknown) => Node|undefined} [linkTo] what a file is shown as
- */
-export function argumentsElement({ function: called, arguments: values }, linkTo = () => undefined) {
-  const { catalogue } = store.state;
-  if (!catalogue) return h('p', { class: 'help' }, '…');
-  const schema = catalogue.functions.find(({ name }) => name === called)?.schema;
-  const shown = Object.entries(values).map(([name, value]) => {
-    const secret = schema?.properties?.[name]?.format === 'password';
-    const links = [value].flat().flatMap((one) => linkTo(one) || []);
-    return /** @type {[string, unknown]} */ ([name, secret ? '••••••'
-      : links.length ? h('span', { class: 'links' }, ...links) : value]);
-  });
-  return shown.length ? pairs(shown) : h('p', { class: 'help' }, t('None.'));
-}
-
-/** Names and values in two columns. @param {[string, unknown][]} entries */
-function pairs(entries) {
-  return h('dl', { class: 'pairs' }, ...entries.flatMap(([name, value]) => (
-    [h('dt', {}, name), h('dd', {}, inline(value))])));
-}
-
-/** Rows with the same names, as a table. @param {Record<string, unknown>[]} rows */
-function tableOf(rows) {
-  const shown = rows.slice(0, MOST_ROWS);
-  const names = [...new Set(shown.flatMap(Object.keys))];
-  const left = rows.length - shown.length;
-  return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
-    table('', t('Result'), names, h('tbody', {}, ...shown.map((row) => h('tr', {},
-      ...names.map((name) => h('td', {}, name in row ? inline(row[name]) : '')))))),
-    left > 0 && h('p', { class: 'help' },
-      t.n('and {count} more row | and {count} more rows', left)));
-}
-
-/** A value within others. @param {unknown} value */
-function inline(value) {
-  if (value instanceof Node) return value;
-  if (isScalar(value)) return h('bdi', {}, scalar(value));
-  return h('code', {}, shorten(JSON.stringify(value)));
-}
-
-/** A single value in words. @param {unknown} value */
-function scalar(value) {
-  if (value === null) return '–';
-  if (value === '') return t('(empty)');
-  return typeof value === 'boolean' ? (value ? t('yes') : t('no')) : shorten(String(value));
-}
-
-/** What a browser can lay out at once. @param {string} text */
-function shorten(text) {
-  const left = text.length - MOST_CHARACTERS;
-  return left > 0 ? text.slice(0, MOST_CHARACTERS)
-    + t.n('… and {count} more character | … and {count} more characters', left) : text;
-}
-
-// Its files: pictures, the beginning of texts and tables; each can be downloaded.
-
-const PICTURES = ['image/png', 'image/jpeg', 'image/gif', 'image/webp'];
-const SHOWN = 5;
-const FIRST_ROWS = 10;
-const MOST_LINES = 40;
-const MOST_TEXT = 20000;
-
-/** The list; it is read anew whenever the task's state has changed. */
-class FilesView {
-  root = h('section', { hidden: true });
-  last = '';
-  /** Those that it was given, by their ids. @type {Map<unknown, TaskFile>} */
-  given = new Map();
-
-  /** @param {number} id of the task */
-  constructor(id) {
-    this.path = `api/tasks/${id}/files`;
-  }
-
-  /** @param {AbortSignal} signal */
-  async refresh(signal) {
-    const { files } = await get(this.path, signal);
-    const text = JSON.stringify(files);
-    if (signal.aborted || text === this.last) return;
-    this.last = text;
-    this.given = new Map(files.map((/** @type {TaskFile} */ file) => [file.id, file]));
-    this.root.hidden = !files.length;
-    this.root.replaceChildren(h('h2', {}, t('Files')), h('ul', { class: 'files' },
-      .../** @type {TaskFile[]} */ (files).map((file, place) => (
-        this.item(file, place < SHOWN && !file.id)))));
-  }
-
-  /** A link to save a file. @param {TaskFile} file @param {string} words */
-  link({ id, name }, words) {
-    return h('a', { href: `${this.path}/${encodeURIComponent(id || name)}`, download: name }, words);
-  }
-
-  /** Name and size, and what can be seen of it. @param {TaskFile} file @param {boolean} open */
-  item(file, open) {
-    const { id, name, size, type } = file;
-    const path = `${this.path}/${encodeURIComponent(id || name)}`;
-    const seen = PICTURES.includes(type) ? () => h('img', { src: path, alt: name })
-      : /^text\//.test(type) && size > 0 && (() => beginningOf(path, name));
-    return h('li', {}, h('p', {}, h('b', {}, h('bdi', {}, name)), h('span', { class: 'help' },
-      sizeWords(size), id && ` · ${t('handed in')}`), this.link(file, t('Download'))),
-    seen && preview(seen, open));
-  }
-}
-
-/**
- * What is made once it is unfolded.
- * @param {() => Node|Promise<Node>} make @param {boolean} open
- */
-function preview(make, open) {
-  const place = h('div');
-  const fold = h('details', { open, ontoggle: () => (
-    fold.open && !place.firstChild && act(place, async () => place.replaceChildren(await make()))) },
-  h('summary', {}, t('Show')), place);
-  return fold;
-}
-
-/** The first rows of a table, or the first lines of a text. @param {string} path @param {string} name */
-async function beginningOf(path, name) {
-  const [text, whole] = await readBeginning(path);
-  const isTable = /\.(csv|tsv)$/i.test(name);
-  const [shown, cut] = isTable ? await rowsOf(text, name) : linesOf(text);
-  return h('div', {}, shown, (cut || !whole) && h('p', { class: 'help' },
-    t('This is only its beginning.')));
-}
-
-/** @param {string} text @returns {[HTMLElement, boolean]} */
-function linesOf(text) {
-  const lines = text.split('\n');
-  return [h('pre', { class: 'code', tabindex: 0, role: 'group', 'aria-label': t('Text') },
-    lines.slice(0, MOST_LINES).join('\n')), lines.length > MOST_LINES + 1];
-}
-
-/** @param {string} text @param {string} name @returns {Promise<[HTMLElement, boolean]>} */
-async function rowsOf(text, name) {
-  const { readTable } = await import('./new.js');
-  const rows = readTable(text.replace(/\r\n?/g, '\n').trimEnd());
-  const [titles, ...body] = rows.slice(0, FIRST_ROWS + 1);
-  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': name },
-    table('', name, titles, h('tbody', {}, ...body.map((row) => h('tr', {},
-      ...row.map((cell) => h('td', {}, cell))))))), rows.length > FIRST_ROWS + 1];
-}
-
-/** The first characters, and whether that is all. @param {string} path @returns {Promise<[string, boolean]>} */
-async function readBeginning(path) {
-  const { body, ok, status } = await fetch(path).catch(() => new Response(null, { status: 502 }));
-  if (!ok || !body) throw new ApiError(status);
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let text = ''; ;) {
-    const { done, value } = await reader.read();
-    if (done) return [text, true];
-    text += value;
-    if (text.length > MOST_TEXT) {
-      reader.cancel();
-      return [text.slice(0, MOST_TEXT), false];
-    }
-  }
 }

@@ -1,18 +1,17 @@
 // @ts-check
 /** The list of tasks: rows stay in place, new ones are announced above. */
-import { get, isAdmin, mayChange, poll, store } from './api.js';
+import { get, poll, store } from './api.js';
 import { find, h, icon, render, setAttribute, setText, setTitle } from './dom.js';
 import {
   STATUSES, countWords, duration, elapsed, patchState, patchTime, stateBadge, statusWord,
 } from './format.js';
 import { t } from './language.js';
+import { address, seesAll } from './places.js';
 
 /** @import {Page, Row, Session, TaskPage} from './types.js' */
 /** @typedef {{element: HTMLElement, task: Row}} Shown */
 
 const PAGE = 50;
-/** Whether others' tasks are there, too. */
-export const seesAll = () => isAdmin() || !mayChange();
 /** What a column is called, and what it can be sorted by. @type {Record<string, string[]>} */
 const COLUMNS = {
   pick: [''], id: ['#', 'id'], name: [t('Function'), 'function'], what: [t('Arguments')],
@@ -21,12 +20,6 @@ const COLUMNS = {
 };
 /** @type {TaskList|null} */
 let list = null;
-/** The list as one left it for a task, to come back to. */
-export let listPlace = '#/tasks';
-addEventListener('hashchange', ({ oldURL = location.href }) => {
-  const { hash } = new URL(oldURL);
-  if (!hash.startsWith('#/tasks/')) listPlace = hash.startsWith('#/tasks?') ? hash : '#/tasks';
-});
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
@@ -34,20 +27,6 @@ export async function show(route, signal) {
   if (list?.session !== session) list = new TaskList(session);
   if (!list.root.isConnected) list.enter();
   await list.open(route.params, signal);
-}
-
-/**
- * The address of the list with other filters; an empty value takes a filter away.
- * @param {URLSearchParams} params @param {Record<string, string>} changes @param {string} [page]
- */
-export function address(params, changes, page = 'tasks') {
-  const next = new URLSearchParams(params);
-  next.delete('cursor');
-  for (const [name, value] of Object.entries(changes)) {
-    if (value) next.set(name, value);
-    else next.delete(name);
-  }
-  return `#/${page}?${next}`.replace(/\?$/, '');
 }
 
 /** A row's cells, still without what changes. @param {Row} task */
