@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # Built from src/ by src/build.py: edit there.
+# mypy: ignore-errors
 """jobqueue: background jobs for a web site on a cheap shared host.
 
 Copy jobqueue.py, worker.py and static/ to the host, then
@@ -12,14 +13,15 @@ What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_T
 a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
 
 Contents (each room uses only the rooms above it)
+    base/types.py                  NamedTuple and Generic without typing, and the names of types that travel between rooms.
     base/limits.py                 Paths, statuses, limits and times that several rooms share.
     base/errors.py                 Errors: one base class; each knows its HTTP status and exit code.
     base/time_and_text.py          The clock, RFC 3339, JSON, tokens, processes.
     base/schedule_rules.py         Rules of schedules: every N seconds, daily, weekly, cron.
     base/values.py                 One validator for arguments, bodies and settings; options of tasks.
     base/options.py                The data's place: flag, environment, the file beside the program.
-    store/schema.py                The tables, and how an older database becomes a newer one.
     store/connection.py            Connection: its verbs, hints and errors, files of the data folder.
+    store/schema.py                The tables, and how an older database becomes a newer one.
     store/database.py              Database: reads, writes in transactions, waits until a deadline.
     store/sqlite_connection.py     A connection to the SQLite file; SQLite's errors as ours.
     store/write_lock.py            One write at a time, and the bell that wakes idle workers.
@@ -91,6 +93,7 @@ import io
 import itertools
 import json
 import math
+import operator
 import os
 import re
 import select
@@ -100,14 +103,16 @@ import stat
 import sys
 import threading
 import time
-from datetime import date, datetime, time as clock_time, timedelta, timezone
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time as clock_time, timedelta, timezone, tzinfo
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+TYPE_CHECKING = False           # type checkers take it for true: see base/types.py
 
-def refuse_old(name, found, oldest):
+
+def refuse_old(name: "str", found: "tuple[int, int]", oldest: "tuple[int, int]") -> None:   # Python 3.9+ only
     """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
@@ -122,7 +127,7 @@ if os.name != "posix":
     sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
 
 
-def refuse_half(path):
+def refuse_half(path: "str") -> None:
     """Exit if the end of a file of ours is missing: what an upload left may still be Python."""
     with open(path, "rb") as file:
         file.seek(-1000, os.SEEK_END)
@@ -131,6 +136,95 @@ def refuse_half(path):
 
 
 refuse_half(__file__)
+
+if TYPE_CHECKING:
+    import typing_extensions
+    from argparse import ArgumentParser, Namespace
+    from email.message import EmailMessage
+    from http.client import HTTPResponse
+    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+    from socket import socket as Socket
+    from subprocess import Popen
+    from typing import (Any, BinaryIO, Generic, Literal, NamedTuple, NoReturn, Optional, Protocol,
+                        TypeVar, TypedDict, Union, overload)
+    from typing_extensions import Unpack
+    from urllib.error import HTTPError
+    from urllib.parse import SplitResult
+
+
+# base/types.py ---------------------------------------------------------------
+#
+# NamedTuple and Generic without typing, and the names of types that travel between rooms.
+#
+# Importing typing takes as long as a tenth of our own import, so only type checkers do: they read
+# TYPE_CHECKING as true. A name under it may stand in annotations only, which are texts at run time.
+
+if TYPE_CHECKING:
+    P = typing_extensions.ParamSpec("P", default=...)           # the parameters of a function
+    R = typing_extensions.TypeVar("R", default=Any)             # what it returns
+    JsonObject = dict[str, Any]         # a JSON object, of ours or from outside
+    Schema = dict[str, Any]             # JSON Schema: see base/values.py
+    AnyTuple = tuple[Any, ...]
+    Query = tuple[str, Sequence[Any]]   # a statement, and the values of its question marks
+
+    class FieldError(TypedDict, total=False):
+        """One fault of a request. `index` is the place of the task among several."""
+
+        index: "int"
+        field: "str"
+        message: "str"
+
+    class Row(Protocol):
+        """A row of the database: its columns by name and by place."""
+
+        def __getitem__(self, __column: "Any") -> "Any": ...
+        def __iter__(self) -> "Iterator[Any]": ...
+        def keys(self) -> "Iterable[str]": ...
+
+    TaskRow = Row                       # a row of `task`; where people see it, with its owner's name
+    WorkerRow = Row                     # a row of `worker`
+    ScheduleRow = Row                   # a row of `schedule`
+else:
+    AnyTuple = tuple
+    P = R = None
+
+    class Generic:
+        """As typing.Generic: only a type checker heeds what stands in the brackets."""
+
+        def __class_getitem__(cls, _: "Any") -> "type":
+            return cls
+
+    class _NamedTupleType(type):
+        """The type of the classes that derive from NamedTuple."""
+
+        def __new__(kind, name: "str", bases: "tuple[type, ...]", body: "dict[str, Any]") -> "type":
+            made = super().__new__(kind, name, bases, {**body, "__slots__": ()})
+            fields = tuple(getattr(made, "__annotations__", ()))
+            if fields:
+                made._fields = fields
+                made._defaults = {field: body[field] for field in fields if field in body}
+            for place, field in enumerate(fields):
+                setattr(made, field, property(operator.itemgetter(place)))
+            return made
+
+    class NamedTuple(tuple, metaclass=_NamedTupleType):
+        """As typing.NamedTuple. A type checker looks for missing and surplus values."""
+
+        def __new__(cls, *values: "Any", **named: "Any") -> "NamedTuple":
+            if len(values) < len(cls._fields):
+                named = {**cls._defaults, **named}
+                values += tuple(named[field] for field in cls._fields[len(values):])
+            return tuple.__new__(cls, values)
+
+        def __repr__(self) -> "str":
+            parts = ("%s=%r" % pair for pair in zip(self._fields, self))
+            return "%s(%s)" % (type(self).__name__, ", ".join(parts))
+
+        def _asdict(self) -> "dict[str, Any]":
+            return dict(zip(self._fields, self))
+
+        def _replace(self, **changes: "Any"):
+            return type(self)(**{**self._asdict(), **changes})
 
 
 # base/limits.py --------------------------------------------------------------
@@ -185,45 +279,110 @@ LOOPBACK = ("127.0.0.1", "::1")
 
 class JobQueueError(Exception):
     """Base of all errors a person can cause or should hear about. `detail` is a sentence for that
-    person, `errors` a list of {"field", "message"}, `retry_after` the seconds after which the same
+    person, `errors` says which fields are wrong, `retry_after` the seconds after which the same
     request may succeed."""
 
     status, code, exit_code = 500, "error", 1
-    public = None                       # what the web is told instead of `detail`, which has paths
-    retry_after = None                  # of those that do not say it
+    public: "str | None" = None           # what the web is told instead of `detail`, which has paths
+    retry_after: "float | None" = None    # of those that do not say it
 
-    def __init__(self, detail, errors=(), retry_after=None, headers=(), **extra):
+    def __init__(self, detail: "str", errors: "Iterable[FieldError]" = (), retry_after: "float | None" = None,
+                 headers: "Sequence[tuple[str, str]]" = (), **extra: "Any") -> None:
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
         self.extra = extra              # what programs are told besides
         self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
 
 
-def _kind(name, about, status, code, exit_code=1, public=None):
-    """A class of errors."""
-    return type(name, (JobQueueError,), {
-        "__doc__": about, "status": status, "code": code, "exit_code": exit_code, "public": public})
-
-
 _CANNOT_BE_USED = ("The queue cannot be used at the moment. The web server's error log says why, "
                    "and so does python3 jobqueue.py check on the host.")
-Malformed = _kind("Malformed", "The request cannot be read at all.", 400, "malformed", 2)
-Unauthorized = _kind("Unauthorized", "Nobody is logged in.", 401, "unauthorized", 5)
-Denied = _kind("Denied", "Somebody is logged in, but may not do this.", 403, "denied", 5)
-NotFound = _kind("NotFound", "Missing or somebody else's: it looks the same.", 404, "not_found", 4)
-NotAllowed = _kind("NotAllowed", "The path has no such method.", 405, "method_not_allowed")
-Conflict = _kind("Conflict", "The thing is in no state that allows this.", 409, "conflict", 5)
-TooLarge = _kind("TooLarge", "The body is larger than is read.", 413, "too_large")
-UnsupportedType = _kind("UnsupportedType", "No JSON, or badly packed.", 415, "unsupported_type")
-Invalid = _kind("Invalid", "Well-formed, but fields are wrong: see `errors`.", 422, "invalid", 2)
-TooMany = _kind("TooMany", "Too many attempts or tasks; see `retry_after`.", 429, "too_many", 5)
-Busy = _kind("Busy", "The database stayed busy; nothing was changed.", 503, "busy", 75)
-Busy.retry_after = 2
-StorageBroken = _kind("StorageBroken", "The database cannot be used; it is left exactly as it is.",
-                      503, "storage", public=_CANNOT_BE_USED)
-StorageFull = _kind("StorageFull", "Disk or quota is full; nothing was changed.", 507, "disk_full")
-SetupError = _kind("SetupError", "This host, folder or configuration cannot be used as it is.",
-                   503, "setup", public=_CANNOT_BE_USED)
+
+
+class Malformed(JobQueueError):
+    """The request cannot be read at all."""
+
+    status, code, exit_code = 400, "malformed", 2
+
+
+class Unauthorized(JobQueueError):
+    """Nobody is logged in."""
+
+    status, code, exit_code = 401, "unauthorized", 5
+
+
+class Denied(JobQueueError):
+    """Somebody is logged in, but may not do this."""
+
+    status, code, exit_code = 403, "denied", 5
+
+
+class NotFound(JobQueueError):
+    """Missing or somebody else's: it looks the same."""
+
+    status, code, exit_code = 404, "not_found", 4
+
+
+class NotAllowed(JobQueueError):
+    """The path has no such method."""
+
+    status, code = 405, "method_not_allowed"
+
+
+class Conflict(JobQueueError):
+    """The thing is in no state that allows this."""
+
+    status, code, exit_code = 409, "conflict", 5
+
+
+class TooLarge(JobQueueError):
+    """The body is larger than is read."""
+
+    status, code = 413, "too_large"
+
+
+class UnsupportedType(JobQueueError):
+    """No JSON, or badly packed."""
+
+    status, code = 415, "unsupported_type"
+
+
+class Invalid(JobQueueError):
+    """Well-formed, but fields are wrong: see `errors`."""
+
+    status, code, exit_code = 422, "invalid", 2
+
+
+class TooMany(JobQueueError):
+    """Too many attempts or tasks; see `retry_after`."""
+
+    status, code, exit_code = 429, "too_many", 5
+
+
+class Busy(JobQueueError):
+    """The database stayed busy; nothing was changed."""
+
+    status, code, exit_code = 503, "busy", 75
+    retry_after = 2
+
+
+class StorageBroken(JobQueueError):
+    """The database cannot be used; it is left exactly as it is."""
+
+    status, code = 503, "storage"
+    public = _CANNOT_BE_USED
+
+
+class StorageFull(JobQueueError):
+    """Disk or quota is full; nothing was changed."""
+
+    status, code = 507, "disk_full"
+
+
+class SetupError(JobQueueError):
+    """This host, folder or configuration cannot be used as it is."""
+
+    status, code = 503, "setup"
+    public = _CANNOT_BE_USED
 
 
 class Fail(Exception):
@@ -233,22 +392,22 @@ class Fail(Exception):
 class RetryAfter(Exception):
     """Raised by a function: try it again in `seconds`, if retries are left; once if it has none."""
 
-    def __init__(self, seconds, message="asked to be retried"):
+    def __init__(self, seconds: "float", message: "str" = "asked to be retried") -> None:
         super().__init__(message)
         self.seconds = float(seconds)
 
 
-def wrong(field, message):
+def wrong(field: "str", message: "str") -> "list[FieldError]":
     """What is wrong with one field, as a list of errors."""
     return [{"field": field, "message": message}]
 
 
-def field_error(field, message):
+def field_error(field: "str", message: "str") -> "Invalid":
     """An Invalid about one field."""
     return Invalid("%s %s" % (field, message), wrong(field, message))
 
 
-def join_errors(errors):
+def join_errors(errors: "list[FieldError]") -> "str":
     """The first of them in one sentence, with the places of tasks as people and programs count."""
     texts = []
     for error in errors[:5]:
@@ -258,24 +417,24 @@ def join_errors(errors):
     return "; ".join(texts) + "."
 
 
-def refusal(words, errors):
+def refusal(words: "str", errors: "list[FieldError]") -> "Invalid":
     """The Invalid that says what is not done (`words`) and the first of what is wrong."""
     return Invalid("%s: %s" % (words, join_errors(errors)), errors[:ERRORS_MAX])
 
 
-def tasks_refused(errors, alone):
+def tasks_refused(errors: "list[FieldError]", alone: "bool") -> "Invalid":
     """The Invalid for errors with an index, which says nothing where a task is `alone`."""
     if alone:
         errors = [{"field": one["field"], "message": one["message"]} for one in errors]
     return refusal("Nothing was added", errors)
 
 
-def escape_controls(text):
+def escape_controls(text: "str") -> "str":
     """Text that steers no terminal, whoever stored it."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: r"\x%02x" % ord(found[0]), text)
 
 
-def complain(text):
+def complain(text: "str") -> None:
     """A message for a person, on standard error if there is one."""
     if sys.stderr:
         with contextlib.suppress(OSError, ValueError):
@@ -283,7 +442,7 @@ def complain(text):
 
 
 @contextlib.contextmanager
-def in_passing(what):
+def in_passing(what: "str") -> "Iterator[None]":
     """What goes wrong in here must not end what it is done beside; others will try it again."""
     try:
         yield
@@ -305,35 +464,48 @@ class Clock:
     sleep = staticmethod(time.sleep)
 
     @staticmethod
-    def uniform(low, high):
+    def uniform(low: "float", high: "float") -> "float":
         """A random number between the two."""
         import random
         return random.uniform(low, high)
 
 
+if TYPE_CHECKING:
+    AnyClock = Union[Clock, type[Clock]]
+
+
 class Every:
     """What is to be done every so many seconds: at once, then again after that time."""
 
-    def __init__(self, seconds, clock):
+    def __init__(self, seconds: "float", clock: "AnyClock") -> None:
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
-    def is_due(self):
+    def is_due(self) -> "bool":
         """True if it is time; then it is so again after `seconds`."""
         if self._clock.monotonic() < self._at:
             return False
         self.put_off(self._seconds)
         return True
 
-    def put_off(self, seconds):
+    def put_off(self, seconds: "float") -> None:
         """It is due in so many seconds."""
         self._at = self._clock.monotonic() + seconds
 
-    def hasten(self, seconds):
+    def hasten(self, seconds: "float") -> None:
         """It is due in so many seconds, if it is not sooner anyway."""
         self._at = min(self._at, self._clock.monotonic() + seconds)
 
 
-def iso(seconds):
+if TYPE_CHECKING:
+    @overload
+    def iso(seconds: "float") -> "str": ...
+    @overload
+    def iso(seconds: None) -> None: ...
+    @overload
+    def iso(seconds: "float | None") -> "str | None": ...
+
+
+def iso(seconds: "float | None") -> "str | None":
     """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
     if seconds is None:
         return None
@@ -341,7 +513,7 @@ def iso(seconds):
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(whole)[:6], fraction)
 
 
-def time_of_day(seconds):
+def time_of_day(seconds: "float") -> "str":
     """A moment as sentences say it: "12:05 UTC"."""
     return iso(seconds)[11:16] + " UTC"
 
@@ -351,7 +523,7 @@ RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
 
-def parse_moment(text):
+def parse_moment(text: "str") -> "datetime":
     """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
     match = re.fullmatch(RFC3339, text, re.ASCII)
     if not match:
@@ -365,7 +537,7 @@ def parse_moment(text):
 YEAR_10000 = 253402300800       # which four digits cannot say
 
 
-def parse_time(text, field):
+def parse_time(text: "str", field: "str") -> "float":
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
         seconds = parse_moment(text).timestamp()
@@ -380,27 +552,28 @@ def parse_time(text, field):
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
-def how_often(seconds, exactly=False):
+def how_often(seconds: "float", exactly: "bool" = False) -> "str":
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    for unit, size in UNITS:
+    def fits(size: "int") -> "bool":
         is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
-        if size == 1 or (seconds % size == 0 if exactly else is_near):
-            number = round(seconds / size)
-            return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
+        return seconds % size == 0 if exactly else is_near
+    unit, size = next((unit for unit in UNITS if fits(unit[1])), UNITS[-1])
+    number = round(seconds / size)
+    return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
 
-def storable(text):
+def storable(text: "str") -> "str":
     """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
-def shorten(text, limit):
+def shorten(text: "str", limit: "int") -> "str":
     """At most `limit` characters on one line, with an ellipsis where something was left out."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit - 1] + "…"
 
 
-def jsonable(value):
+def jsonable(value: "Any") -> "str | float | list[Any]":
     """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
@@ -417,24 +590,24 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
                            default=jsonable).encode
 
 
-def dump_json(value):
+def dump_json(value: "Any") -> "str":
     """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
     text = _encode(value)
     return text if text.isascii() else storable(text)
 
 
-def _refuse_constant(name):
+def _refuse_constant(name: "str") -> "NoReturn":
     raise ValueError("%s is not a JSON number" % name)
 
 
-def _unique_keys(pairs):
+def _unique_keys(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("an object names a key twice")
     return result
 
 
-def _check_json(value, depth):
+def _check_json(value: "Any", depth: "int") -> None:
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
     if isinstance(value, (dict, list)):
@@ -447,12 +620,12 @@ def _check_json(value, depth):
         raise ValueError("a number is too large")
 
 
-def _finite(text):
+def _finite(text: "str") -> "float":
     number = float(text)
     return number if math.isfinite(number) else _refuse_constant(text)
 
 
-def is_deep(value, levels):
+def is_deep(value: "Any", levels: "int") -> "bool":
     """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
     if isinstance(value, dict):
         value = list(value.values())
@@ -465,7 +638,7 @@ def is_deep(value, levels):
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
-def load_json(text):
+def load_json(text: "str | bytes") -> "Any":
     """A JSON text from outside; Malformed for what would be read differently elsewhere."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
@@ -475,24 +648,24 @@ def load_json(text):
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
 
-def random_token(size=16):
+def random_token(size: "int" = 16) -> "str":
     """`size` random bytes as text that nobody can guess."""
     return os.urandom(size).hex()
 
 
-def digest(token):
+def digest(token: "str") -> "str":
     """What is stored of a random token: enough to recognise it, nothing to use."""
     import hashlib
     return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def machine_name():
+def machine_name() -> "str":
     """This machine, as worker rows call it."""
     return os.uname().nodename
 
 
 @functools.lru_cache(maxsize=None)
-def boot_id():
+def boot_id() -> "str":
     """A text that changes at every boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -500,7 +673,7 @@ def boot_id():
         return ""
 
 
-def birth(pid):
+def birth(pid: "int") -> "str | None":
     """A text that tells this living process from all that ever get its number; None if unknown."""
     try:
         said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
@@ -510,7 +683,7 @@ def birth(pid):
         return None
 
 
-def end_group(pid, known, sleep):
+def end_group(pid: "int", known: "str | None", sleep: "Callable[[float], None]") -> "bool":
     """Kill a process, born so, and its group. False while it lives on, as another user's may."""
     for _ in range(20):
         if known is None or birth(pid) != known:
@@ -529,6 +702,9 @@ def end_group(pid, known, sleep):
 # first the next day that matches is found, then the time on it, as clocks on a wall show them; the
 # zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
 # Debian's cron does.
+
+if TYPE_CHECKING:
+    CronValue = Union[int, tuple[int, int]]     # a number, or (weekday, which one of the month)
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
@@ -563,20 +739,21 @@ class CronField:
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
-    def __init__(self, name, low, high, names=(), special=(), hint=""):
+    def __init__(self, name: "str", low: "int", high: "int", names: "Sequence[str]" = (),
+                 special: "Mapping[str, CronValue] | None" = None, hint: "str" = "") -> None:
         self.name, self.low, self.high = name, low, high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
-        self.special = dict(special)
+        self.special = dict(special or {})
         self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
             names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
 
-    def parse(self, text):
+    def parse(self, text: "str") -> "set[CronValue]":
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
         return {value for term in text.split(",")
                 for value in ([self.special[term]] if term in self.special else self._range(term))}
 
-    def _range(self, term):
+    def _range(self, term: "str") -> "range":
         match = re.fullmatch(self.TERM, term, re.ASCII)
         first, last, step = match.groups() if match else ("", "", "")
         low = self._number(first or str(self.low))
@@ -589,7 +766,7 @@ class CronField:
                 % (shorten(term, 20), self.name, self.right))
         return range(low, high + 1, step)
 
-    def _number(self, text):
+    def _number(self, text: "str") -> "int":
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
@@ -607,20 +784,20 @@ CRON_FIELDS = (
         ", 5L (the last Friday) or 5#2 (the second)"))
 
 
-def _and(words):
+def _and(words: "list[str]") -> "str":
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _listing(values, name=str):
+def _listing(values: "Iterable[int]", name: "Callable[[int], str]" = str) -> "str":
     """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
-    words = []
-    for _, run in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
-        run = [name(value) for _, value in run]
+    words: "list[str]" = []
+    for _, pairs in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
+        run = [name(value) for _, value in pairs]
         words += ["%s to %s" % (run[0], run[-1])] if len(run) > 2 else run
     return _and(words)
 
 
-def _pace(values, unit, size):
+def _pace(values: "list[int]", unit: "str", size: "int") -> "str":
     """Some of the minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
     if step < size and size % step == 0 and values == list(range(0, size, step)):
@@ -628,7 +805,7 @@ def _pace(values, unit, size):
     return "%s%s %s" % (unit, "s"[:len(values) - 1], _listing(values))
 
 
-def _ordinal(number):
+def _ordinal(number: "int") -> "str":
     if number > 31:
         return "last day" if number == LAST_DAY else "last working day"
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -637,30 +814,32 @@ def _ordinal(number):
 
 class Rule:
     """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
-    Moments are seconds since 1970. _next(at) tells them; OverflowError if there are no more."""
+    Moments are seconds since 1970."""
 
-    def __init__(self, text, zone, tzinfo):
+    def __init__(self, text: "str", zone: "str", tzinfo: "tzinfo") -> None:
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
-    def next_after(self, at):
+    def next_after(self, at: "float") -> "float | None":
         """The first moment later than `at`, or None."""
         try:
             return float(self._next(at)) if at < LAST_MOMENT else None
         except OverflowError:
             return None
 
-    def upcoming(self, at, count):
+    def upcoming(self, at: "float", count: "int") -> "list[float]":
         """The next `count` moments after `at`; fewer only if the years end."""
-        moments = [at]
-        while len(moments) <= count and moments[-1] is not None:
-            moments.append(self.next_after(moments[-1]))
-        return [moment for moment in moments[1:] if moment is not None]
+        moments: "list[float]" = []
+        moment = self.next_after(at)
+        while len(moments) < count and moment is not None:
+            moments.append(moment)
+            moment = self.next_after(moment)
+        return moments
 
-    def local(self, at):
+    def local(self, at: "float") -> "str":
         """A moment as RFC 3339 with the offset of the rule's zone."""
         return self._aware(at).isoformat(timespec="seconds")
 
-    def clock_change(self, at):
+    def clock_change(self, at: "float") -> "str | None":
         """What the clocks do on the day of this moment, or None."""
         day = self._wall(at).replace(hour=0, minute=0, second=0)
         before, after = [self._offset(min(self._moments(midnight)) - 1)
@@ -668,20 +847,28 @@ class Rule:
         words = "the clocks go %s on this day" % ("forward" if before < after else "back")
         return None if before == after else words
 
-    def _aware(self, at):
+    def words(self) -> "str":
+        """The rule in plain English."""
+        raise NotImplementedError
+
+    def _next(self, at: "float") -> "float":
+        """The first moment later than `at`; OverflowError if there is none."""
+        raise NotImplementedError
+
+    def _aware(self, at: "float") -> "datetime":
         return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
 
-    def _wall(self, at):
+    def _wall(self, at: "float") -> "datetime":
         return self._aware(at).replace(tzinfo=None)
 
-    def _offset(self, at):
-        return self._aware(at).utcoffset()
+    def _offset(self, at: "float") -> "timedelta":
+        return self._aware(at).utcoffset() or timedelta()
 
-    def _moments(self, wall):
+    def _moments(self, wall: "datetime") -> "list[int]":
         """When clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
-    def _change(self, low, high):
+    def _change(self, low: "int", high: "int") -> "int":
         """The moment between the two at which the clocks change."""
         offset = self._offset(high)
         while high - low > 1:
@@ -693,15 +880,15 @@ class Rule:
 class Interval(Rule):
     """Every so many seconds, counted from a start."""
 
-    def __init__(self, text, zone, tzinfo, seconds, start):
+    def __init__(self, text: "str", zone: "str", tzinfo: "tzinfo", seconds: "int", start: "float") -> None:
         super().__init__(text, zone, tzinfo)
         self.seconds, self.start = seconds, start
 
-    def words(self):
+    def words(self) -> "str":
         """The rule in plain English."""
         return how_often(self.seconds, exactly=True).capitalize()
 
-    def _next(self, at):
+    def _next(self, at: "float") -> "float":
         turn = math.floor((at - self.start) / self.seconds)
         return next(moment for moment in (self.start + (turn + more) * self.seconds
                                           for more in range(3)) if moment > at)
@@ -712,19 +899,20 @@ class Calendar(Rule):
     that the clocks skip (right after) or repeat (the first time); the others follow the clocks.
     `both`: dates and weekdays must match, not either."""
 
-    def __init__(self, text, zone, tzinfo, fields):
+    def __init__(self, text: "str", zone: "str", tzinfo: "tzinfo", fields: "list[str]") -> None:
         super().__init__(text, zone, tzinfo)
         self.fixed = len(fields) == 5 and "*" not in (fields[0][0], fields[1][0])
         self.both = "*" in (fields[-3][0], fields[-1][0])
         fields = fields if len(fields) == 6 else ["0", *fields]
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
-        *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
-        self.dates = values[3]
-        self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
+        numbers = [sorted(value for value in some if isinstance(value, int)) for some in values]
+        self.clock = numbers[2], numbers[1], numbers[0]
+        self.dates, self.months = set(numbers[3]), numbers[4]
+        self.weekdays = {(day - 1) % 7 for day in numbers[5]}
         self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
-    def _find_days(self, first, length):
+    def _find_days(self, first: "int", length: "int") -> "list[int]":
         """The days that match in a month of this length whose first is this weekday."""
         last = (first + length - 1) % 7
         special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
@@ -736,7 +924,7 @@ class Calendar(Rule):
         found = dates & weekdays if self.both else dates | weekdays
         return sorted(day for day in found if day <= length)
 
-    def _days_from(self, start):
+    def _days_from(self, start: "date") -> "Iterator[date]":
         """The days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
         for year in range(start.year, start.year + CALENDAR_YEARS + 1):
@@ -745,7 +933,7 @@ class Calendar(Rule):
                     days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
                     yield from (day for day in days if day >= start)
 
-    def _next_wall(self, wall):
+    def _next_wall(self, wall: "datetime") -> "datetime":
         """The next time later than `wall` that matches, as clocks show it."""
         wall += SECOND
         hours, minutes, seconds = self.clock
@@ -757,7 +945,7 @@ class Calendar(Rule):
                 return datetime.combine(day, clock_time(*clock))
         raise OverflowError             # no month has such a day
 
-    def _next(self, at):
+    def _next(self, at: "float") -> "int":
         wall = self._wall(at)
         again = self._moments(wall)[1]
         if again > at and not self.fixed:           # the clocks will show this time once more
@@ -781,14 +969,15 @@ class Calendar(Rule):
                 return second
         raise OverflowError             # the clocks skip its time whenever it would come
 
-    def words(self):
+    def words(self) -> "str":
         """The rule in plain English."""
         hours, minutes, seconds = self.clock
         times = list(itertools.islice(itertools.product(*self.clock), 5))
         days = "every " + self._days_in_words()
         if len(times) < 5:
             precision = "minutes" if seconds == [0] else "seconds"
-            clocks = [clock_time(*one).isoformat(precision) for one in times]
+            clocks = [clock_time(hour, minute, second).isoformat(precision)
+                      for hour, minute, second in times]
             text = "%s at %s" % (days, _and(clocks))
         else:
             parts = [(seconds, "second", 60), (minutes, "minute", 60), (hours, "hour", 24)]
@@ -797,7 +986,7 @@ class Calendar(Rule):
             text += ", " + days if days != "every day" else ""
         return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
 
-    def _days_in_words(self):
+    def _days_in_words(self) -> "str":
         """Which days, as they are said behind "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
@@ -815,7 +1004,7 @@ class Calendar(Rule):
         return self.both and (dates or _and(weekdays)) or "day" + inside
 
 
-def _time_zone(name):
+def _time_zone(name: "str") -> "tzinfo":
     """The zone of this name; Invalid says what is wrong with it."""
     if name == "UTC":
         return timezone.utc
@@ -830,7 +1019,7 @@ def _time_zone(name):
                       % shorten(str(name), 64))
 
 
-def parse_rule(text, zone="UTC", start=0.0):
+def parse_rule(text: "str", zone: "str" = "UTC", start: "float" = 0.0) -> "Rule":
     """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
     text = " ".join(text.split()) if isinstance(text, str) else ""
     tzinfo = _time_zone(zone)
@@ -852,7 +1041,7 @@ def parse_rule(text, zone="UTC", start=0.0):
     return Calendar(text, zone, tzinfo, fields)
 
 
-def preview(rule, at, count):
+def preview(rule: "Rule", at: "float", count: "int") -> "list[dict[str, str | None]]":
     """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
     moments = rule.upcoming(at, count)
     if not moments:
@@ -870,63 +1059,67 @@ def preview(rule, at, count):
 # judges arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed,
 # and /openapi.json, --help and the forms of the page tell it.
 
+if TYPE_CHECKING:
+    _Value = TypeVar("_Value")
+
 SUMMARY_MAX_CHARACTERS = 120
 
 
-def text_like(pattern, message):
+def text_like(pattern: "str", message: "str") -> "Schema":
     """Return the schema of a text that matches a pattern; `message` says what would be right."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
-def number_within(low, high, kind="number"):
+def number_within(low: "float", high: "float", kind: "str | list[str]" = "number") -> "Schema":
     """Return the schema of a number between two bounds."""
     return {"type": kind, "minimum": low, "maximum": high}
 
 
-def integer_within(low, high):
+def integer_within(low: "int", high: "int") -> "Schema":
     """Return the schema of an integer between two bounds."""
     return number_within(low, high, "integer")
 
 
-def text_up_to(longest):
+def text_up_to(longest: "int") -> "Schema":
     """Return the schema of a text of at most so many characters."""
     return {"type": "string", "maxLength": longest}
 
 
-def object_of(required=(), **properties):
+def object_of(required: "Iterable[str]" = (), **properties: "Any") -> "Schema":
     """The schema of an object that has no other keys than these."""
     return {"type": "object", "additionalProperties": False, "required": list(required),
             "properties": properties}
 
 
-def titled(title, schema):
+def titled(title: "str", schema: "Schema") -> "Schema":
     """The same schema under a name of its own in /openapi.json."""
     return {"title": title, **schema}
 
 
-TEXT, TEXT_OR_NULL = {"type": "string"}, {"type": ["string", "null"]}
+TEXT: "Schema" = {"type": "string"}
+TEXT_OR_NULL: "Schema" = {"type": ["string", "null"]}
 
 
-def about(schema, text):
+def about(schema: "Schema", text: "str") -> "Schema":
     """The same schema with a sentence for people; --help and /openapi.json tell it."""
     return {**schema, "description": text}
 
 
-def or_null(schema):
+def or_null(schema: "Schema") -> "Schema":
     """The same schema for what may be left empty, too."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
     return {**schema, "type": [schema["type"], "null"]}
 
 
-def is_number(value):
+def is_number(value: "Any") -> "bool":
     """True for numbers that every reader of JSON reads alike."""
     return type(value) in (int, float) and (
         -INTEGER_MAX <= value <= INTEGER_MAX or type(value) is float and math.isfinite(value))
 
 
 # What can be said about each task of a function: schema and default.
-TASK_OPTIONS = {
+TASK_OPTIONS: "dict[str, tuple[Schema, Any]]" = {
     "queue": (about(text_like("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
                     "in which queue it stands"), "default"),
     "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
@@ -943,45 +1136,67 @@ TASK_DEFAULTS = {name: default for name, (_, default) in TASK_OPTIONS.items()}
 WHO_MAY_ADD = ("user", "admin", "nobody")
 
 FILE_KEY = "f_[0-9a-f]{32}"
-TEXT_FORMS = {                  # how it is written, who reads it, what it is
-    "date": (r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
-    "time": (r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
-    "date-time": (RFC3339, parse_moment, "a time with an offset, such as 2026-01-31T12:00:00Z"),
-    "file": (FILE_KEY, str, "the id of an uploaded file")}
+
+
+class TextForm(NamedTuple):
+    """A `format` of texts: the pattern, the function that reads it, and its name for people."""
+
+    pattern: "str"
+    parse: "Callable[[str], Any]"
+    words: "str"
+
+
+TEXT_FORMS = {
+    "date": TextForm(r"\d{4}-\d\d-\d\d", date.fromisoformat, "a date such as 2026-01-31"),
+    "time": TextForm(r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
+    "date-time": TextForm(RFC3339, parse_moment,
+                          "a time with an offset, such as 2026-01-31T12:00:00Z"),
+    "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
-TYPES = {                       # what it is called, what is of it, how it is read from a text
-    "string": ("a text", lambda value: isinstance(value, str), str),
-    "integer": ("a whole number", lambda value: is_number(value) and abs(value) <= INTEGER_MAX
-                and value == int(value),
-                lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text),
-    "number": ("a number", is_number,
-               lambda text: float(text) if abs(float(text)) < math.inf else text),
-    "boolean": ("true or false", lambda value: isinstance(value, bool),
-                lambda text: BOOLEANS[text.lower()]),
-    "array": ("a list", lambda value: isinstance(value, list), json.loads),
-    "object": ("an object", lambda value: isinstance(value, dict), json.loads),
-    "null": ("empty", lambda value: value is None, str)}
+
+
+class JsonType(NamedTuple):
+    """A type of JSON: its name for people, the test of a value, the function that reads a text."""
+
+    words: "str"
+    holds: "Callable[[Any], bool]"
+    parse: "Callable[[str], Any]"
+
+
+TYPES = {
+    "string": JsonType("a text", lambda value: isinstance(value, str), str),
+    "integer": JsonType(
+        "a whole number",
+        lambda value: is_number(value) and abs(value) <= INTEGER_MAX and value == int(value),
+        lambda text: int(text) if re.fullmatch("[+-]?[0-9]{1,18}", text) else text),
+    "number": JsonType("a number", is_number,
+                       lambda text: float(text) if abs(float(text)) < math.inf else text),
+    "boolean": JsonType("true or false", lambda value: isinstance(value, bool),
+                        lambda text: BOOLEANS[text.lower()]),
+    "array": JsonType("a list", lambda value: isinstance(value, list), json.loads),
+    "object": JsonType("an object", lambda value: isinstance(value, dict), json.loads),
+    "null": JsonType("empty", lambda value: value is None, str)}
 PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
 
 
-def _check_text(schema, value, field):
+def _check_text(schema: "Schema", value: "str", field: "str") -> "list[FieldError]":
     if len(value) > schema.get("maxLength", math.inf):
         return wrong(field, "must have at most %d characters" % schema["maxLength"])
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         return wrong(field, schema.get("patternMessage", "does not have the right form"))
     if schema.get("format") not in TEXT_FORMS:
         return []
-    pattern, parse, words = TEXT_FORMS[schema["format"]]
+    form = TEXT_FORMS[schema["format"]]
     with contextlib.suppress(ValueError, OverflowError):
-        if re.fullmatch(pattern, value, re.ASCII) and parse(value):
+        if re.fullmatch(form.pattern, value, re.ASCII) and form.parse(value):
             return []
-    return wrong(field, "must be " + words)
+    return wrong(field, "must be " + form.words)
 
 
-def _check_bounds(schema, value, field):
+def _check_bounds(schema: "Schema", value: "float | None", field: "str") -> "list[FieldError]":
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     if value is None or isinstance(value, bool) or low <= value <= high:
         return []
@@ -990,19 +1205,19 @@ def _check_bounds(schema, value, field):
         form % schema[limit] for limit, form in words.items() if limit in schema))
 
 
-def is_plain(schema, value):
+def is_plain(schema: "Schema", value: "Any") -> "bool":
     """True if the type alone decides and is right: the common case, quickly."""
     kind = PLAIN_WORDS.get(type(value), "")
     return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
-def _check_object(schema, value, field):
+def _check_object(schema: "Schema", value: "JsonObject", field: "str") -> "list[FieldError]":
     properties = schema.get("properties")
     if properties is None:
         return []
     prefix = field + "." if field else ""
-    errors = []
+    errors: "list[FieldError]" = []
     for name, item in value.items():
         if len(errors) > ERRORS_MAX:
             break
@@ -1016,13 +1231,13 @@ def _check_object(schema, value, field):
                      for name in schema.get("required", ()) if name not in value]
 
 
-def choice_names(schema):
+def choice_names(schema: "Schema") -> "list[str]":
     """What people call the values of an enum: an Enum's are known by their names, too."""
     values, names = schema["enum"], schema.get("enumNames", [])
     return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
 
-def check_value(schema, value, field):
+def check_value(schema: "Schema", value: "Any", field: "str") -> "list[FieldError]":
     """What is wrong with `value`: a list of {"field", "message"}, empty if nothing."""
     if "enum" in schema:
         for choice in (*schema["enum"], *schema.get("enumNames", ())):
@@ -1032,11 +1247,11 @@ def check_value(schema, value, field):
     kinds = schema.get("type")
     if kinds is not None:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
-        if not any([TYPES[kind][1](value) for kind in kinds]):
+        if not any([TYPES[kind].holds(value) for kind in kinds]):
             is_large = type(value) in (int, float) and abs(value) > INTEGER_MAX
             return wrong(field, "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
                          if "integer" in kinds and is_large else
-                         "must be " + " or ".join(TYPES[kind][0] for kind in kinds))
+                         "must be " + " or ".join(TYPES[kind].words for kind in kinds))
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
@@ -1050,7 +1265,7 @@ def check_value(schema, value, field):
     return _check_bounds(schema, value, field)
 
 
-def checked(schema, value):
+def checked(schema: "Schema", value: "_Value") -> "_Value":
     """`value`; Invalid names every field that is not as `schema` wants it."""
     errors = check_value(schema, value, "")
     if errors:
@@ -1058,7 +1273,7 @@ def checked(schema, value):
     return value
 
 
-def parse_text(schema, text):
+def parse_text(schema: "Schema", text: "str") -> "Any":
     """What was typed, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
         return next((one for one in schema["enum"] if text == ("" if one is None else str(one))),
@@ -1070,12 +1285,12 @@ def parse_text(schema, text):
     try:
         if kinds[0] == "array" and not text.startswith("["):
             return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
-        return TYPES[kinds[0]][2](text)
+        return TYPES[kinds[0]].parse(text)
     except (ValueError, KeyError):
         return text
 
 
-def mask(value):
+def mask(value: "Any") -> "Any":
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
         return {name: "•••" if SECRET_NAME.search(name) else mask(item)
@@ -1083,7 +1298,7 @@ def mask(value):
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
-def summarize(arguments_text, files=()):
+def summarize(arguments_text: "str", files: "Iterable[tuple[str, str]]" = ()) -> "str":
     """A task's arguments in words: the values in order, secrets masked, shortened; each of `files`,
     (id, name), by its name."""
     if arguments_text is None:
@@ -1102,7 +1317,7 @@ def summarize(arguments_text, files=()):
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
-def data_folder(flag=None, environment=os.environ):
+def data_folder(flag: "Path | str | None" = None, environment: "Mapping[str, str]" = os.environ) -> "Path":
     """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
     `data` is a text file, its first line is the folder's path, so that it can be moved out of the
     web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
@@ -1113,7 +1328,7 @@ def data_folder(flag=None, environment=os.environ):
     return Path(os.path.abspath(HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
 
 
-def database_address(folder, environment=os.environ):
+def database_address(folder: "Path", environment: "Mapping[str, str]" = os.environ) -> "str":
     """The address of the server that has the database of this folder, "" if SQLite has it:
     JOBQUEUE_DATABASE, else what the text file `data` says."""
     address = environment.get("JOBQUEUE_DATABASE", "")
@@ -1124,7 +1339,7 @@ def database_address(folder, environment=os.environ):
     return address
 
 
-def _data_line():
+def _data_line() -> "str":
     """What the text file `data` says; "data" if it is none."""
     beside = HOME / "data"
     try:
@@ -1136,6 +1351,261 @@ def _data_line():
     if not line or line[0] == "~":      # whose home that is depends on who asks
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
+
+
+# store/connection.py ---------------------------------------------------------
+#
+# Connection: its verbs, hints and errors, files of the data folder.
+#
+# SQLite and PostgreSQL share these. Other rooms use the verbs of Connection. Only the rooms of store/ about
+# connections and databases, and the schema, know a dialect.
+
+VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
+MANY_AT_ONCE = 500              # values that are looked for
+SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+LOOK_SECONDS = 0.02             # of one reading that others may wait for
+
+# What another database may leave out, or says otherwise.
+BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
+    "INDEXED BY " + index
+    for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
+BY_ID = "NOT INDEXED"
+THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
+CONTAINS = "instr(lower(%s), lower(?))>0"
+
+BUSY = "The queue is busy; nothing was changed. Please try again."
+FULL = "The disk or the quota is full; nothing was changed."
+OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
+UNUSABLE = "The database %(path)s cannot be used: %(said)s."
+
+
+def cannot_write(folder: "Path", error: "OSError") -> "StorageBroken | StorageFull":
+    """The error for this OSError in a folder of ours."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(FULL)
+    return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
+
+
+def free_bytes(path: "Path") -> "int":
+    """How much we may still write to the file system that holds `path`; OSError if none does."""
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
+
+
+def emptied(path: "object") -> "StorageBroken":
+    """The error for a database without anything in it: a new one is never begun over it."""
+    return StorageBroken("The database %s is empty: it was overwritten or emptied. "
+                         "Put a backup in its place." % path)
+
+
+def find_database(folder: "Path", anyhow: "bool" = False) -> "Path":
+    """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
+    try:
+        found = [name for name in os.listdir(folder)
+                 if re.fullmatch(r"jobqueue-.*\.(db|server|remote)", name)]
+    except OSError as error:
+        raise SetupError("The data folder %s cannot be read: %s."
+                         % (folder, error.strerror)) from None
+    if len(found) != 1:
+        raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
+            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
+            "Move away what is not in use." if found else
+            "(A folder that is new and empty can be deleted: it is made when there is none.)"))
+    path = Path(folder) / found[0]
+    status = path.stat()
+    if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
+        raise emptied(path)
+    return path
+
+
+def private_path(database: "Path", name: "str") -> "Path":
+    """`name` with the database's random word in it, beside it: an address nobody can guess.
+    Some web servers give away what is in this folder, whatever is done against that."""
+    stem, dot, ending = name.partition(".")
+    word = database.stem.partition("-")[2]
+    return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
+
+
+def write_whole(path: "Path", pieces: "Iterable[bytes]") -> None:
+    """Write a file that only we may read, whole or not at all."""
+    part = path.with_name("." + random_token(8))
+    try:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.writelines(pieces)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink()
+
+
+def write_private(path: "Path", text: "str") -> None:
+    """As write_whole(), a text."""
+    write_whole(path, [text.encode("utf-8")])
+
+
+def file_identity(path: "Path") -> "tuple[int, int] | None":
+    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return None
+
+
+class Reader:
+    """What can be read, in terms of all()."""
+
+    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "Sequence[Row]":
+        """All rows."""
+        raise NotImplementedError
+
+    def one(self, statement: "str", values: "Sequence[Any]" = ()) -> "Row | None":
+        """The first row, or None."""
+        rows = self.all(statement, values)
+        return rows[0] if rows else None
+
+    def value(self, statement: "str", values: "Sequence[Any]" = ()) -> "Any":
+        """The first column of the first row, or None."""
+        row = self.one(statement, values)
+        return row[0] if row else None
+
+    def row(self, statement: "str", values: "Sequence[Any]" = ()) -> "Row":
+        """The first row of a statement that always has one."""
+        return self.all(statement, values)[0]
+
+    def all_of(self, statement: "str", values: "Sequence[Any]", many: "Iterable[Any]") -> "Iterator[Row]":
+        """All rows where `%s`, after all other values, stands for any number of them."""
+        wanted = list(many)
+        for at in range(0, len(wanted), MANY_AT_ONCE):
+            some = wanted[at:at + MANY_AT_ONCE]
+            yield from self.all(statement % ", ".join("?" * len(some)), (*values, *some))
+
+
+@functools.lru_cache(maxsize=100)
+def insert_statement(words: "str", table: "str", columns: "tuple[str, ...]", rows: "int" = 1) -> "str":
+    """Return an INSERT (or INSERT OR IGNORE) of `rows` rows into a table."""
+    marks = "(%s)" % ", ".join("?" * len(columns))
+    return "%s INTO %s (%s) VALUES %s" % (
+        words, table, ", ".join(columns), ", ".join([marks] * rows))
+
+
+class Connection(Reader):
+    """One connection in a few verbs; what to do about errors is its user's business. By itself
+    it is one that is not open yet; its kinds are FileConnection and ServerConnection."""
+
+    @property
+    def is_broken(self) -> "bool":
+        """True if nothing can be asked any more."""
+        return True
+
+    @property
+    def changes(self) -> "int":
+        """How many rows were added, changed or removed so far."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close; harmless twice."""
+
+    def run(self, statement: "str", values: "Sequence[Any]" = ()) -> "int":
+        """Execute; return the number of rows changed."""
+        raise NotImplementedError
+
+    def many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> "int":
+        """Execute once for each of `rows`; return the number of rows changed."""
+        raise NotImplementedError
+
+    def insert(self, table: "str", row: "JsonObject") -> "int":
+        """Add a row, a dictionary; return its id."""
+        raise NotImplementedError
+
+    def set_last_id(self, table: "str", last: "int") -> None:
+        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        raise NotImplementedError
+
+    def all_within(self, seconds: "float", clock: "AnyClock", statement: "str",
+                   values: "Sequence[Any]" = ()) -> "Sequence[Row] | None":
+        """All rows, or None if that takes longer."""
+        raise NotImplementedError
+
+    def roll_back(self) -> None:
+        """Undo an open transaction, if there is one."""
+
+    def foresee(self, questions: "Iterable[Query]") -> None:
+        """Announce the next queries: a server far away answers them in advance."""
+
+    def note_ids(self, table: "str", last: "int") -> None:
+        """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
+
+    # Nobody asks these how many rows they change: they may go along with the next question.
+
+    def tell(self, statement: "str", values: "Sequence[Any]" = ()) -> None:
+        """Execute."""
+        self.run(statement, values)
+
+    def tell_many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> None:
+        """Execute once for each of `rows`."""
+        self.many(statement, rows)
+
+    def ensure(self, table: "str", row: "JsonObject") -> None:
+        """Add a row unless there is one with its key."""
+        self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
+
+    def insert_all(self, table: "str", rows: "Iterable[JsonObject]",
+                   most: "int" = VARIABLES_MAX) -> None:
+        """Add rows with the same columns, several by one statement, of at most `most` values.
+
+        Half the time of one by one, and the interpreter is given up less often: other threads
+        would each time keep it for a while, and the write lock is held.
+        """
+        coming = iter(rows)
+        first = next(coming, None)
+        if first is None:
+            return
+        coming, size = itertools.chain([first], coming), max(1, most // len(first))
+        for some in iter(lambda: list(itertools.islice(coming, size)), []):
+            self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
+                              len(some) == size)
+
+    def _insert_some(self, table: "str", columns: "tuple[str, ...]", rows: "list[AnyTuple]",
+                     are_full: "bool") -> None:
+        self.tell_many(insert_statement("INSERT", table, columns), rows)
+
+    def upsert(self, table: "str", key: "JsonObject", row: "JsonObject") -> None:
+        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
+        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
+            row = {**key, **row}
+            self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
+
+    def update(self, table: "str", changes: "JsonObject", where: "str",
+               values: "Iterable[Any]" = ()) -> "int":
+        """Change columns of the rows for which `where` holds; return their number."""
+        return self.run("UPDATE %s SET %s WHERE %s" % (
+            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
+
+
+class OneThread:
+    """Lets one thread of this process write at a time: that is all where a server does the rest."""
+
+    def __init__(self, clock: "AnyClock") -> None:
+        self._clock, self._threads = clock, threading.Lock()
+
+    def take(self, deadline: "float") -> None:
+        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
+            raise Busy(BUSY)
+
+    def give(self) -> None:
+        """Let the next one write."""
+        self._threads.release()
+
+
+class Deadline(threading.local):
+    """The moment (monotonic) until which this thread may wait for a busy database."""
+
+    at = math.inf
 
 
 # store/schema.py -------------------------------------------------------------
@@ -1476,7 +1946,7 @@ DROP TABLE IF EXISTS machine;
 """}
 
 
-def statements(script):
+def statements(script: "str") -> "Iterator[str]":
     """The SQL statements of a script, each of which ends with a line."""
     lines = []
     for line in script.splitlines():
@@ -1486,14 +1956,14 @@ def statements(script):
             lines = []
 
 
-def another_version(version):
+def another_version(version: "int") -> "SetupError":
     """The error for a database that this code may not write."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
                       "newer jobqueue.py and worker.py here, and restart the web server."
                       % (version, SCHEMA_VERSION))
 
 
-def migrate(transaction):
+def migrate(transaction: "Connection") -> None:
     """Bring an empty or older file of SQLite's to the newest version, all in one transaction.
     SetupError for a version that is newer, or too old."""
     version = transaction.value("PRAGMA user_version")
@@ -1506,224 +1976,22 @@ def migrate(transaction):
     transaction.run("PRAGMA user_version=%d" % SCHEMA_VERSION)
 
 
-# store/connection.py ---------------------------------------------------------
-#
-# Connection: its verbs, hints and errors, files of the data folder.
-#
-# SQLite and PostgreSQL share these. Other rooms use the verbs of Connection. Only the rooms of store/ about
-# connections and databases, and the schema, know a dialect.
-
-VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
-MANY_AT_ONCE = 500              # values that are looked for
-SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
-SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
-LOOK_SECONDS = 0.02             # of one reading that others may wait for
-
-# What another database may leave out, or says otherwise.
-BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
-    "INDEXED BY " + index
-    for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
-BY_ID = "NOT INDEXED"
-THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
-CONTAINS = "instr(lower(%s), lower(?))>0"
-
-BUSY = "The queue is busy; nothing was changed. Please try again."
-FULL = "The disk or the quota is full; nothing was changed."
-OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
-UNUSABLE = "The database %(path)s cannot be used: %(said)s."
-
-
-def cannot_write(folder, error):
-    """The error for this OSError in a folder of ours."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(FULL)
-    return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
-
-
-def free_bytes(path):
-    """How much we may still write to the file system that holds `path`; OSError if none does."""
-    room = os.statvfs(path)
-    return room.f_bavail * room.f_frsize
-
-
-def emptied(path):
-    """The error for a database without anything in it: a new one is never begun over it."""
-    return StorageBroken("The database %s is empty: it was overwritten or emptied. "
-                         "Put a backup in its place." % path)
-
-
-def find_database(folder, anyhow=False):
-    """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
-    try:
-        found = [name for name in os.listdir(folder)
-                 if re.fullmatch(r"jobqueue-.*\.(db|server|remote)", name)]
-    except OSError as error:
-        raise SetupError("The data folder %s cannot be read: %s."
-                         % (folder, error.strerror)) from None
-    if len(found) != 1:
-        raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
-            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
-            "Move away what is not in use." if found else
-            "(A folder that is new and empty can be deleted: it is made when there is none.)"))
-    path = Path(folder) / found[0]
-    status = path.stat()
-    if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
-        raise emptied(path)
-    return path
-
-
-def private_path(database, name):
-    """`name` with the database's random word in it, beside it: an address nobody can guess.
-    Some web servers give away what is in this folder, whatever is done against that."""
-    stem, dot, ending = name.partition(".")
-    word = database.stem.partition("-")[2]
-    return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
-
-
-def write_whole(path, pieces):
-    """Write a file that only we may read, whole or not at all."""
-    part = path.with_name("." + random_token(8))
-    try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.writelines(pieces)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink()
-
-
-def write_private(path, text):
-    """As write_whole(), a text."""
-    write_whole(path, [text.encode("utf-8")])
-
-
-def file_identity(path):
-    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
-    try:
-        status = os.stat(path)
-        return status.st_dev, status.st_ino
-    except OSError:
-        return None
-
-
-class Reader:
-    """What can be read, in terms of all()."""
-
-    def one(self, statement, values=()):
-        """The first row, or None."""
-        rows = self.all(statement, values)
-        return rows[0] if rows else None
-
-    def value(self, statement, values=()):
-        """The first column of the first row, or None."""
-        row = self.one(statement, values)
-        return row[0] if row else None
-
-    def all_of(self, statement, values, many):
-        """All rows where `%s`, after all other values, stands for any number of them."""
-        many = list(many)
-        for at in range(0, len(many), MANY_AT_ONCE):
-            some = many[at:at + MANY_AT_ONCE]
-            yield from self.all(statement % ", ".join("?" * len(some)), (*values, *some))
-
-
-@functools.lru_cache(maxsize=100)
-def insert_statement(words, table, columns, rows=1):
-    """Return an INSERT (or INSERT OR IGNORE) of `rows` rows into a table."""
-    marks = "(%s)" % ", ".join("?" * len(columns))
-    return "%s INTO %s (%s) VALUES %s" % (
-        words, table, ", ".join(columns), ", ".join([marks] * rows))
-
-
-class Connection(Reader):
-    """One connection in a few verbs; what to do about errors is its user's business.
-    Its kinds have run(), many(), insert(), all() and roll_back(), too."""
-
-    is_broken = False
-
-    def close(self):
-        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
-        self._link.close()
-
-    def foresee(self, questions):
-        """(statement, values) of what is asked next: a server far away answers in advance."""
-
-    def note_ids(self, table, last):
-        """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
-
-    # Nobody asks these how many rows they change: they may go along with the next question.
-
-    def tell(self, statement, values=()):
-        """Execute."""
-        self.run(statement, values)
-
-    def tell_many(self, statement, rows):
-        """Execute once for each of `rows`."""
-        self.many(statement, rows)
-
-    def ensure(self, table, row):
-        """Add a row unless there is one with its key."""
-        self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
-
-    def insert_all(self, table, rows, most=VARIABLES_MAX):
-        """Add rows with the same columns, several by one statement, of at most `most` values.
-
-        Half the time of one by one, and the interpreter is given up less often: other threads
-        would each time keep it for a while, and the write lock is held.
-        """
-        rows = iter(rows)
-        first = next(rows, None)
-        if first is None:
-            return
-        rows, size = itertools.chain([first], rows), max(1, most // len(first))
-        for some in iter(lambda: list(itertools.islice(rows, size)), []):
-            self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
-                              len(some) == size)
-
-    def _insert_some(self, table, columns, rows, _):
-        self.tell_many(insert_statement("INSERT", table, columns), rows)
-
-    def upsert(self, table, key, row):
-        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
-        if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
-            row = {**key, **row}
-            self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
-
-    def update(self, table, changes, where, values=()):
-        """Change columns of the rows for which `where` holds; return their number."""
-        return self.run("UPDATE %s SET %s WHERE %s" % (
-            table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
-
-
-class OneThread:
-    """Lets one thread of this process write at a time: that is all where a server does the rest."""
-
-    def __init__(self, clock):
-        self._clock, self._threads = clock, threading.Lock()
-
-    def take(self, deadline):
-        """Wait for it, until this moment (monotonic) at most; then Busy."""
-        if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
-            raise Busy(BUSY)
-
-    def give(self):
-        """Let the next one write."""
-        self._threads.release()
-
-
-class Deadline(threading.local):
-    """The moment (monotonic) until which this thread may wait for a busy database."""
-
-    at = math.inf
-
-
 # store/database.py -----------------------------------------------------------
 #
 # Database: reads, writes in transactions, waits until a deadline.
 #
 # A kind of database is a subclass: SqliteDatabase, PostgresDatabase.
+
+if TYPE_CHECKING:
+    Result = TypeVar("Result")
+
+
+class Page(NamedTuple):
+    """Rows, and the id from which to go on; None if there are no more."""
+
+    rows: "list[Row]"
+    cursor: "int | None"
+
 
 class Database(Reader):
     """What is read and written, by any number of threads.
@@ -1740,68 +2008,111 @@ class Database(Reader):
     driver raises an error: one that a person should see, or the error itself if it is our mistake.
     """
 
-    errors = ()                         # what its driver raises
+    errors: "type[Exception] | tuple[type[Exception], ...]" = ()      # what its driver raises
     waited = 0.0                        # seconds, for the write lock, the last time
     clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
-    journal = None                      # how a file is written
-    alarm = None                        # a descriptor that is readable when there may be tasks
+    journal: "str | None" = None          # how a file is written
     pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
     hears_all = True                    # version_seen() tells of every commit
     is_shared = False                   # machines have it that do not have this folder
     has_own_disk = False                # True if no other machine has this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
     version_words = "PRAGMA user_version"
-    snapshot_words = "BEGIN", "SELECT count(*) FROM sqlite_master"
+    snapshot_words: "tuple[str, ...]" = ("BEGIN", "SELECT count(*) FROM sqlite_master")
+    path: "Path"                          # the file in the folder, or the name of the server's
+    _write_lock: "OneThread"
 
-    def __init__(self, folder, clock, patience):
+    def __init__(self, folder: "Path | str", clock: "AnyClock", patience: "float") -> None:
         self.folder = Path(folder)
         self.clock = clock
         self.patience = patience        # seconds until Busy, where no deadline() is sooner
         self.lease_seconds, self.slack_seconds = LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS
         self._deadline = Deadline()
         self._reading, self._looking = threading.Lock(), threading.Lock()
-        self._write_lock = self._writer_thread = None
-        self._reader = self._writer = self._looker = None
+        self._writer_thread: "int | None" = None
+        self._reader = self._writer = self._looker = Connection()
 
-    def close(self):
+    def close(self) -> None:
         """Close all connections."""
         with self._looking, self._reading:
-            for link in filter(None, (self._reader, self._writer, self._looker)):
+            for link in (self._reader, self._writer, self._looker):
                 link.close()
 
-    def ring(self):
+    @property
+    def alarm(self) -> "int | None":
+        """A descriptor that is readable when there may be tasks."""
+        return None
+
+    def ring(self) -> None:
         """Wake other workers that wait: there may be tasks for them, too."""
 
-    def calm(self):
+    def calm(self) -> None:
         """Forget that the alarm rang: who does looks once more before it waits."""
 
-    def sign(self):
+    def sign(self) -> None:
         """Show other machines that this one lives, if they ask."""
 
-    def check_file(self):
+    def check_file(self) -> None:
         """StorageBroken if what we write would be lost."""
 
-    def _open(self, name):
+    def _open(self, name: "str") -> "Connection":
         """The connection of this name; another one if there is none or it broke."""
-        link = getattr(self, name)
-        if link is None or link.is_broken:
+        link: "Connection" = getattr(self, name)
+        if link.is_broken:
             link = self._connect()
             setattr(self, name, link)
         return link
 
+    def _connect(self) -> "Connection":
+        raise NotImplementedError
+
+    def _begin(self, durable: "bool", foreseen: "Iterable[Query]") -> None:
+        raise NotImplementedError
+
+    def _commit(self, durable: "bool") -> None:
+        raise NotImplementedError
+
+    def _problem(self, error: "Exception") -> "Exception":
+        raise NotImplementedError
+
+    def version_seen(self) -> "object":
+        """A value that changes when anybody commits, ourselves included."""
+        raise NotImplementedError
+
+    def size(self) -> "int":
+        """How many bytes it takes."""
+        raise NotImplementedError
+
+    def wal_bytes(self) -> "int":
+        """Size of the log's file, where there is one."""
+        return 0
+
+    def promises(self) -> "Row":
+        """The version of the server that has it, and if a copy may lag behind: no file has one."""
+        raise NotImplementedError
+
+    def damage(self) -> "str | None":
+        """What is wrong with the file, None if nothing; all of it is read."""
+        raise NotImplementedError
+
+    def copy_to(self, path: "Path") -> None:
+        """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
+        raise NotImplementedError
+
     # Reading
 
-    def all(self, statement, values=()):
+    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "Sequence[Row]":
         """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
         if self.in_transaction:
             return self._writer.all(statement, values)
         return self._patiently(lambda: self._read(statement, values))
 
-    def _read(self, statement, values):
+    def _read(self, statement: "str", values: "Sequence[Any]") -> "Sequence[Row]":
         with self._reading:
             return self._reader.all(statement, values)
 
-    def look(self, statement, values=(), seconds=math.inf):
+    def look(self, statement: "str", values: "Sequence[Any]" = (),
+             seconds: "float" = math.inf) -> "tuple[Sequence[Row] | None, float]":
         """(rows, seconds that took) of what may read much; None for rows if that takes too long.
         Who reads little does not wait for it, since it has a connection of its own."""
         with self._looking:
@@ -1810,11 +2121,13 @@ class Database(Reader):
                 seconds, self.clock, statement, values))
             return rows, self.clock.monotonic() - started
 
-    def last_id(self, table):
+    def last_id(self, table: "str") -> "int":
         """The highest id that any row of a table ever had."""
-        return self.value(self.last_id_words % table) or 0
+        last: "int | None" = self.value(self.last_id_words % table)
+        return last or 0
 
-    def walk(self, statement, values, low, high, seconds, newest=False):
+    def walk(self, statement: "str", values: "Sequence[Any]", low: "int", high: "int", seconds: "float",
+             newest: "bool" = False) -> "Iterator[tuple[Sequence[Row], int]]":
         """Look through ids above `low` up to `high`: yield (rows found, where to go on). These are
         the first two values of `statement`. One range of ids after the other is read in a moment:
         a smaller one after one that took too long, a larger one after one that was quick. At least
@@ -1832,18 +2145,21 @@ class Database(Reader):
                 size *= 2 if took < LOOK_SECONDS / 3 else 1
             self.clock.sleep(0.001)         # now it is the turn of others
 
-    def search(self, statement, values, low, high, limit, seconds, newest=True):
-        """(at most `limit` rows, as walk() finds them with ids above `low` up to `high`; the id to
-        go on from, or None). A long search stops with fewer rows."""
-        rows, place, end = [], None, low if newest else high
+    def search(self, statement: "str", values: "Sequence[Any]", low: "int", high: "int", limit: "int",
+               seconds: "float", newest: "bool" = True) -> "Page":
+        """Return at most `limit` rows, as walk() finds them with ids above `low` up to `high`.
+        A long search stops with fewer rows."""
+        rows: "list[Row]" = []
+        place, end = None, low if newest else high
         for found, reached in self.walk(statement, values, low, high, seconds, newest):
-            rows, place = rows + found, None if reached == end else reached + newest
+            rows += found
+            place = None if reached == end else reached + newest
             if len(rows) > limit:
-                return rows[:limit], rows[limit - 1]["id"]
-        return rows, place
+                return Page(rows[:limit], rows[limit - 1]["id"])
+        return Page(rows, place)
 
     @contextlib.contextmanager
-    def snapshot(self):
+    def snapshot(self) -> "Iterator[Connection]":
         """A Reader in this block, which sees everything as it is at one moment."""
         try:
             with contextlib.closing(self._patiently(self._connect)) as link:
@@ -1856,7 +2172,7 @@ class Database(Reader):
     # Waiting
 
     @contextlib.contextmanager
-    def deadline(self, seconds=WEB_PATIENCE_SECONDS):
+    def deadline(self, seconds: "float" = WEB_PATIENCE_SECONDS) -> "Iterator[None]":
         """In this block this thread waits until so many seconds from now at most, in all."""
         before = self._deadline.at
         self._deadline.at = min(before, self.clock.monotonic() + seconds)
@@ -1866,7 +2182,7 @@ class Database(Reader):
             self._deadline.at = before
 
     @contextlib.contextmanager
-    def unhurried(self):
+    def unhurried(self) -> "Iterator[None]":
         """What this block takes (a body that is read) puts this thread's deadline off."""
         started = self.clock.monotonic()
         try:
@@ -1874,13 +2190,13 @@ class Database(Reader):
         finally:
             self._deadline.at += self.clock.monotonic() - started
 
-    def seconds_left(self):
+    def seconds_left(self) -> "float":
         """How long this thread may wait now."""
         return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
 
-    def _patiently(self, action):
+    def _patiently(self, action: "Callable[[], Result]") -> "Result":
         """Do `action`, again while the database is busy and the deadline has not passed."""
-        until = None
+        until = 0.0
         while True:
             try:
                 return action()
@@ -1894,12 +2210,13 @@ class Database(Reader):
     # Writing
 
     @property
-    def in_transaction(self):
+    def in_transaction(self) -> "bool":
         """True inside a transaction of this thread."""
         return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
-    def transaction(self, durable=True, foreseen=()):
+    def transaction(self, durable: "bool" = True,
+                    foreseen: "Iterable[Query]" = ()) -> "Iterator[Connection]":
         """BEGIN ... COMMIT around the block, which gets the connection.
 
         `durable` commits survive a power cut; others survive only the death of processes. What is
@@ -1917,22 +2234,25 @@ class Database(Reader):
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._commit(durable)
-            except BaseException as error:
-                if self._writer:
-                    self._writer.roll_back()
-                if isinstance(error, self.errors):
-                    raise self._problem(error)
+            except self.errors as error:
+                self._writer.roll_back()
+                raise self._problem(error)
+            except BaseException:
+                self._writer.roll_back()
                 raise
             finally:
                 self._writer_thread = None
                 self._write_lock.give()
 
-    def alone(self, action, foreseen=()):
+    def alone(self, action: "Callable[[Connection], Result]", foreseen: "Iterable[Query]" = ()) -> "Result":
         """What action(transaction) returns."""
         with self.transaction(foreseen=foreseen) as transaction:
             return action(transaction)
 
-    together = alone                    # a short one may share a commit with those of others
+    def together(self, action: "Callable[[Connection], Result]",
+                 foreseen: "Iterable[Query]" = ()) -> "Result":
+        """As alone(); a short one may share a commit with those of others."""
+        return self.alone(action, foreseen)
 
 
 # store/sqlite_connection.py --------------------------------------------------
@@ -1949,7 +2269,7 @@ WAL_ALARM_BYTES = 16 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
 MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
 MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-AMONG_OTHERS = object()         # where something was refused in a transaction of several threads
+AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
 LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
@@ -1969,7 +2289,7 @@ STORAGE_ERRORS = (
 )
 
 
-def storage_error(error, path):
+def storage_error(error: "Exception", path: "Path") -> "Exception":
     """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
     said = str(error)
     found = [row for row in STORAGE_ERRORS if re.search(row[0], said.lower())]
@@ -1985,47 +2305,55 @@ def storage_error(error, path):
 class FileConnection(Connection):
     """A connection of SQLite's."""
 
-    def __init__(self, path):
+    is_broken = False
+
+    def __init__(self, path: "Path") -> None:
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
         self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
         self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
 
+    def close(self) -> None:
+        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
+        self._link.close()
+
     @property
-    def changes(self):
+    def changes(self) -> "int":
         """How many rows were added, changed or removed so far."""
         return self._link.total_changes
 
-    def run(self, statement, values=()):
+    def run(self, statement: "str", values: "Sequence[Any]" = ()) -> "int":
         """Execute; return the number of rows changed."""
         return self._link.execute(statement, values).rowcount
 
-    def many(self, statement, rows):
+    def many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> "int":
         """Execute once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(statement, rows).rowcount
 
-    def insert(self, table, row):
+    def insert(self, table: "str", row: "JsonObject") -> "int":
         """Add a row, a dictionary; return its id."""
         return self._link.execute(insert_statement("INSERT", table, tuple(row)),
-                                  tuple(row.values())).lastrowid
+                                  tuple(row.values())).lastrowid or 0
 
-    def _insert_some(self, table, columns, rows, are_full):
+    def _insert_some(self, table: "str", columns: "tuple[str, ...]", rows: "list[AnyTuple]",
+                     are_full: "bool") -> None:
         if are_full:
             self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
         else:                           # each other number is a statement to be prepared anew
             super()._insert_some(table, columns, rows, are_full)
 
-    def set_last_id(self, table, last):
+    def set_last_id(self, table: "str", last: "int") -> None:
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.upsert("sqlite_sequence", {"name": table}, {"seq": last})
 
-    def all(self, statement, values=()):
+    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "list[Row]":
         """All rows."""
         return self._link.execute(statement, values).fetchall()
 
-    def all_within(self, seconds, clock, statement, values=()):
+    def all_within(self, seconds: "float", clock: "AnyClock", statement: "str",
+                   values: "Sequence[Any]" = ()) -> "list[Row] | None":
         """All rows, or None if that takes longer."""
         end = clock.monotonic() + seconds
         self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
@@ -2038,13 +2366,13 @@ class FileConnection(Connection):
         finally:
             self._link.set_progress_handler(None, 0)
 
-    def roll_back(self):
+    def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
         if self._link.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.run("ROLLBACK")
 
-    def copy_to(self, path):
+    def copy_to(self, path: "Path") -> None:
         """Copy the database into the file `path`; what was copied is checked."""
         with contextlib.closing(sqlite3.connect(str(path))) as copy:
             self._link.backup(copy)
@@ -2066,14 +2394,14 @@ class WriteLock(OneThread):
     a shared lock on the second file says that somebody waits.
     """
 
-    def __init__(self, path, clock):
+    def __init__(self, path: "Path", clock: "AnyClock") -> None:
         super().__init__(clock)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
         self._usual = 0.0               # seconds that are waited lately
 
-    def take(self, deadline):
+    def take(self, deadline: "float") -> None:
         """Wait for it, until this moment (monotonic) at most; then Busy."""
         super().take(deadline)
         try:
@@ -2089,26 +2417,26 @@ class WriteLock(OneThread):
             super().give()
             raise
 
-    def give(self):
+    def give(self) -> None:
         """Let the next one write."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
         super().give()
 
-    def close(self):
+    def close(self) -> None:
         """Forget the files; harmless twice."""
         for file in {self._file, self._waiting} - {-1}:
             os.close(file)
         self._file = self._waiting = -1
 
-    def _rest(self):
+    def _rest(self) -> None:
         """Stay away for a moment if somebody waits."""
         if not self._flock(self._waiting, fcntl.LOCK_EX):
             self._clock.sleep(WRITE_REST_SECONDS)
         self._flock(self._waiting, fcntl.LOCK_UN)
         self._streak = self._clock.monotonic()
 
-    def _wait(self, deadline):
+    def _wait(self, deadline: "float") -> None:
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
@@ -2123,7 +2451,7 @@ class WriteLock(OneThread):
             self._flock(self._waiting, fcntl.LOCK_UN)
 
     @staticmethod
-    def _flock(file, kind):
+    def _flock(file: "int", kind: "int") -> "bool":
         """False if somebody else holds it. On a host without flock SQLite's own lock must do."""
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -2144,7 +2472,7 @@ class Bell:
     Where there is none (a file system without pipes, an add on another machine) a worker sees the
     news when it looks by itself, within a second."""
 
-    def __init__(self, path):
+    def __init__(self, path: "Path") -> None:
         self.pipe = None
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):      # others may be as early
@@ -2153,19 +2481,19 @@ class Bell:
                 # Open for both: so it never ends, and no one waits for the other side.
                 self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
-    def ring(self):
+    def ring(self) -> None:
         """Wake all who wait."""
         if self.pipe is not None:
             with contextlib.suppress(OSError):      # it is full: it rings already
                 os.write(self.pipe, b".")
 
-    def calm(self):
+    def calm(self) -> None:
         """Stop ringing."""
         if self.pipe is not None:
             with contextlib.suppress(OSError):      # somebody else was quicker
                 os.read(self.pipe, 1 << 16)
 
-    def close(self):
+    def close(self) -> None:
         """Close the pipe; harmless twice."""
         pipe, self.pipe = self.pipe, None
         if pipe is not None:
@@ -2180,9 +2508,9 @@ class Bell:
 # and on which machine the file is written. DataFile takes care of the file and its log. SqliteDatabase reads
 # and writes.
 
-def file_system(path):
+def file_system(path: "Path") -> "str":
     """The type of the file system that holds `path`, or "unknown"."""
-    best, kind, path = "", "unknown", os.path.realpath(path)
+    best, kind, real_path = "", "unknown", os.path.realpath(path)
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -2190,17 +2518,17 @@ def file_system(path):
     for line in lines:
         left, _, right = line.partition(" - ")
         mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ", 5)[4])
-        if len(mount) >= len(best) and (path + "/").startswith(mount.rstrip("/") + "/"):
+        if len(mount) >= len(best) and (real_path + "/").startswith(mount.rstrip("/") + "/"):
             best, kind = mount, right.split(" ")[0]
     return kind
 
 
-def up_seconds():
+def up_seconds() -> "float":
     """How long this system has been running."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def safe_journal(folder):
+def safe_journal(folder: "Path") -> "str":
     """How a database in this folder is written: a log needs a local disk."""
     return "wal" if file_system(folder) in LOCAL_FILE_SYSTEMS else "truncate"
 
@@ -2211,7 +2539,7 @@ class Journal:
     machines share corrupts. A machine is a kernel: containers have names of their own, but share
     what a log needs. The file's time is the last sign of life of the machine that uses the log."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Path") -> None:
         self._database = database
         self.path = private_path(database, "journal.json")
         self.file = file_identity(self.path)   # another one after each write
@@ -2226,13 +2554,13 @@ class Journal:
                 "stopped, make it anew: python3 jobqueue.py check --repair" % self.path) from None
 
     @staticmethod
-    def decide(database, mode, now):
+    def decide(database: "Path", mode: "str", now: "float") -> None:
         """From now on this machine uses the database, in this way."""
         path = private_path(database, "journal.json")
         write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
-    def admit(self, now):
+    def admit(self, now: "float") -> "Journal":
         """The journal as it is once this machine may use the log; SetupError if it may not."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
@@ -2243,7 +2571,7 @@ class Journal:
         self.sign(now)
         return Journal(self._database)
 
-    def refuse_another(self, now):
+    def refuse_another(self, now: "float") -> None:
         """SetupError if another machine uses the log and lives."""
         seen_at = self.path.stat().st_mtime
         started_again = self.machine == machine_name() and now - seen_at > up_seconds()
@@ -2252,20 +2580,20 @@ class Journal:
             until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
             self._refuse("which allows no second one before %s UTC" % until)
 
-    def _refuse(self, why):
+    def _refuse(self, why: "str") -> None:
         raise SetupError(
             "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
             "use it, stop everything on all and run there: "
             "python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 
-    def sign(self, now):
+    def sign(self, now: "float") -> None:
         """Show other machines that this one lives."""
         with contextlib.suppress(OSError):
             if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
 
-    def check(self):
+    def check(self) -> None:
         """StorageBroken if it was decided anew, or another machine took over while we slept."""
         found = Journal(self._database)
         if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
@@ -2273,9 +2601,9 @@ class Journal:
                                 "and start everything." % (found.mode.upper(), found.machine))
         self.file = found.file
 
-    def _is_ours(self):
+    def _is_ours(self) -> "bool":
         known, boot = self._boot, boot_id()
-        return known == boot if known and boot else self.machine == machine_name()
+        return bool(known == boot if known and boot else self.machine == machine_name())
 
 
 class DataFile(Database):
@@ -2284,7 +2612,7 @@ class DataFile(Database):
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
     checkpoints are off on every connection and ours run only while we hold the write lock."""
 
-    def __init__(self, folder, clock, patience):
+    def __init__(self, folder: "Path | str", clock: "AnyClock", patience: "float") -> None:
         super().__init__(folder, clock, patience)
         self.path = find_database(self.folder)
         self._wal = Path(str(self.path) + "-wal")
@@ -2292,14 +2620,15 @@ class DataFile(Database):
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
+        self._opened: "tuple[object, object]" = (None, None)      # identities of file and log
         if self.journal == "wal":
             self._refuse_missing_log()
 
-    def sign(self):
+    def sign(self) -> None:
         """Show other machines that this one lives."""
         self._journal.sign(self.clock.now())
 
-    def check_file(self):
+    def check_file(self) -> None:
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
@@ -2307,14 +2636,14 @@ class DataFile(Database):
         if file_identity(self._journal.path) != self._journal.file:
             self._journal.check()
 
-    def wal_bytes(self):
+    def wal_bytes(self) -> "int":
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
         try:
             return self._wal.stat().st_size
         except OSError:
             return 0
 
-    def _refuse_missing_log(self):
+    def _refuse_missing_log(self) -> None:
         """StorageBroken if the log was deleted: without it the database is an older one.
         SQLite makes the log before the index that goes with it, and removes it after that."""
         index = Path(str(self.path) + "-shm")
@@ -2325,7 +2654,7 @@ class DataFile(Database):
                 "back; if it is lost, delete %s to go on with what is left."
                 % (self._wal, index.name))
 
-    def _connect(self):
+    def _connect(self) -> "FileConnection":
         link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
@@ -2344,14 +2673,14 @@ class DataFile(Database):
             raise
         return link
 
-    def _checkpoint(self, writer, reader):
+    def _checkpoint(self, writer: "Connection", reader: "Connection") -> None:
         """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
-        deadline, before, pages, copied = self.clock.monotonic() + 0.05, None, 1, 0
+        deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
             while copied not in (pages, before) and self.clock.monotonic() < deadline:
                 before = copied         # as long as that gets further
-                _, pages, copied = reader.one("PRAGMA wal_checkpoint(PASSIVE)")
+                _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
                 self._checkpoints.hasten(0.0)
@@ -2360,19 +2689,29 @@ class DataFile(Database):
         writer.roll_back()
 
 
+class _Waiting:
+    """An action that a thread wants to be done, and its result or error once it is."""
+
+    def __init__(self, action: "Callable[[Connection], Any]") -> None:
+        self.action = action
+        self.answer: "tuple[Any, Exception | None] | None" = None
+
+
 class SqliteDatabase(DataFile):
     """Reads and writes the file in the data folder."""
 
     errors = sqlite3.Error
+    _write_lock: "WriteLock"
 
-    def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+    def __init__(self, folder: "Path | str", clock: "AnyClock" = Clock,
+                 patience: "float" = WEB_PATIENCE_SECONDS) -> None:
         super().__init__(folder, clock, patience)
-        self._synchronous, self._rung_at = None, 0
-        self._gathering, self._wanted, self._is_led = threading.Condition(), [], False
+        self._synchronous, self._rung_at = "", 0
+        self._gathering, self._is_led = threading.Condition(), False
+        self._wanted: "list[_Waiting]" = []
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
-            self.alarm, self.ring, self.calm = self._bell.pipe, self._bell.ring, self._bell.calm
         except OSError as error:
             raise cannot_write(self.folder, error) from None
         try:
@@ -2385,7 +2724,7 @@ class SqliteDatabase(DataFile):
             self.close()
             raise
 
-    def _check_schema(self):
+    def _check_schema(self) -> None:
         version = self.value(self.version_words)
         if version == 0:
             raise emptied(self.path)
@@ -2393,43 +2732,57 @@ class SqliteDatabase(DataFile):
             with self.transaction() as transaction:
                 migrate(transaction)
 
-    def close(self):
+    def close(self) -> None:
         """Close all connections, the lock and the bell."""
         super().close()
         self._write_lock.close()
         self._bell.close()
 
-    def version_seen(self):
+    @property
+    def alarm(self) -> "int | None":
+        """The bell's pipe: it is readable when there may be tasks."""
+        return self._bell.pipe
+
+    def ring(self) -> None:
+        """Wake other workers that wait: there may be tasks for them, too."""
+        self._bell.ring()
+
+    def calm(self) -> None:
+        """Forget that the alarm rang: who does looks once more before it waits."""
+        self._bell.calm()
+
+    def version_seen(self) -> "object":
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
-    def __str__(self):
+    def __str__(self) -> "str":
         return self.path.name
 
-    def size(self):
+    def size(self) -> "int":
         """How many bytes it takes."""
         return self.path.stat().st_size
 
-    def damage(self):
+    def damage(self) -> "str | None":
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
         try:
             with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
-                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
+                found: "str" = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
 
-    def copy_to(self, path):
+    def copy_to(self, path: "Path") -> None:
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
-    def together(self, action, foreseen=()):
+    def together(self, action: "Callable[[Connection], Result]",
+                 foreseen: "Iterable[Query]" = ()) -> "Result":
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
         if threading.active_count() == 1:
             return self.alone(action)
-        mine = SimpleNamespace(action=action, answer=None)
+        mine = _Waiting(action)
         with self.deadline(self.patience), self._gathering:
             self._wanted.append(mine)
             while not mine.answer:
@@ -2437,16 +2790,19 @@ class SqliteDatabase(DataFile):
                     self._gathering.wait()
                 else:
                     self._lead(mine)
-        result, error = mine.answer
+        error = mine.answer[1]
         if error is AMONG_OTHERS:
             return self.alone(action)
         if error:
             raise error
+        result: "Result" = mine.answer[0]
         return result
 
-    def _lead(self, mine):
+    def _lead(self, mine: "_Waiting") -> None:
         """Do all that is wanted by now; if anything of it is refused, each does its own alone."""
-        some, results, failure, self._is_led = [mine], (), None, True
+        some, self._is_led = [mine], True
+        results: "list[tuple[Any, None]]" = []
+        failure: "Exception | None" = None
         self._gathering.release()
         try:
             with self.transaction() as transaction:
@@ -2464,7 +2820,7 @@ class SqliteDatabase(DataFile):
             self._is_led = False
             self._gathering.notify_all()
 
-    def _begin(self, durable, _):
+    def _begin(self, durable: "bool", foreseen: "Iterable[Query]") -> None:
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:
@@ -2472,7 +2828,7 @@ class SqliteDatabase(DataFile):
             self._synchronous = wanted
         self._writer.run("BEGIN IMMEDIATE")
 
-    def _commit(self, durable):
+    def _commit(self, durable: "bool") -> None:
         self._patiently(lambda: self._writer.run("COMMIT"))
         if durable and self._writer.changes > self._rung_at:    # others wait for that
             self._bell.ring()
@@ -2481,12 +2837,12 @@ class SqliteDatabase(DataFile):
             with self._looking, self._reading:      # which may take long to get
                 self._checkpoint(self._writer, self._reader)
 
-    def _problem(self, error):
+    def _problem(self, error: "Exception") -> "Exception":
         return storage_error(error, self.path)
 
 
 @contextlib.contextmanager
-def open_exclusively(path, mode):
+def open_exclusively(path: "Path", mode: "str") -> "Iterator[FileConnection]":
     """A connection to a database that nobody else uses; from now on it is written in this mode."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
@@ -2499,7 +2855,7 @@ def open_exclusively(path, mode):
         raise storage_error(error, path)
 
 
-def create_database(path, mode):
+def create_database(path: "Path", mode: "str") -> None:
     """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
@@ -2510,14 +2866,15 @@ def create_database(path, mode):
     Journal.decide(path, mode, Clock.now())
 
 
-def take_backup(file, part):
+def take_backup(file: "Path", part: "Path") -> None:
     """Copy a backup; SetupError if it is none, is not whole, or has a version that is unknown."""
     import shutil
     write_private(part, "")
     shutil.copyfile(file, part)
     try:
         with contextlib.closing(FileConnection(part)) as link:
-            version, found = map(link.value, ("PRAGMA user_version", "PRAGMA quick_check(1)"))
+            version: "int" = link.value("PRAGMA user_version")
+            found = link.value("PRAGMA quick_check(1)")
     except sqlite3.Error:
         version, found = 0, None
     if not version or found != "ok":
@@ -2538,8 +2895,9 @@ STATEMENT_MS = 10_000           # ... and what takes longer is ended there
 IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
+CONNECT_SECONDS = 5
 LINK_OPTIONS = {
-    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": 5,
+    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 
@@ -2650,7 +3008,7 @@ SERVER_ERRORS = (
 )
 
 
-def replace_patterns(text, otherwise):
+def replace_patterns(text: "str", otherwise: "Iterable[tuple[str, str]]") -> "str":
     """Return the text with each pattern replaced, in the order of `otherwise`."""
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
@@ -2658,7 +3016,7 @@ def replace_patterns(text, otherwise):
 
 
 @functools.lru_cache(maxsize=500)
-def to_postgres(statement):
+def to_postgres(statement: "str") -> "str":
     """A statement as PostgreSQL and its driver want it."""
     statement = replace_patterns(statement, SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
@@ -2666,11 +3024,11 @@ def to_postgres(statement):
         match[0], match[0].replace("%", "%%")), statement)
 
 
-def _written(text):
+def _written(text: "str") -> "str":
     return storable(text) if "\0" in text else text
 
 
-def literal(value):
+def literal(value: "object") -> "str":
     """A value as it stands in a statement, however the server is set up."""
     if value is None:
         return "NULL"
@@ -2683,17 +3041,20 @@ def literal(value):
     raise TypeError("a value of the type %s cannot be stored" % type(value).__name__)
 
 
-def bound(statement, values):
+def bound(statement: "str", values: "Iterable[Any]") -> "str":
     """A statement with its values in it: so several go in one message."""
     return to_postgres(statement) % tuple(map(literal, values))
 
 
-def for_all(statement, rows):
-    """(statement, values) that do for all `rows` at once what a statement does for each: an INSERT
+def for_all(statement: "str", rows: "Sequence[Sequence[Any]]") -> "Query":
+    """Return a query that does for all `rows` at once what a statement does for each: an INSERT
     of VALUES, or an UPDATE or DELETE of the one row that it finds."""
     if len(rows) == 1:
         return statement, rows[0]
-    marks, types, arrays, constants = [], [], [], []
+    marks: "list[str]" = []
+    types: "list[str]" = []
+    arrays: "list[str]" = []
+    constants: "list[Any]" = []
     for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
         if len(set(column)) > 1:
             kinds = set(map(type, column))
@@ -2709,20 +3070,21 @@ def for_all(statement, rows):
     given = "WITH given (%s) AS (SELECT * FROM unnest(%s)) " % (
         ", ".join("c%d" % at for at in range(len(types))),
         ", ".join("CAST(? AS %s[])" % kind for kind in types))
-    statement = re.sub(r"\?", lambda _, mark=iter(marks[1:]): next(mark), statement)
+    coming = iter(marks[1:])
+    statement = re.sub(r"\?", lambda _: next(coming), statement)
     for words, otherwise in GIVEN:
         statement = re.sub(words, otherwise, statement, count=1)
     return given + statement, arrays + constants
 
 
-def _element(value):
+def _element(value: "Any") -> "str":
     """A value as it stands in an array."""
     if value.__class__ is str:
         return '"%s"' % _written(value).replace("\\", "\\\\").replace('"', '\\"')
     return "NULL" if value is None else repr(value + 0)     # a truth is a number
 
 
-def prepare_statement(name, statement, types):
+def prepare_statement(name: "str", statement: "str", types: "Sequence[type]") -> "str":
     """The text by which the server plans a statement under a name, for values of these types. A
     text's is unknown: it may stand for anything, as where it is a part of the statement."""
     marks = tuple("$%d" % number for number in range(1, len(types) + 1))
@@ -2735,77 +3097,112 @@ def prepare_statement(name, statement, types):
 #
 # A connection to a PostgreSQL server, with a deadline for each call.
 
-class ServerRow(tuple):
+if TYPE_CHECKING:
+    Question = tuple[str, AnyTuple]
+
+
+class ServerRow(AnyTuple):
     """A row of PostgreSQL's, to be read by number and by name as SQLite's are."""
 
     __slots__ = ()
-    names = places = None
+    names: "tuple[str, ...]" = ()
+    places: "dict[str, int]" = {}
 
-    def keys(self):
+    def keys(self) -> "Sequence[str]":
         """The names of the columns."""
         return self.names
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: "Any") -> "Any":
         return tuple.__getitem__(self, self.places[key] if key.__class__ is str else key)
 
 
 @functools.lru_cache(maxsize=500)
-def _row_class(names):
-    names = tuple(name.decode() for name in names)
+def _row_class(encoded_names: "tuple[bytes, ...]") -> "type[ServerRow]":
+    names = tuple(name.decode() for name in encoded_names)
     places = {name: names.index(name) for name in names}
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
+class Driver(NamedTuple):
+    """psycopg, and its rules for reading what a server says."""
+
+    psycopg: "Any"
+    adapters: "Any"
+
+
 @functools.lru_cache(maxsize=None)
-def driver():
-    """(psycopg, how it reads what a server says)."""
+def driver() -> "Driver":
+    """Return psycopg, imported; SetupError if it is not installed."""
     try:
         import psycopg
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
 
-    class Number(psycopg.adapt.Loader):
+    class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
 
-        def load(self, data):
+        def load(self, data: "bytes") -> "float | bool":
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
     known = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
         known.register_loader(name, Number)
-    return psycopg, known
+    return Driver(psycopg, known)
+
+
+class Reply(NamedTuple):
+    """The server's word about a statement ("UPDATE 3"), and the rows."""
+
+    word: "str"
+    rows: "Sequence[ServerRow]"
 
 
 class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
-    def __init__(self, address):
+    def __init__(self, address: "str") -> None:
         self._psycopg, known = driver()
         self.limit = math.inf           # no question may take longer
-        self.changes = 0                # rows that were added, changed or removed, or may be
-        self._told = []                 # texts of one statement each, to go along with the next
-        self._foreseen = ()             # ... questions that follow it
-        self._known = {}                # their answers, until something is changed
+        self.change_count = 0           # rows that were added, changed or removed, or may be
+        self._told: "list[str]" = []      # texts of one statement each, to go along with the next
+        self._foreseen: "Iterable[Question]" = ()     # ... questions that follow it
+        self._known: "dict[Question, Sequence[Row]]" = {}     # their answers, until a change
         # By statement and types: how often it was asked, and the name of its plan.
-        self._asked, self._plans, self.plans_until = collections.Counter(), {}, 0.0
-        self._planned_after, self._plan_number = PLANNED_AFTER, itertools.count()
+        self._asked: "collections.Counter[AnyTuple]" = collections.Counter()
+        self._plans: "dict[AnyTuple, str]" = {}
+        self.plans_until = 0.0
+        self._planned_after: "float" = PLANNED_AFTER
+        self._plan_number = itertools.count()
         self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
-        self.fileno = self._link.fileno         # of its socket
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), LINK_OPTIONS["connect_timeout"])
+        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), CONNECT_SECONDS)
 
     @property
-    def is_broken(self):
+    def is_broken(self) -> "bool":
         """True if nothing can be asked any more."""
-        return self._link.closed
+        return bool(self._link.closed)
 
-    def ask(self, text, seconds=CALL_SECONDS):
-        """[(the server's word, the rows)] of a text's statements, or the error of the one that
+    @property
+    def changes(self) -> "int":
+        """How many rows were added, changed or removed in this transaction, or may be."""
+        return self.change_count
+
+    def close(self) -> None:
+        """End the connection."""
+        self._link.close()
+
+    def fileno(self) -> "int":
+        """Return the descriptor of the connection's socket."""
+        number: "int" = self._link.fileno()
+        return number
+
+    def ask(self, text: "str", seconds: "float" = CALL_SECONDS) -> "list[Reply]":
+        """Return a reply to each statement of a text, or raise the error of the one that
         failed. What was told goes before them, and what is foreseen after them, in one message.
         A cursor of the driver's would take as long for each statement as the server."""
         questions = [(question, self._texts(*question)) for question in self._foreseen]
@@ -2819,15 +3216,15 @@ class ServerConnection(Connection):
             raise
         self._hear()
         self._refuse_failed(results[-1])
-        answers = [(result.command_status.decode(), self._rows(result))
+        answers = [Reply(result.command_status.decode(), self._rows(result))
                    for result in results[len(told):]]
         end = at = len(answers) - len(later)
         for question, texts in questions:
             at += len(texts)
-            self._known[question] = answers[at - 1][1]
+            self._known[question] = answers[at - 1].rows
         return answers[:end]
 
-    def _results(self, text, until):
+    def _results(self, text: "str", until: "float") -> "Iterator[Any]":
         """Ask the server, and yield what it answers until this moment."""
         link, events = self._link.pgconn, select.poll()
         link.send_query(text.encode("utf-8"))
@@ -2845,7 +3242,7 @@ class ServerConnection(Connection):
                 raise self._psycopg.OperationalError("the server does not answer")
             link.consume_input()
 
-    def _refuse_failed(self, result):
+    def _refuse_failed(self, result: "Any") -> None:
         if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
             error = self._psycopg.errors.error_from_result(result)
             self._plans.clear()         # some may not be there
@@ -2855,37 +3252,39 @@ class ServerConnection(Connection):
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
 
-    def _rows(self, result):
+    def _rows(self, result: "Any") -> "Sequence[ServerRow]":
         if not result.nfields:
             return ()
         self._loaders.set_pgresult(result)
         names = tuple(map(result.fname, range(result.nfields)))
-        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
+        rows: "list[ServerRow]" = self._loaders.load_rows(0, result.ntuples, _row_class(names))
+        return rows
 
-    def foresee(self, questions):
+    def foresee(self, questions: "Iterable[Query]") -> None:
         """Ask these with what comes next: each is answered then, unless a change comes between."""
         self._known = {}
         self._foreseen = dict.fromkeys(
             (statement, tuple(values)) for statement, values in questions)
 
-    def run(self, statement, values=()):
+    def run(self, statement: "str", values: "Sequence[Any]" = ()) -> "int":
         """Execute; return the number of rows changed."""
         self._known = {}
-        word = self.ask(";".join(self._texts(statement, values)))[-1][0].split()[-1]
+        word = self.ask(";".join(self._texts(statement, values)))[-1].word.split()[-1]
         count = int(word) if word.isdigit() else 0
-        self.changes += count
+        self.change_count += count
         return count
 
-    def many(self, statement, rows):
+    def many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> "int":
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        rows = list(rows)
-        return self.run(*for_all(statement, rows)) if rows else 0
+        batch = list(rows)
+        return self.run(*for_all(statement, batch)) if batch else 0
 
-    def _texts(self, statement, values):
+    def _texts(self, statement: "str", values: "Iterable[Any]") -> "list[str]":
         """A statement with its values as texts, the last of which is the question. They must be
         sent in the order in which they are made: the plan of one may be made by another."""
         values = tuple(values)
-        key, texts = (statement, *map(type, values)), []
+        key: "AnyTuple" = (statement, *map(type, values))
+        texts: "list[str]" = []
         if key not in self._plans and not re.match(PLANNED, statement):
             return [bound(statement, values)]
         if time.monotonic() > self.plans_until:
@@ -2901,7 +3300,7 @@ class ServerConnection(Connection):
         self._plans[key] = name
         return [*texts, "EXECUTE %s%s" % (name, given)]
 
-    def _forget_plans(self):
+    def _forget_plans(self) -> "list[str]":
         """Let all be planned anew; the texts by which the server forgets the old plans."""
         if len(self._asked) > ASKED_MAX:
             self._asked.clear()
@@ -2909,46 +3308,49 @@ class ServerConnection(Connection):
         self.plans_until = time.monotonic() + PLANS_SECONDS
         return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
 
-    def tell_many(self, statement, rows):
+    def tell_many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> None:
         """Execute once for each of `rows` with the next question."""
-        rows = list(rows)
-        if rows:
-            self.tell(*for_all(statement, rows))
+        batch = list(rows)
+        if batch:
+            self.tell(*for_all(statement, batch))
 
-    def tell(self, statement, values=()):
+    def tell(self, statement: "str", values: "Sequence[Any]" = ()) -> None:
         """Execute with the next question."""
         self._told += self._texts(statement, values)
         self._known = {}
-        self.changes += 1               # as it may be
+        self.change_count += 1          # as it may be
         if sum(map(len, self._told)) > TOLD_MAX:
             self.ask("SELECT")
 
-    def insert(self, table, row):
+    def insert(self, table: "str", row: "JsonObject") -> "int":
         """Add a row, a dictionary; return its id."""
-        self.changes, self._known = self.changes + 1, {}
-        return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id", row.values())
+        self.change_count, self._known = self.change_count + 1, {}
+        number: "int" = self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
+                                 tuple(row.values()))
+        return number
 
-    def set_last_id(self, table, last):
+    def set_last_id(self, table: "str", last: "int") -> None:
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                    (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
 
-    def all(self, statement, values=()):
+    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "Sequence[Row]":
         """All rows."""
         values = tuple(values)
         rows = self._known.pop((statement, values), None)
         if rows is None:
-            rows = self.ask(";".join(self._texts(statement, values)))[-1][1]
+            rows = self.ask(";".join(self._texts(statement, values)))[-1].rows
         return rows
 
-    def all_within(self, seconds, _, statement, values=()):
+    def all_within(self, seconds: "float", clock: "AnyClock", statement: "str",
+                   values: "Sequence[Any]" = ()) -> "Sequence[Row] | None":
         """All rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
             return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2][1]
+                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2].rows
         except self._psycopg.Error as error:
             if error.sqlstate != "57014" or seconds > most:
                 raise
@@ -2956,7 +3358,7 @@ class ServerConnection(Connection):
         finally:
             self.roll_back()
 
-    def heard(self):
+    def heard(self) -> "tuple[int, int]":
         """What changes with each notification; the first call begins to listen."""
         if not self._listens:
             self._listens = True
@@ -2965,10 +3367,10 @@ class ServerConnection(Connection):
         self._hear()
         return id(self), self._heard
 
-    def _hear(self):
+    def _hear(self) -> None:
         self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
 
-    def roll_back(self):
+    def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
         if self._told:
             self._plans.clear()         # some are made by what is not sent now
@@ -2989,17 +3391,17 @@ class ServerClock(Clock):
     """The server's time, which all machines share; between two looks at it by our own ticks."""
 
     @staticmethod
-    def _ticks():
+    def _ticks() -> "float":
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._base = time.time() - self._ticks()
 
-    def now(self):
+    def now(self) -> "float":
         """Seconds since 1970."""
         return self._base + self._ticks()
 
-    def set(self, now):
+    def set(self, now: "float") -> None:
         """It is this time by the server; smaller differences are those of the way."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
@@ -3023,15 +3425,20 @@ class PostgresDatabase(Database):
     version_words = "SELECT version FROM jobqueue"
     snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                       "SET LOCAL idle_in_transaction_session_timeout=0", "SELECT 1")
+    errors: "type[Exception]"
+    _reader: "ServerConnection"           # from the first _open() on
+    _writer: "ServerConnection"
 
-    def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+    def __init__(self, address: "str", folder: "Path", clock: "AnyClock" = Clock,
+                 patience: "float" = WEB_PATIENCE_SECONDS) -> None:
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
         self.has_own_disk = safe_journal(folder) == "wal"
         # A server that is replaced by its copy may be away for as long as a lease of files.
         self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
-        self.errors = driver()[0].Error
+        self.errors = driver().psycopg.Error
         self._address, self.path = address, find_database(folder)
-        self._write_lock, self._epoch = OneThread(clock), None
+        self._write_lock = OneThread(clock)
+        self._epoch: "str | None" = None
         self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
@@ -3047,9 +3454,10 @@ class PostgresDatabase(Database):
             self.close()
             raise
 
-    def _prepare(self):
+    def _prepare(self) -> None:
         """Make the tables if there are none; whoever comes first does, alone."""
-        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
+        self._open("_reader")
+        link, known = self._reader, self.path.read_text("utf-8").strip()
         try:
             if not link.value(SERVER_TABLES):
                 if known != NO_EPOCH:
@@ -3064,19 +3472,20 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
-            answers = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
-            row = self._checked(answers[1][1])
-            self._epoch = row["epoch"]
+            replies = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
+            row = self._checked(replies[1].rows)
+            epoch: "str" = row["epoch"]
+            self._epoch = epoch
             self._set_clock(row["at"])
         finally:
             link.roll_back()
         if known == NO_EPOCH:
-            write_private(self.path, self._epoch)
-        elif known != self._epoch:
+            write_private(self.path, epoch)
+        elif known != epoch:
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
 
-    def _checked(self, rows):
+    def _checked(self, rows: "Sequence[Row]") -> "Row":
         """The row that is the lock, if it is one and this code may write beside it."""
         if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
             raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
@@ -3085,11 +3494,11 @@ class PostgresDatabase(Database):
             raise another_version(rows[0]["version"])
         return rows[0]
 
-    def __str__(self):
+    def __str__(self) -> "str":
         """What sentences call it; the password is in no sentence."""
         parts = {"host": "this machine", "dbname": ""}
         try:
-            parts.update(driver()[0].conninfo.conninfo_to_dict(self._address))
+            parts.update(driver().psycopg.conninfo.conninfo_to_dict(self._address))
         except self.errors:             # whose words may have parts of the password
             parts["host"] = "@"
         if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
@@ -3097,13 +3506,13 @@ class PostgresDatabase(Database):
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
         return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
-    def _connect(self):
+    def _connect(self) -> "ServerConnection":
         return ServerConnection(self._address)
 
-    def _problem(self, error):
-        psycopg, said = driver()[0], shorten(str(error), 200)
+    def _problem(self, error: "Exception") -> "Exception":
+        psycopg, said = driver().psycopg, shorten(str(error), 200)
         is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-        state = error.sqlstate or ("08" if is_lost else "")
+        state = getattr(error, "sqlstate", None) or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
             if re.match(states, state) and (kind is not SetupError or self._epoch is None):
                 if kind is Busy and self._epoch is None and re.search(REFUSALS, said):
@@ -3111,44 +3520,45 @@ class PostgresDatabase(Database):
                 return kind(sentence % {"path": self, "said": said})
         return error
 
-    def _read(self, statement, values):
+    def _read(self, statement: "str", values: "Sequence[Any]") -> "Sequence[Row]":
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
             raise Busy(BUSY)            # a server that is silent keeps who asked first
         try:
-            link = self._open("_reader")
-            link.limit = max(1.0, self.seconds_left())
-            return link.all(statement, values)
+            self._open("_reader")
+            self._reader.limit = max(1.0, self.seconds_left())
+            return self._reader.all(statement, values)
         finally:
             self._reading.release()
 
-    def _begin(self, _, foreseen=()):
+    def _begin(self, durable: "bool", foreseen: "Iterable[Query]" = ()) -> None:
         wait = 100 + int(1000 * self.seconds_left())
         self._open("_writer").roll_back()       # an earlier try may have waited too long
         self._writer.foresee(foreseen)
-        *_, (_, locked), (_, [[now, room]]) = self._writer.ask(
+        *_, lock, state = self._writer.ask(
             SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._room_looks.is_due() else 0),
             1 + wait / 1000)
-        self._checked(locked)
+        self._checked(lock.rows)
+        now, room = state.rows[0]
         if room > 4 * self._room:
             self._room = room
             for link in filter(None, (self._writer, self._reader)):
                 link.plans_until = 0.0
-        self._writer.changes = 0
+        self._writer.change_count = 0
         self._set_clock(now)
 
-    def _set_clock(self, now):
+    def _set_clock(self, now: "float") -> None:
         if isinstance(self.clock, ServerClock):
             self.clock.set(now)
             self.clock_offset = time.time() - now
 
-    def _commit(self, durable):
+    def _commit(self, durable: "bool") -> None:
         is_new = self._writer.changes > 0
         if is_new:
             self._number += 1
             self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
             answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
-            is_kept = answers[0][0] == "COMMIT"
+            is_kept = answers[0].word == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
             if not is_kept:
@@ -3157,7 +3567,7 @@ class PostgresDatabase(Database):
             raise Busy(BUSY)
         self._commits += is_new
 
-    def _became_true(self):
+    def _became_true(self) -> "bool":
         """Whether the transaction whose COMMIT brought no answer was committed."""
         found = None
         self._deadline.at = self.clock.monotonic() + self.patience
@@ -3169,36 +3579,38 @@ class PostgresDatabase(Database):
             raise Busy(UNSURE) from None
         finally:
             self._writer.roll_back()
-        return found == self._number
+        return bool(found == self._number)
 
     @property
-    def alarm(self):
+    def alarm(self) -> "int | None":
         """The descriptor on which notifications come."""
         return None if self._reader.is_broken else self._reader.fileno()
 
-    def version_seen(self):
+    def version_seen(self) -> "object":
         """What changes when anybody commits what others wait for, if the news gets here."""
         return (*self._patiently(self._heard), self._commits)
 
-    def _heard(self):
+    def _heard(self) -> "tuple[int, int]":
         with self._reading:
-            return self._open("_reader").heard()
+            self._open("_reader")
+            return self._reader.heard()
 
-    def size(self):
+    def size(self) -> "int":
         """How many bytes it takes."""
-        return self.value("SELECT pg_database_size(current_database())")
+        size: "int" = self.value("SELECT pg_database_size(current_database())")
+        return size
 
-    def promises(self):
+    def promises(self) -> "Row":
         """The server's version, and `lags`: true if a copy of it may lack what was stored last."""
-        return self.one(
+        return self.row(
             "SELECT current_setting('server_version') AS version, "
             "current_setting('synchronous_standby_names')='' "
             "AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags")
 
-    def damage(self):
+    def damage(self) -> None:
         """Nothing: a server looks after its files."""
 
-    def copy_to(self, path):
+    def copy_to(self, path: "Path") -> None:
         """It has backups of its own."""
         raise SetupError("A queue on PostgreSQL is saved with its own programs (pg_dump), or with "
                          "python3 jobqueue.py export FILE.")
@@ -3213,7 +3625,7 @@ DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
         "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
 
 
-def _fill_data_folder(room, on_server):
+def _fill_data_folder(room: "Path", on_server: "bool") -> None:
     (room / "locks").mkdir(mode=0o700)
     for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
         write_private(room / name, text)
@@ -3231,7 +3643,7 @@ def _fill_data_folder(room, on_server):
         create_database(path, "truncate")
 
 
-def create_data_folder(folder, on_server=False):
+def create_data_folder(folder: "Path", on_server: "bool" = False) -> None:
     """Make a complete data folder under another name, then rename it: never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
@@ -3247,7 +3659,7 @@ def create_data_folder(folder, on_server=False):
         shutil.rmtree(room, ignore_errors=True)
 
 
-def user_name(number):
+def user_name(number: "int") -> "str":
     """A user's name as `sudo -u` understands it: #1000 for one without."""
     import pwd
     try:
@@ -3256,7 +3668,7 @@ def user_name(number):
         return "#%d" % number
 
 
-def refuse_other_user(folder):
+def refuse_other_user(folder: "Path") -> None:
     """Files made by another user lock the owner out: say the command that works instead.
     Copying with FTP opens a folder and its files to all users of the machine: mend that."""
     try:
@@ -3276,7 +3688,8 @@ def refuse_other_user(folder):
                 path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""):
+def open_database(folder: "Path", clock: "AnyClock" = Clock, patience: "float" = WEB_PATIENCE_SECONDS,
+                  address: "str" = "") -> "Database":
     """Open the data folder's database or the server's, making the folder if there is none."""
     if not os.path.lexists(folder):
         create_data_folder(folder, bool(address))
@@ -3291,8 +3704,15 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""
             else SqliteDatabase(folder, clock, patience))
 
 
-def own_database(folder):
-    """The file that nobody may use meanwhile, even damaged, and how it is written, if known."""
+class OwnedFile(NamedTuple):
+    """The file of a database, and its journal mode if that is known."""
+
+    path: "Path"
+    mode: "str | None"
+
+
+def own_database(folder: "Path") -> "OwnedFile":
+    """Return the file of a database that nobody else uses, even if it is damaged."""
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
     if path.suffix == SERVER_FILE:
@@ -3300,12 +3720,12 @@ def own_database(folder):
     try:
         journal = Journal(path)
     except SetupError:
-        return path, None               # lost or unreadable: it is made anew
+        return OwnedFile(path, None)    # lost or unreadable: it is made anew
     journal.refuse_another(Clock.now())
-    return path, journal.mode
+    return OwnedFile(path, journal.mode)
 
 
-def repair_journal(folder, shared=False):
+def repair_journal(folder: "Path", shared: "bool" = False) -> "str":
     """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
     Everything must be stopped: the exclusive lock that changing it needs proves that."""
     path, _ = own_database(folder)
@@ -3323,39 +3743,51 @@ LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
 LOG_PAGE_BYTES = 256 << 10
 
 
-def activity_row(at, event, task, **details):
+class LogPart(NamedTuple):
+    """A part of a log. `times` has a pair for each piece: the line ends before it, when it came."""
+
+    text: "str"
+    next_offset: "int"
+    is_cut: "bool"                    # something was cut out of it
+    times: "list[list[int | str | None]]"
+
+
+def activity_row(at: "float", event: "str", task: "TaskRow", **details: "Any") -> "JsonObject":
     """What happened to a task (its row), as a row of the activity."""
     return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
             "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
             **details}
 
 
-def note(transaction, at, event, task=None, **details):
+def note(transaction: "Connection", at: "float", event: "str", task: "TaskRow | None" = None,
+         **details: "Any") -> None:
     """Append a row about a task or, without one, about anything else to the activity."""
     row = activity_row(at, event, task) if task else {"at": at, "event": event}
     transaction.insert("activity", {**row, **details})
 
 
-def find_activity(database, limit=PAGE_ROWS, before=None, since=None, until=None, viewer_id=None,
-                  **columns):
-    """(rows newest first that have the values that are not None; the id to go on before, or None).
-    A viewer sees what became of tasks, and what concerns themselves. No index but the ids and the
-    tasks' finds them; a long search stops with fewer rows."""
+def find_activity(database: "Database", limit: "int" = PAGE_ROWS, before: "int | None" = None,
+                  since: "float | None" = None, until: "float | None" = None,
+                  viewer_id: "int | None" = None, **columns: "Any") -> "Page":
+    """Return rows, newest first; filters that are None are ignored. A viewer sees what became of
+    tasks, and what concerns themselves. No index but the ids and the tasks' finds them; a long
+    search stops with fewer rows."""
     asked = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
     asked = {words: value for words, value in asked.items() if value is not None}
     statement = ("SELECT activity.*, (SELECT name FROM user WHERE user.id=owner_id) AS owner FROM "
                  "activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d"
                  % (" AND ".join(["1=1", *asked]), limit + 1))
-    high = before - 1 if before is not None else (
+    high: "int" = before - 1 if before is not None else (
         database.value("SELECT max(id) FROM activity") or 0)
     if columns.get("task_id") is None:
         return database.search(statement, [*asked.values()], 0, high, limit, SEARCH_SECONDS)
     rows = database.all(statement, (0, high, *asked.values()))
-    return rows[:limit], (rows[limit - 1]["id"] if len(rows) > limit else None)
+    return Page(list(rows[:limit]), rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
-def append_log(transaction, at, task_id, attempt, start, text):
+def append_log(transaction: "Connection", at: "float", task_id: "int", attempt: "int", start: "int",
+               text: "str") -> None:
     """Keep a piece of what an attempt printed that begins at byte `start`. Of a long log the
     middle pieces are dropped."""
     length = len(text.encode("utf-8"))
@@ -3367,22 +3799,25 @@ def append_log(transaction, at, task_id, attempt, start, text):
             (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
 
 
-def log_length(transaction, task_id, attempt):
+def log_length(transaction: "Connection", task_id: "int", attempt: "int") -> "int":
     """How many bytes an attempt has printed."""
-    return transaction.value("SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?",
-                             (task_id, attempt)) or 0
+    length: "int | None" = transaction.value(
+        "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?", (task_id, attempt))
+    return length or 0
 
 
-def logged_attempts(db, task_id):
+def logged_attempts(db: "Reader", task_id: "int") -> "list[int]":
     """The attempts that printed something."""
     return [row[0] for row in db.all(
         "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
 
-def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
-    """(text of at most `limit` bytes, next offset, whether something was cut out of it,
-    [[how many line ends are before a piece, when it came]])."""
-    parts, at, cut, times, ends = [], offset, False, [], 0
+def read_log(db: "Reader", task_id: "int", attempt: "int", offset: "int" = 0,
+             limit: "int" = LOG_PAGE_BYTES) -> "LogPart":
+    """Return a part of a log that begins at `offset`, of at most `limit` bytes."""
+    parts: "list[str]" = []
+    times: "list[list[int | str | None]]" = []
+    at, cut, ends = offset, False, 0
     for row in db.all(
             "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
             "AND start+length>? ORDER BY start", (task_id, attempt, offset)):
@@ -3399,7 +3834,7 @@ def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
         at, limit, ends = at + taken, limit - taken, ends + text.count("\n")
         if taken < len(data):
             break
-    return "".join(parts), at, cut, times
+    return LogPart("".join(parts), at, cut, times)
 
 
 # store/settings.py -----------------------------------------------------------
@@ -3410,7 +3845,7 @@ def read_log(db, task_id, attempt, offset=0, limit=LOG_PAGE_BYTES):
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 
-def tidy_path(text):
+def tidy_path(text: "str") -> "str":
     """A path as it stands in front of others: "/jq", or "" for none."""
     path = re.sub("/+", "/", "/%s/" % text)[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
@@ -3420,10 +3855,10 @@ def tidy_path(text):
 
 
 @functools.lru_cache(maxsize=4)
-def read_networks(text):
+def read_networks(text: "str") -> "list[IPv4Network | IPv6Network]":
     """The addresses and networks that a text lists; ValueError says which word is none."""
     from ipaddress import ip_network
-    found = []
+    found: "list[IPv4Network | IPv6Network]" = []
     for word in text.replace(",", " ").split():
         with contextlib.suppress(ValueError):
             found.append(ip_network(word, strict=False))
@@ -3439,7 +3874,7 @@ MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
 EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
-def tidy_server(text):
+def tidy_server(text: "str") -> "str":
     """HOST:PORT of a mail server; 587 is its port unless said."""
     match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
     if text and not (match and 0 < int(match[2] or 587) < 65536):
@@ -3447,7 +3882,7 @@ def tidy_server(text):
     return match and "%s:%s" % (match[1], match[2] or 587) or ""
 
 
-def tidy_webhooks(text):
+def tidy_webhooks(text: "str") -> "str":
     """Addresses of the web with a space between them."""
     for word in text.split():
         parts = urlsplit(word)
@@ -3457,18 +3892,31 @@ def tidy_webhooks(text):
     return " ".join(dict.fromkeys(text.split()))
 
 
-def web_label(address):
+def web_label(address: "str") -> "str":
     """What tells a webhook from others, without its address, which is a secret."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
-        "mail_server": tidy_server,
-        "trusted_proxies": lambda text: text if read_networks(text) else ""}
-Setting = collections.namedtuple("Setting", "group label unit schema default help")
-SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
+TIDY: "dict[str, Callable[[str], str]]" = {
+    "alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
+    "mail_server": tidy_server,
+    "trusted_proxies": lambda text: text if read_networks(text) else ""}
+
+
+class Setting(NamedTuple):
+    """A row of SETTINGS."""
+
+    group: "str"
+    label: "str"
+    unit: "str"
+    schema: "Schema"
+    default: "int | str"
+    help: "str"
+
+
+SETTING_GROUPS: "dict[str, dict[str, tuple[str, str, Schema, int | str, str]]]" = {"Workers": {
     "NbMaxWorker": ("Most workers", "", integer_within(0, 256), 2,
         "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
     "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
@@ -3542,23 +3990,25 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_function": ("Function to run", "", text_up_to(200), "", "It is given subject and text."),
     "alert_wait": ("Longest wait", "seconds", integer_within(0, 30 * 86400), 900,
         "A task that could start and has waited longer is an alert; 0: never."),
-}}.items() for name, row in rows.items()}
+}}
+SETTINGS = {name: Setting(group, *row) for group, rows in SETTING_GROUPS.items()
+            for name, row in rows.items()}
 CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
     name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
     for name, one in SETTINGS.items()}))
 
 
-def tidy_setting(name, value):
+def tidy_setting(name: "str", value: "Any") -> "int | str":
     """`value` as this setting keeps it; Invalid says what would be right."""
     one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
     checked({"properties": {name: one.schema}}, {name: value})
     try:
-        return TIDY.get(name, type(one.default))(value)
+        return TIDY[name](value) if name in TIDY else type(one.default)(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
 
 
-def remember(transaction, name, value):
+def remember(transaction: "Connection", name: "str", value: "Any") -> None:
     """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
@@ -3566,7 +4016,7 @@ def remember(transaction, name, value):
         transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
 
 
-def recall(db, name):
+def recall(db: "Reader", name: "str") -> "Any":
     """What `remember` kept, or None."""
     text = db.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
@@ -3575,17 +4025,17 @@ def recall(db, name):
 class Settings:
     """Values in the order environment (JOBQUEUE_NAME), table, default."""
 
-    def __init__(self, database, environment=os.environ):
+    def __init__(self, database: "Database", environment: "Mapping[str, str]" = os.environ) -> None:
         self._database = database
-        self.tests = {}                 # {name: what a new value must pass besides}
-        self._known = (-math.inf, None)     # until, {name: value}
-        self._fixed = {}
+        self.tests: "dict[str, Callable[[Any], None]]" = {}   # what new values must pass besides
+        self._known: "tuple[float, dict[str, Any]]" = (-math.inf, {})     # until, {name: value}
+        self._fixed: "dict[str, Any]" = {}
         for name, one in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
                 self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
 
-    def get(self, name):
+    def get(self, name: "str") -> "Any":
         """The value in force: exact inside a transaction, else at most a second old."""
         if name in self._fixed:
             return self._fixed[name]
@@ -3596,7 +4046,7 @@ class Settings:
         value = recall(self._database, name)
         return SETTINGS[name].default if value is None else value
 
-    def describe(self):
+    def describe(self) -> "list[dict[str, Any]]":
         """All settings as the page shows them."""
         table, found = self._read(), []
         for name, one in SETTINGS.items():
@@ -3612,7 +4062,7 @@ class Settings:
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
         return found
 
-    def change(self, values, by=None):
+    def change(self, values: "dict[str, Any]", by: "str | None" = None) -> None:
         """Store the given values, all or none; None means back to the default."""
         errors, checked = [], {}
         for name, value in values.items():
@@ -3627,16 +4077,16 @@ class Settings:
                 remember(transaction, name, value)
             note(transaction, self._database.clock.now(), "settings_changed", actor=by,
                  message=", ".join(checked))
-        self._known = (-math.inf, None)
+        self._known = (-math.inf, {})
 
-    def _read(self):
+    def _read(self) -> "dict[str, Any]":
         until = self._database.clock.monotonic() + CACHE_SECONDS
         table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
             "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
         self._known = (until, table)
         return table
 
-    def _check(self, name, value):
+    def _check(self, name: "str", value: "Any") -> "Any":
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
@@ -3659,7 +4109,7 @@ class Settings:
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
-QUEUE_LIMITS = {
+QUEUE_LIMITS: "dict[str, Schema]" = {
     "paused": {"type": "boolean"},
     "paused_why": about(
         or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
@@ -3691,23 +4141,37 @@ TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id
                "AND queue=? AND priority=?)) FROM user WHERE id NOT IN %s" % (BY_TURN, AT_LIMIT))
 
 
-def next_start(queue, now):
-    """(when the next task of a queue with a rate may start, seconds between two starts). The
-    distance is kept from start to start, but what came a little late is made up for."""
-    interval = queue["rate_seconds"] / queue["rate_count"]
-    due = queue["rate_next_at"] or 0
+class NextStart(NamedTuple):
+    """When the next task of a queue with a rate may start, and the seconds between two starts."""
+
+    at: "float"
+    interval: "float"
+
+
+class Blocked(NamedTuple):
+    """What keeps pending tasks from being started: a word for programs, a sentence for people."""
+
+    code: "str | None" = None
+    words: "str | None" = None
+
+
+def next_start(queue: "Row", now: "float") -> "NextStart":
+    """Return when the next task of a queue with a rate may start. The distance is kept from start
+    to start, but what came a little late is made up for."""
+    interval: "float" = queue["rate_seconds"] / queue["rate_count"]
+    due: "float" = queue["rate_next_at"] or 0
     if due > now + interval + 5.0:          # more than clocks differ: one was put back
         due = now
-    return max(due, now - RATE_SLACK_SECONDS), interval
+    return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
-def is_limited(queue):
+def is_limited(queue: "Row") -> "bool":
     """True if a queue holds anything back: then users do not get around it by another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
-def plain(number):
+def plain(number: "float") -> "float":
     """A whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
 
@@ -3715,10 +4179,10 @@ def plain(number):
 class Queues:
     """The table of queues: what may start, what is shown, how it is changed."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database, self._clock = database, database.clock
 
-    def open(self, machine, remote=False):
+    def open(self, machine: "str", remote: "bool" = False) -> "list[Row]":
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
         task whose owner is not at their limit, NULL if there is none."""
@@ -3728,9 +4192,9 @@ class Queues:
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
-    def room(self, queue, now):
+    def room(self, queue: "Row", now: "float") -> "int":
         """How many tasks of an open queue may start now."""
-        room = INTEGER_MAX
+        room: "int" = INTEGER_MAX
         if queue["max_running"] is not None:
             room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
         if queue["rate_count"] is not None:
@@ -3739,63 +4203,64 @@ class Queues:
         return room
 
     @staticmethod
-    def started(transaction, queue, count, now):
+    def started(transaction: "Connection", queue: "Row", count: "int", now: "float") -> None:
         """Keep in mind that tasks of a queue have started."""
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             transaction.update("queue", {"rate_next_at": due + count * interval},
                                "name=?", (queue["name"],))
 
-    def count(self, status, name, limit):
+    def count(self, status: "int", name: "str", limit: "int") -> "int":
         """How many tasks of a queue have a status, counted up to `limit`."""
-        return self._database.value(
+        found: "int" = self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
+        return found
 
-    def all(self, machine):
+    def all(self, machine: "str") -> "list[JsonObject]":
         """All queues as JSON; `machine` is where this process can start workers."""
         return [self._json(row, machine)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
-    def get(self, name, machine):
+    def get(self, name: "str", machine: "str") -> "JsonObject":
         """One queue as JSON; NotFound if there is none."""
         return self._json(self._row(name), machine)
 
-    def blocked(self, name, machine, owner_id=None):
-        """(code, sentence): what holds a queue's pending tasks, or an owner's; else (None, None)"""
+    def blocked(self, name: "str", machine: "str", owner_id: "int | None" = None) -> "Blocked":
+        """Return what holds a queue's pending tasks, or an owner's; Blocked() if nothing does."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
-            return None, None
+            return Blocked()
         if row["paused"]:
-            return "paused", "The queue %s is paused%s%s." % (
+            return Blocked("paused", "The queue %s is paused%s%s." % (
                 name, row["paused_by"] and " by " + row["paused_by"] or "",
-                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or "")
+                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or ""))
         if row["external"]:
-            return "external", "The queue %s is served by %s." % (
-                name, "programs of its own" if row["external"] == 1 else "remote workers")
+            return Blocked("external", "The queue %s is served by %s." % (
+                name, "programs of its own" if row["external"] == 1 else "remote workers"))
         machines = json.loads(row["machines"] or "[]")
         if machines and not {machine, *self.machines()} & set(machines):
-            return "machines", "The queue %s waits for a worker on %s." % (
-                name, " or ".join(machines))
+            return Blocked("machines", "The queue %s waits for a worker on %s." % (
+                name, " or ".join(machines)))
         full = owner_id is not None and self._database.one(
             "SELECT name, max_running FROM user WHERE id=? AND id IN %s" % AT_LIMIT, (owner_id,))
         if full:
-            return "owner", "The user %s runs at most %d at once." % tuple(full)
+            return Blocked("owner", "The user %s runs at most %d at once." % tuple(full))
         limit = row["max_running"]
         if limit is not None and self.count(RUNNING, name, limit) >= limit:
-            return "max_running", "The queue %s runs at most %d at once." % (name, limit)
+            return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
-        if row["rate_count"] is not None and next_start(row, now)[0] > now:
-            return "rate", "The queue %s starts at most %d in %s seconds." % (
-                name, row["rate_count"], plain(row["rate_seconds"]))
-        return None, None
+        if row["rate_count"] is not None and next_start(row, now).at > now:
+            return Blocked("rate", "The queue %s starts at most %d in %s seconds." % (
+                name, row["rate_count"], plain(row["rate_seconds"])))
+        return Blocked()
 
-    def machines(self):
+    def machines(self) -> "list[str]":
         """The names of the machines that have workers."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
-    def change(self, name, given, who, new=False):
+    def change(self, name: "str", given: "JsonObject", who: "str", new: "bool" = False) -> None:
         """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
@@ -3819,7 +4284,7 @@ class Queues:
                 transaction.update("queue", values, "name=?", (name,))
             note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(given))
 
-    def delete(self, name, who, in_use=()):
+    def delete(self, name: "str", who: "str", in_use: "Collection[str]" = ()) -> None:
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
             self._row(name)
@@ -3833,30 +4298,30 @@ class Queues:
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
             note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
-    def _row(self, name):
+    def _row(self, name: "str") -> "Row":
         row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
 
     @staticmethod
-    def _pause(row, given, who, now):
+    def _pause(row: "Row", given: "JsonObject", who: "str", now: "float") -> "JsonObject":
         """The columns that change with a pause; a second one can only say why."""
         if not given.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
-        values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
+        values: "JsonObject" = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
         if "paused_why" in given:
             values["paused_why"] = storable(given["paused_why"] or "") or None
         return values
 
-    def _json(self, row, machine):
+    def _json(self, row: "Row", machine: "str") -> "JsonObject":
         name = row["name"]
         counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
         rate = row["rate_count"] and {
             "count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        blocked = self.blocked(name, machine)[0] if counts["pending"] else None
-        next_at = next_start(row, self._clock.now())[0] if blocked == "rate" else None
+        blocked = self.blocked(name, machine).code if counts["pending"] else None
+        next_at = next_start(row, self._clock.now()).at if blocked == "rate" else None
         return {"name": name, "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,
@@ -3889,7 +4354,14 @@ UNSETTLED = (
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
-def turns_question(task):
+class Lane(NamedTuple):
+    """A part of a queue: its tasks of one priority."""
+
+    queue: "str"
+    priority: "int"
+
+
+def turns_question(task: "TaskRow") -> "Query":
     """What next_turn() asks."""
     lane = task["queue"], task["priority"]
     return """
@@ -3900,22 +4372,24 @@ def turns_question(task):
         *lane, task["owner_id"], *lane)
 
 
-def next_turn(db, task):
+def next_turn(db: "Reader", task: "TaskRow") -> "int":
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = db.one(*turns_question(task))
-    return max(lowest or 0, highest or 0) + 1
+    lowest, highest = db.row(*turns_question(task))
+    last: "int" = max(lowest or 0, highest or 0)
+    return last + 1
 
 
-def scheduled_turn(run_at):
+def scheduled_turn(run_at: "float") -> "int":
     """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
     return math.ceil(run_at * 1000)
 
 
-def lanes(db, status):
-    """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
-    found, lane = [], db.one(FIRST_LANE, (status,))
+def lanes(db: "Reader", status: "int") -> "list[Lane]":
+    """The lanes that hold tasks of a status: few, and found by skipping."""
+    found: "list[Lane]" = []
+    lane = db.one(FIRST_LANE, (status,))
     while lane:
-        found.append(tuple(lane))
+        found.append(Lane(*lane))
         lane = db.one(LANES + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
                       (status, *lane)) or db.one(
             LANES + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
@@ -3926,7 +4400,7 @@ class Followers:
     """Tasks that come after others: released, failed, waiting again."""
 
     @staticmethod
-    def settle(transaction, now):
+    def settle(transaction: "Connection", now: "float") -> None:
         """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
         this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
@@ -3938,10 +4412,12 @@ class Followers:
             if pair["follower"] is None:
                 transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
             else:
-                room -= Followers._settle_follower(transaction, *pair, now)
+                room -= Followers._settle_follower(
+                    transaction, pair["ended"], pair["status"], pair["follower"], now)
 
     @staticmethod
-    def _settle_follower(transaction, ended, how, follower, now):
+    def _settle_follower(transaction: "Connection", ended: "int", how: "int | None", follower: "int",
+                         now: "float") -> "int":
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
@@ -3971,7 +4447,7 @@ class Followers:
         return given_up
 
     @staticmethod
-    def why_not_again(transaction, task):
+    def why_not_again(transaction: "Connection", task: "TaskRow") -> "str | None":
         """A sentence if a task would only fail again by what it comes after, else None."""
         if task["after_failure"] != "fail":
             return None
@@ -3979,12 +4455,14 @@ class Followers:
             "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1",
             (task["id"],))
-        return given_up and "Task %d comes after task %d, which %s; %s." % (
+        if given_up is None:
+            return None
+        return "Task %d comes after task %d, which %s; %s." % (
             task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
             "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
-    def waits_again(transaction, task):
+    def waits_again(transaction: "Connection", task: "TaskRow") -> "int":
         """Judge anew what a task came after, for that may be retried; how much it waits for."""
         if task["after_failure"] is None:
             return 0
@@ -3995,7 +4473,8 @@ class Followers:
             "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
 
     @staticmethod
-    def tie(transaction, edges, known, now):
+    def tie(transaction: "Connection", edges: "Iterable[JsonObject]", known: "Mapping[int, int]",
+            now: "float") -> None:
         """Store what new tasks come after, {id: status}; what has failed releases or fails them."""
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in known.items()
@@ -4020,6 +4499,14 @@ class Followers:
 # 3. With its last task a file's time is over, by a trigger; after a day that of an unused one is.
 #    clear() removes such rows, and folders without a row, as crashes leave them.
 
+if TYPE_CHECKING:
+    class TaskEnd(Protocol):
+        """What tidy() asks of a Verdict."""
+
+        status: "int"
+        removed: "bool"
+        kept: "list[str] | None"
+
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
 FILE_NAME_BYTES = 200
@@ -4034,30 +4521,44 @@ SHOWN_TYPES = {                 # by how a file begins; all others are saved
 TYPE_BYTES = 4096
 
 
-def task_folder(data, task_id):
+class FileSite(NamedTuple):
+    """Where workers of other machines ask for files."""
+
+    address: "str"                # empty if nobody said it
+    authorities: "str | None"     # the file of the certificates to trust
+
+
+class OpenFile(NamedTuple):
+    """An open file of a task, and its media type, which its own bytes say."""
+
+    file: "BinaryIO"
+    kind: "str"
+
+
+def task_folder(data: "Path", task_id: "int") -> "Path":
     """Where a task may keep files while it runs, and leaves them."""
     return private_path(find_database(data), "work") / str(task_id)
 
 
-def remove_task_folder(data, task_id):
+def remove_task_folder(data: "Path", task_id: "int") -> None:
     """Remove what a task left there, if anything."""
     import shutil
     with contextlib.suppress(SetupError, StorageBroken):
         shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
-def given_folder(data, key):
+def given_folder(data: "Path", key: "str") -> "Path":
     """Where a file lies that was handed in."""
     return private_path(find_database(data), "files") / key
 
 
-def file_name(text):
+def file_name(text: "str") -> "str":
     """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
     name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
-def names_left(folder):
+def names_left(folder: "Path | str") -> "list[str] | None":
     """What is in a task's folder; None if there is no folder."""
     try:
         return sorted(name for name in os.listdir(folder) if name[0] != ".")
@@ -4067,7 +4568,7 @@ def names_left(folder):
         return []
 
 
-def open_plain(folder, name):
+def open_plain(folder: "Path | str", name: "str") -> "BinaryIO":
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -4082,7 +4583,7 @@ def open_plain(folder, name):
     raise OSError(errno.EINVAL, "It is no plain file")
 
 
-def plain_size(folder, name):
+def plain_size(folder: "Path | str", name: "str") -> "int | None":
     """How long a file is that a task left; None if it is no plain file with a plain name."""
     with contextlib.suppress(OSError, ValueError):
         if file_name(name) == name:
@@ -4091,7 +4592,7 @@ def plain_size(folder, name):
     return None
 
 
-def open_given(path):
+def open_given(path: "Path | str") -> "BinaryIO":
     """A file to be handed in, open; SetupError for a pipe and the like, whose end is unknown."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise SetupError("%s is no plain file: save in one what it gives." % path)
@@ -4101,13 +4602,13 @@ def open_given(path):
 class Portion:
     """So many bytes of an open file, in pieces."""
 
-    def __init__(self, file, size):
+    def __init__(self, file: "BinaryIO", size: "int") -> None:
         self._file, self._left, self.close = file, size, file.close
 
-    def __len__(self):
+    def __len__(self) -> "int":
         return self._left
 
-    def __iter__(self):
+    def __iter__(self) -> "Iterator[bytes]":
         while self._left:
             piece = self._file.read(min(PIECE_BYTES, self._left))
             if not piece:
@@ -4119,36 +4620,38 @@ class Portion:
 class Files:
     """What was handed in and what tasks left; see the room."""
 
-    def __init__(self, database, settings):
+    def __init__(self, database: "Database", settings: "Settings") -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
-        self._looks, self._machine = Every(SITE_SECONDS, database.clock), None     # who has them
+        self._looks = Every(SITE_SECONDS, database.clock)
+        self._machine: "str | None" = None            # who has them
 
-    def settle(self):
+    def settle(self) -> None:
         """From now on this machine, whose web server asks, has the files."""
         if self._database.is_shared and recall(self._database, ".files") != machine_name():
             with self._database.transaction() as transaction:
                 remember(transaction, ".files", machine_name())
         self._looks.hasten(0.0)
 
-    def site(self):
-        """None if the files are here; else (the address that workers ask for them, "" if nobody
-        said it; the file of the certificates to trust)."""
+    def site(self) -> "FileSite | None":
+        """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
         if self._looks.is_due():        # each attempt asks
             self._machine = recall(self._database, ".files")
         is_here = self._machine in (None, machine_name())
-        return None if is_here else (self._settings.get("page_address"), None)
+        return None if is_here else FileSite(self._settings.get("page_address"), None)
 
-    def path(self, row, task_id=None):
+    def path(self, row: "Row", task_id: "int | None" = None) -> "Path":
         """Where a file lies by its row."""
         folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        return folder / row["name"]
+        path: "Path" = folder / row["name"]
+        return path
 
-    def receive(self, owner_id, name, size, pieces, task_id=None):
+    def receive(self, owner_id: "int", name: "str", size: "int", pieces: "Iterable[bytes]",
+                task_id: "int | None" = None) -> "JsonObject":
         """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
-        row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        row: "JsonObject" = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             for folder in (path.parent.parent, path.parent):
@@ -4169,13 +4672,14 @@ class Files:
             raise cannot_write(path, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
-    def take(self, path, owner_id):
+    def take(self, path: "Path | str", owner_id: "int") -> "str":
         """Keep a copy of a file for a task to come; its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+            key: "str" = self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+            return key
 
-    def _reserve(self, owner_id, size, key, task_id):
+    def _reserve(self, owner_id: "int", size: "int", key: "str | None", task_id: "int | None") -> "int":
         """Keep room for a file that comes; the id of its row."""
         if self.site():
             raise SetupError("The files of this queue are on another machine: add this task there, "
@@ -4191,13 +4695,14 @@ class Files:
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
                                                "until": self._clock.now() + UNUSED_SECONDS})
 
-    def _room(self, owner_id):
+    def _room(self, owner_id: "int") -> "float":
         """How many bytes more the files of a user may have."""
-        limit = self._settings.get("max_files_mb") << 20
+        limit: "int" = self._settings.get("max_files_mb") << 20
         return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
 
     @staticmethod
-    def give(transaction, task_id, owner_id, keys, scope, now):
+    def give(transaction: "Connection", task_id: "int", owner_id: "int", keys: "Sequence[str]",
+             scope: "int | None", now: "float") -> "list[str]":
         """Give a new task these files, of the owner `scope` (None: of anybody); what is missing."""
         known = {row["key"]: row for row in transaction.all_of(
             "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
@@ -4208,10 +4713,12 @@ class Files:
             transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
         return [key for key in keys if key not in known]
 
-    def collect(self, transaction, task, now):
+    def collect(self, transaction: "Connection", task: "TaskRow", now: "float") -> "list[str] | None":
         """Note what an ended task (its row) left in its folder as its files; their names, None if
         it has no folder here. What is no plain file or too much is only named, in the log."""
-        folder, kept, others = "%s/%d" % (self._work, task["id"]), {}, []
+        folder = "%s/%d" % (self._work, task["id"])
+        kept: "dict[str, int]" = {}
+        others: "list[str]" = []
         names = names_left(folder)
         if names is None or self.site():    # they were sent there
             return names
@@ -4232,13 +4739,12 @@ class Files:
                        % shorten(", ".join(others), 2000))
         return list(kept)
 
-    def tidy(self, task_id, verdict):
+    def tidy(self, task_id: "int", verdict: "TaskEnd") -> None:
         """Remove what is of no use any more in a task's folder, once its end is recorded."""
-        kept = verdict.kept
-        if kept is None and not verdict.removed:
+        if verdict.kept is None and not verdict.removed:
             return
         import shutil
-        folder = self._work / str(task_id)
+        folder, kept = self._work / str(task_id), verdict.kept or []
         if verdict.removed or self.site():
             shutil.rmtree(folder, ignore_errors=True)
         elif verdict.status == SUCCEEDED:
@@ -4248,21 +4754,21 @@ class Files:
                     is_folder = stat.S_ISDIR(path.lstat().st_mode)
                     (shutil.rmtree if is_folder else os.unlink)(path)
 
-    def of_task(self, task_id):
+    def of_task(self, task_id: "int") -> "Sequence[Row]":
         """The rows of a task's files: first what it left, then what it was given."""
         return self._database.all(
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 
-    def open(self, task_id, row):
-        """(a file of a task by its row, open; its media type, which its own bytes say)."""
+    def open(self, task_id: "int", row: "Row") -> "OpenFile":
+        """Open a file of a task by its row."""
         path = self.path(row, task_id)
         file = open_plain(path.parent, path.name)
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
-        return file, next((kind for pattern, kind in SHOWN_TYPES.items()
-                           if re.match(pattern, head, re.DOTALL)), BYTES_TYPE)
+        return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
+                                    if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
 
-    def describe(self, task_id):
+    def describe(self, task_id: "int") -> "Iterator[JsonObject]":
         """Yield the files of a task as people see them."""
         for row in self.of_task(task_id):
             kind = BYTES_TYPE
@@ -4272,7 +4778,7 @@ class Files:
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
 
-    def clear(self, now, wholly=False):
+    def clear(self, now: "float", wholly: "bool" = False) -> None:
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
@@ -4281,8 +4787,8 @@ class Files:
             transaction.run("DELETE FROM file WHERE until<?", (now,))
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
-            names = os.listdir(folder) if folder.is_dir() else []
-            names = {name for name in names if folder == self._given or name.isdecimal()}
+            found = os.listdir(folder) if folder.is_dir() else []
+            names = {name for name in found if folder == self._given or name.isdecimal()}
             for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
                 shutil.rmtree(folder / name, ignore_errors=True)
 
@@ -4294,6 +4800,9 @@ class Files:
 # Orders become tasks, all or none: Adding.add() numbers them, counts them against their owner's
 # limit, gives each its status and turn, and stores them with their rows of the activity. What is
 # large may wait in a file until then. A request with an Idempotency-Key is answered once.
+
+if TYPE_CHECKING:
+    Placed = tuple["Order", int, int, int]      # an order, its task's id, status and turn
 
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
@@ -4309,23 +4818,33 @@ class Order:
                  "unique_key", "owner", "admin_id", "schedule_id", "file", "start", "given",
                  "scope")
 
-    def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
-                 unique_key=None, owner=None, admin_id=None, scope=None):
+    def __init__(self, function: "str", arguments: "str", options: "JsonObject",
+                 run_at: "float | None" = None, after: "Sequence[int]" = (),
+                 after_failure: "str | None" = None, unique_key: "str | None" = None,
+                 owner: "str | None" = None, admin_id: "int | None" = None,
+                 scope: "int | None" = None) -> None:
         self.function, self.options = function, options     # every name of TASK_OPTIONS
-        self.arguments = arguments      # JSON text; None while it is in a file
+        self.arguments = arguments      # JSON text; empty while it is in a file
         self.size = sys.getsizeof(arguments)
-        self.run_at, self.unique_key, self.schedule_id = run_at, unique_key, None
+        self.file: "ArgumentsFile | None" = None
+        self.start = 0                  # where its arguments begin in the file
+        self.run_at, self.unique_key = run_at, unique_key
+        self.schedule_id: "int | None" = None
         self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
         self.owner = owner              # the name that was asked for, or None
         self.admin_id = admin_id        # who must be an admin when it starts
-        self.given = ()                 # keys of files in its arguments,
+        self.given: "Sequence[str]" = ()  # keys of files in its arguments,
         self.scope = scope              # which must be this owner's; None: anybody's
+
+    def text(self) -> "str":
+        """Return the arguments, from wherever they are."""
+        return self.file.read(self) if self.file else self.arguments
 
 
 class ArgumentsFile:
     """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: "Path") -> None:
         import tempfile
         self._folder = folder
         try:
@@ -4333,45 +4852,56 @@ class ArgumentsFile:
         except OSError as error:
             raise cannot_write(folder, error) from None
 
-    def __del__(self):
+    def __del__(self) -> None:
         self._file.close()
 
-    def move(self, order):
+    def move(self, order: "Order") -> None:
         """Keep the arguments of an order here until they are needed."""
         utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
-        order.arguments, order.size = None, len(utf8)
+        order.arguments, order.size = "", len(utf8)
         try:
             if self._file.write(utf8) < len(utf8):
                 raise OSError(errno.ENOSPC, "")
         except OSError as error:
             raise cannot_write(self._folder, error) from None
 
-    def read(self, order):
+    def read(self, order: "Order") -> "str":
         """The arguments of an order."""
         return os.pread(self._file.fileno(), order.size, order.start).decode("utf-8")
+
+
+class Added(NamedTuple):
+    """What became of orders: their tasks' ids in the same order, and how many of these are new."""
+
+    ids: "list[int]"
+    new: "int"
 
 
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
-    def __init__(self, database, settings, files):
+    def __init__(self, database: "Database", settings: "Settings", files: "Files") -> None:
         self._database, self._settings, self._files = database, settings, files
-        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
+        # (owner id, limit) -> the last id that surely is within it
+        self._sure: "dict[tuple[int, int], int]" = {}
 
-    def foreseen(self, owner_id, orders):
+    def foreseen(self, owner_id: "int", orders: "list[Order]") -> "tuple[Query, ...]":
         """What add() asks in any case."""
         options = orders[0].options if orders else TASK_DEFAULTS
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
                 turns_question({"owner_id": owner_id, **options}))
 
-    def add(self, transaction, owner_id, orders, now):
-        """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
-        unique_key an unfinished task of the owner has adds nothing: it gets the id of that task."""
+    def add(self, transaction: "Connection", owner_id: "int", orders: "list[Order]",
+            now: "float") -> "Added":
+        """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
+        nothing: it gets the id of that task."""
         first = self._database.last_id("task") + 1
         ids, new = self._number(transaction, owner_id, orders, first)
         self.check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
-        turns, placed, edges = {}, [], []
+        turns: "dict[tuple[str, int], int]" = {}
+        placed: "list[Placed]" = []
+        edges: "list[JsonObject]" = []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
             edges += [{"task_id": task_id, "after_id": before, "place": at,
@@ -4389,25 +4919,27 @@ class Adding:
         self._insert(transaction, owner_id, placed, now)
         self._give(transaction, owner_id, orders, placed, now)
         Followers.tie(transaction, edges, known, now)
-        return ids, len(new)
+        return Added(ids, len(new))
 
-    def _number(self, transaction, owner_id, orders, first):
+    def _number(self, transaction: "Connection", owner_id: "int", orders: "list[Order]",
+                first: "int") -> "tuple[list[int], list[Order]]":
         """(ids of all, those orders that are to be added, from the id `first` on)"""
-        ids, new = [], []
+        ids: "list[int]" = []
+        new: "list[Order]" = []
         holders = self._holders(transaction, owner_id, {
             order.unique_key for order in orders if order.unique_key is not None})
         for order in orders:
-            key = order.unique_key
-            if key is None or key not in holders:
-                holders[key] = first + len(new)
+            key, next_id = order.unique_key, first + len(new)
+            task_id = next_id if key is None else holders.setdefault(key, next_id)
+            if task_id == next_id:
                 new.append(order)
-            ids.append(holders[key])
+            ids.append(task_id)
         return ids, new
 
     @staticmethod
-    def _holders(transaction, owner_id, keys):
+    def _holders(transaction: "Connection", owner_id: "int", keys: "set[str]") -> "dict[str, int]":
         """{key: id of the unfinished task that has it}; workers of others need not free it."""
-        holders = {}
+        holders: "dict[str, int]" = {}
         for task_id, key, asked in transaction.all_of(
                 "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
@@ -4419,14 +4951,15 @@ class Adding:
             holders[key] = task_id
         return holders
 
-    def check_quota(self, transaction, owner_id, count, refusal=None):
+    def check_quota(self, transaction: "Connection", owner_id: "int", count: "int",
+                    refusal: "str | None" = None) -> "int":
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
         While very many wait, they are not counted again for each that is added (no `refusal`):
         retries in between may then exceed the limit by UNCOUNTED_MAX."""
         user = transaction.one(OWNER_LIMIT, (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
-        limit = user["max_pending"]
+        limit: "int | None" = user["max_pending"]
         if limit is None:
             limit = self._settings.get("max_pending")
         if not limit:
@@ -4435,7 +4968,7 @@ class Adding:
         sure = self._sure.get((owner_id, limit), 0)
         if refusal is None and last + count <= sure:
             return sure - last
-        waiting = transaction.value(
+        waiting: "int" = transaction.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
@@ -4450,22 +4983,24 @@ class Adding:
         return limit - waiting
 
     @staticmethod
-    def _predecessors(transaction, owner_id, orders, new):
+    def _predecessors(transaction: "Connection", owner_id: "int", orders: "list[Order]",
+                      new: "list[Order]") -> "dict[int, int]":
         """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
-        known = dict.fromkeys(before for order in new for before in order.after)
-        known.update(map(tuple, transaction.all_of(
+        asked = dict.fromkeys(before for order in new for before in order.after)    # in order
+        known: "dict[int, int]" = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
-            (owner_id,), known)))
-        missing = {before for before, status in known.items() if status is None}
+            (owner_id,), asked)}
+        missing = asked.keys() - known.keys()
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
                  "message": "must name tasks of the same owner; %d is none" % before}
                 for index, order in enumerate(orders)
                 for before in order.after if before in missing], len(orders) == 1)
-        return known
+        return {before: known[before] for before in asked}
 
-    def _give(self, transaction, owner_id, orders, placed, now):
+    def _give(self, transaction: "Connection", owner_id: "int", orders: "list[Order]",
+              placed: "list[Placed]", now: "float") -> None:
         """Let new tasks have the files that their arguments name; Invalid for others'."""
         for order, task_id, *_ in placed:
             missing = order.given and self._files.give(
@@ -4477,7 +5012,7 @@ class Adding:
                     for one in missing], len(orders) == 1)
 
     @staticmethod
-    def _insert(transaction, owner_id, placed, now):
+    def _insert(transaction: "Connection", owner_id: "int", placed: "list[Placed]", now: "float") -> None:
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
         for queue in {order.options["queue"] for order, *_ in placed} - {TASK_DEFAULTS["queue"]}:
             transaction.ensure("queue", {"name": queue, "created_at": now})
@@ -4485,7 +5020,7 @@ class Adding:
         transaction.insert_all(
             "task", (dict(
                 order.options, id=task_id, owner_id=owner_id, function=order.function,
-                arguments=order.arguments or order.file.read(order), status=status, turn=turn,
+                arguments=order.text(), status=status, turn=turn,
                 run_at=order.run_at, unique_key=order.unique_key,
                 retries_left=order.options["max_retries"],
                 after_failure=order.after_failure if order.after else None,
@@ -4503,22 +5038,24 @@ class Adding:
 class Once:
     """A request with an Idempotency-Key, which its sender can repeat safely."""
 
-    def __init__(self, person_id, key, digest):
+    def __init__(self, person_id: "int", key: "str", digest: "str") -> None:
         self._key = {"owner_id": person_id, "key": key}
         self._digest = digest           # of what is asked
 
-    def find(self, db, now):
+    def find(self, db: "Reader", now: "float") -> "JsonObject | None":
         """What was answered the first time, or None; Invalid if something else was asked then."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
             "AND created_at BETWEEN ? AND ?",
             (*self._key.values(), now - REQUEST_SECONDS, now + REQUEST_SECONDS))
-        if row and row["digest"] != self._digest:
+        if row is None:
+            return None
+        if row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        known = row and json.loads(row["answer"])     # older versions kept more
-        return known and {"ids": known["ids"], "created": known["created"]}
+        known = json.loads(row["answer"])       # older versions kept more
+        return {"ids": known["ids"], "created": known["created"]}
 
-    def keep(self, transaction, answer, now):
+    def keep(self, transaction: "Connection", answer: "JsonObject", now: "float") -> None:
         """Store {"ids", "created"}, in the transaction that does what was asked."""
         transaction.upsert("request", self._key, {
             "digest": self._digest, "created_at": now, "answer": dump_json(answer)})
@@ -4560,7 +5097,7 @@ SEARCHED = ("function", "message", "error_type || ': ' || error_message", "argum
 
 # What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
 # by their number all can.
-SORTS = {
+SORTS: "dict[str, Callable[[TaskRow, float], Any]]" = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
         (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
@@ -4569,7 +5106,8 @@ NEWEST, OLDEST = "-id", "id"
 FIELDS = ("arguments", "result")
 
 
-def task_json(row, after=None, fields=FIELDS, files=()):
+def task_json(row: "TaskRow", after: "Sequence[int] | None" = None, fields: "Iterable[str]" = FIELDS,
+              files: "Iterable[tuple[str, str]]" = ()) -> "JsonObject":
     """A task as everybody is shown it, with these of FIELDS; `files`: (id, name) of those given."""
     error = None
     if row["error_type"]:
@@ -4592,28 +5130,38 @@ def task_json(row, after=None, fields=FIELDS, files=()):
     return {**shown, **{name: json.loads(row[name] or "null") for name in fields}}
 
 
-class Filter(collections.namedtuple(
-        "Filter", "owner_id statuses function queue text error ended_since since until ids",
-        defaults=[None] * 10)):
+class Filter(NamedTuple):
     """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
     `error` the kind of error; `since` and `until` are about when they were added."""
 
-    def within(self, statuses):
+    owner_id: "int | None" = None
+    statuses: "Sequence[int] | None" = None
+    function: "str | None" = None
+    queue: "str | None" = None
+    text: "str | None" = None
+    error: "str | None" = None
+    ended_since: "float | None" = None
+    since: "float | None" = None
+    until: "float | None" = None
+    ids: "Sequence[int] | None" = None
+
+    def within(self, statuses: "Sequence[int]") -> "Filter":
         """The same, but only tasks with one of these statuses."""
         return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
             status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
-    def searches(self):
+    def searches(self) -> "bool":
         """True if no index answers it, so that rows must be looked through."""
         return any(asked is not None for asked in self[2:])
 
-    def where(self):
-        """(SQL condition, values)"""
+    def where(self) -> "tuple[str, list[Any]]":
+        """Return a condition in SQL, and the values of its question marks."""
         asked = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
                  "error_type=?": self.error, "finished_at>=?": self.ended_since,
                  "task.created_at>=?": self.since, "task.created_at<?": self.until}
-        parts = {words: [value] for words, value in asked.items() if value is not None}
+        parts: "dict[str, Sequence[Any]]" = {
+            words: [value] for words, value in asked.items() if value is not None}
         for name, some in (("status", self.statuses), ("task.id", self.ids)):
             if some is not None:
                 parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
@@ -4626,13 +5174,20 @@ class Filter(collections.namedtuple(
         return " AND ".join(parts) or "1=1", list(itertools.chain(*parts.values()))
 
 
+class StatusCounts(NamedTuple):
+    """How many tasks with ids up to `reached` have each status."""
+
+    counts: "list[int]"
+    reached: "int"
+
+
 class TaskList:
     """Finds, counts and shows tasks."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database, self._clock = database, database.clock
 
-    def get(self, task_id, owner_id=None):
+    def get(self, task_id: "int", owner_id: "int | None" = None) -> "TaskRow":
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
         row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
@@ -4640,7 +5195,7 @@ class TaskList:
             raise NotFound("There is no task %s." % task_id)
         return row
 
-    def full_json(self, row):
+    def full_json(self, row: "TaskRow") -> "JsonObject":
         """A task with the traceback of its last attempt, and what it comes after and before."""
         shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),
                           files=self._given(row))
@@ -4653,37 +5208,39 @@ class TaskList:
             shown["error"]["traceback"] = last if last.startswith("Traceback ") else None
         return shown
 
-    def neighbours(self, row, owner_id=None):
+    def neighbours(self, row: "TaskRow", owner_id: "int | None" = None) -> "list[int | None]":
         """The numbers of the tasks, of all or of an owner, before and behind this one, or None."""
         scan = "task %s WHERE owner_id=?" % BY_OWNER if owner_id else "task WHERE ?=0"
         return [self._database.value(
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
-    def list_json(self, rows, fields=()):
+    def list_json(self, rows: "Iterable[TaskRow]", fields: "Iterable[str]" = ()) -> "list[JsonObject]":
         """Tasks as lists show them, with these of FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
-    def _given(self, row):
+    def _given(self, row: "TaskRow") -> "list[tuple[str, str]]":
         """(id, name) of each file that a task was given, for its summary."""
-        return re.search(FILE_KEY, row["arguments"] or "") and self._database.all(
+        if not re.search(FILE_KEY, row["arguments"] or ""):
+            return []
+        return [(key, name) for key, name in self._database.all(
             "SELECT key, name FROM file WHERE task_id=? AND key IS NOT NULL AND name IS NOT NULL",
-            (row["id"],)) or ()
+            (row["id"],))]
 
-    def _after(self, row, limit):
+    def _after(self, row: "TaskRow", limit: "int") -> "list[int]":
         """Ids of the tasks that this one comes after."""
         return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
-    def results_before(self, task_id):
+    def results_before(self, task_id: "int") -> "list[Any]":
         """The results of the tasks that this one comes after, as named; None for what is gone."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
 
-    def _related(self, row, side, condition):
+    def _related(self, row: "TaskRow", side: "str", condition: "str") -> "list[JsonObject]":
         """Tasks on the other side of this one, those that are still there."""
         found = self._database.all(
             "SELECT task.id, function, status FROM task_after %s task ON task.id=%s "
@@ -4692,10 +5249,11 @@ class TaskList:
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
                 for task_id, function, status in sorted(map(tuple, found))]
 
-    def find(self, wanted, limit, cursor=None, sort=NEWEST, select=LIST_ROW,
-             seconds=SEARCH_SECONDS):
-        """(rows, the id to go on from as `cursor`, or None); a search stops after these seconds."""
-        newest, ids = sort == NEWEST, None
+    def find(self, wanted: "Filter", limit: "int", cursor: "int | None" = None, sort: "str" = NEWEST,
+             select: "str" = LIST_ROW, seconds: "float" = SEARCH_SECONDS) -> "Page":
+        """Return a page of the wanted tasks; a search stops after these seconds."""
+        newest = sort == NEWEST
+        ids: "list[int] | None" = None
         place = cursor if cursor is not None else INTEGER_MAX if newest else 0
         low, high = (0, place - 1) if newest else (place, INTEGER_MAX)
         if sort not in (NEWEST, OLDEST):
@@ -4707,39 +5265,42 @@ class TaskList:
             return self._database.search(
                 *self._ranged(select, wanted), low, min(high, self._database.last_id("task")),
                 limit, seconds, newest)
-        return self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None
+        return Page(self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None)
 
-    def _sorted(self, wanted, sort, cursor):
+    def _sorted(self, wanted: "Filter", sort: "str", cursor: "int | None") -> "list[int]":
         """Ids in this order, those behind `cursor`."""
         rows, more = self.find(wanted, SORT_ROWS, select=SORTED_ROW)
         if more is not None and not sort.endswith("function"):      # what waits has no times yet
-            rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW)[0]
+            rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
         rows, now = list({row["id"]: row for row in rows}.values()), self._clock.now()
         rows.sort(key=lambda row: SORTS[sort.lstrip("-")](row, now), reverse=sort.startswith("-"))
-        ids = [None, *(row["id"] for row in rows)]
+        ids: "list[int]" = [row["id"] for row in rows]
+        if cursor is None:
+            return ids
         if cursor not in ids:
             raise Malformed("The task with which the page before ended has gone. Begin anew.")
         return ids[ids.index(cursor) + 1:]
 
-    def _rows(self, select, ids):
+    def _rows(self, select: "str", ids: "list[int]") -> "list[TaskRow]":
         """The rows of these tasks in this order, but of those that are gone."""
         found = {row["id"]: row for row in self._database.all_of(
             select % "" + "task.id IN (%s)", (), ids)}
         return [found[task_id] for task_id in ids if task_id in found]
 
-    def pages(self, wanted, sort):
+    def pages(self, wanted: "Filter", sort: "str") -> "Iterator[list[JsonObject]]":
         """All wanted tasks with arguments and results, a few at a time."""
-        cursor, more = None, True
+        cursor: "int | None" = None
+        more = True
         while more:
             rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
             yield self.list_json(rows, FIELDS)
 
-    def failures(self, wanted, since=0.0):
+    def failures(self, wanted: "Filter", since: "float" = 0.0) -> "JsonObject":
         """{"groups": what failed since then, by function and kind of error, newest first, of
         FAILURES_MAX tasks or as many as are found in a moment; "more": if there may be more}"""
         rows, going_on = self.find(wanted.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
-        groups = {}
+        groups: "dict[tuple[str, str], JsonObject]" = {}
         for row in rows:
             if row["finished_at"] >= since:
                 group = groups.setdefault((row["function"], row["error_type"]), {
@@ -4750,7 +5311,7 @@ class TaskList:
         return {"groups": list(groups.values())[:GROUPS_MAX],
                 "more": more or len(groups) > GROUPS_MAX}
 
-    def firsts(self, status, owner_id=None):
+    def firsts(self, status: "int", owner_id: "int | None" = None) -> "list[TaskRow]":
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
         found = [self._database.one(
@@ -4759,7 +5320,7 @@ class TaskList:
             for lane in lanes(self._database, status)]
         return [row for row in found if row]
 
-    def count(self, wanted):
+    def count(self, wanted: "Filter") -> "dict[str, int] | None":
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             top = self._database.last_id("task")
@@ -4768,23 +5329,25 @@ class TaskList:
                 return None
         else:
             scan, values = self._by_status(wanted.owner_id, range(7))
-            counts = self._database.one("SELECT " + ", ".join(
+            counts = list(self._database.row("SELECT " + ", ".join(
                 "(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d) AS found)"
                 % (scan, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
-                for status in range(7)), values)
+                for status in range(7)), values))
         return {word: min(count, COUNT_MAX)
                 for word, count in zip(("all", *STATUS_WORDS), (sum(counts), *counts))}
 
     @staticmethod
-    def _by_status(owner_id, statuses):
-        """(SQL of the tasks of one status, of an owner or of all, by an index; values for all). One
-        statement must read them all: between two a task may go to a status that was read."""
+    def _by_status(owner_id: "int | None", statuses: "Iterable[int]") -> "Query":
+        """Return the SQL of the tasks of one status, of an owner or of all, by an index; and the
+        values for all these statuses. One statement must read them all: between two a task may go
+        to a status that was read."""
         if owner_id is None:
             return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
                 [value for status in statuses for value in (status, owner_id)])
 
-    def _ids(self, wanted, limit, low, high, newest):
+    def _ids(self, wanted: "Filter", limit: "int", low: "int", high: "int",
+             newest: "bool") -> "list[int] | None":
         """Ids above `low` up to `high`, or None if looking through all is quicker than sorting."""
         if wanted.statuses is None:
             owner = () if wanted.owner_id is None else (wanted.owner_id,)
@@ -4800,14 +5363,15 @@ class TaskList:
         return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
 
     @staticmethod
-    def _ranged(select, wanted):
-        """(statement, values but the ids) of wanted tasks in a range of ids."""
+    def _ranged(select: "str", wanted: "Filter") -> "Query":
+        """Return the query of wanted tasks in a range of ids, without the values of that range."""
         condition, values = wanted.where()
         return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
 
-    def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
-        """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
+    def tally(self, wanted: "Filter", low: "int", top: "int",
+              seconds: "float" = SEARCH_SECONDS) -> "StatusCounts":
+        """Count the wanted tasks with ids above `low` up to `top`, as far as the time allows."""
         counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
                                    "WHERE cancel_requested<2 AND %s GROUP BY status")
         for rows, reached in self._database.walk(
@@ -4815,7 +5379,7 @@ class TaskList:
             low = reached
             for status, count in rows:
                 counts[status] += count
-        return counts, low
+        return StatusCounts(counts, low)
 
 
 # tasks/actions.py ------------------------------------------------------------
@@ -4826,24 +5390,34 @@ class TaskList:
 # task is only marked: its worker ends it, and records that. Many are changed in short transactions,
 # so that nobody waits for long; each reads its rows again.
 
+if TYPE_CHECKING:
+    Rows = list[TaskRow]
+
 PORTION_ROWS = 200              # of a bulk action in one short transaction
 ACTION_ROWS = 1000              # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
-ACTIONS = {
+ACTIONS: "dict[str, tuple[int, ...]]" = {
     "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7))}
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 
 
+class Acted(NamedTuple):
+    """How many tasks an action changed, and the id up to which it is done."""
+
+    changed: "int"
+    reached: "int"
+
+
 class Actions:
     """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
 
-    def __init__(self, database, tasks, adding):
+    def __init__(self, database: "Database", tasks: "TaskList", adding: "Adding") -> None:
         self._database, self._tasks, self._adding = database, tasks, adding
         self._clock = database.clock
 
-    def cancel(self, task_id, owner_id=None, by=None):
+    def cancel(self, task_id: "int", owner_id: "int | None" = None, by: "str | None" = None) -> "TaskRow":
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id)
@@ -4854,7 +5428,7 @@ class Actions:
                 self._cancel(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def retry(self, task_id, owner_id=None, by=None):
+    def retry(self, task_id: "int", owner_id: "int | None" = None, by: "str | None" = None) -> "TaskRow":
         """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
         it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
         may wait, Denied if its function is not for users (any more)."""
@@ -4874,26 +5448,28 @@ class Actions:
             self._retry(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def delete(self, task_id, owner_id=None, by=None):
+    def delete(self, task_id: "int", owner_id: "int | None" = None, by: "str | None" = None) -> None:
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action, count, wanted, owner_id=None, by=None):
+    def note_bulk(self, action: "str", count: "int", wanted: "JsonObject | None",
+                  owner_id: "int | None" = None, by: "str | None" = None) -> None:
         """Say in the activity that an action of ACTIONS changed so many tasks at once."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
-    def act(self, action, wanted, low, top, owner_id=None, by=None):
-        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`; (how many
-        were changed, the id up to which it is done)."""
+    def act(self, action: "str", wanted: "Filter", low: "int", top: "int", owner_id: "int | None" = None,
+            by: "str | None" = None) -> "Acted":
+        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`."""
         rows, going_on = self._tasks.find(
             wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
         done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
-        return done, top if going_on is None else min(going_on, top)
+        return Acted(done, top if going_on is None else min(going_on, top))
 
-    def act_on(self, action, ids, owner_id=None, by=None):
+    def act_on(self, action: "str", ids: "list[int]", owner_id: "int | None" = None,
+               by: "str | None" = None) -> "int":
         """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
         (not None) may do it; how many. TooMany if no more of them may wait to be run."""
         limited = owner_id if action == "retry" else None
@@ -4904,13 +5480,15 @@ class Actions:
         return self._change(sorted(set(ids)), condition, values, functools.partial(change, by=by),
                             action == "delete", limited=limited)
 
-    def prune(self, ids, before):
+    def prune(self, ids: "list[int]", before: "float") -> None:
         """Remove those that ended before a time and nothing waits for."""
         self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)
 
-    def _change(self, ids, condition, values, change, removes, durable=True, limited=None):
+    def _change(self, ids: "list[int]", condition: "str", values: "Sequence[Any]",
+                change: "Callable[[Connection, Rows, float], Rows]", removes: "bool",
+                durable: "bool" = True, limited: "int | None" = None) -> "int":
         """Call `change` with the rows that are still as the condition says, portion after portion,
         of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
         their folders go, too."""
@@ -4933,11 +5511,12 @@ class Actions:
         return done
 
     @staticmethod
-    def _cancel(transaction, rows, now, by):
+    def _cancel(transaction: "Connection", rows: "Rows", now: "float", by: "str | None") -> "Rows":
         """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
-        notes = []
+        notes: "list[JsonObject]" = []
         for row in rows:
-            event, changes = "cancel_requested", {"cancel_requested": 1}
+            event = "cancel_requested"
+            changes: "JsonObject" = {"cancel_requested": 1}
             if row["status"] != RUNNING:
                 event = "cancelled"
                 changes = {"status": CANCELLED, "reason": None, "finished_at": now}
@@ -4949,9 +5528,9 @@ class Actions:
         return rows
 
     @staticmethod
-    def _retry(transaction, rows, now, by):
+    def _retry(transaction: "Connection", rows: "Rows", now: "float", by: "str | None") -> "Rows":
         """Make failed and cancelled tasks pending again, as if new; the rows of these."""
-        done = []
+        done: "Rows" = []
         for row in rows:
             if Followers.why_not_again(transaction, row):
                 continue
@@ -4971,7 +5550,7 @@ class Actions:
         return done
 
     @staticmethod
-    def _delete(transaction, rows, now, by=None):
+    def _delete(transaction: "Connection", rows: "Rows", now: "float", by: "str | None") -> "Rows":
         """Remove tasks; hide running ones until their workers have ended them; the rows."""
         transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
@@ -4982,7 +5561,7 @@ class Actions:
         return rows
 
     @staticmethod
-    def _remove(transaction, rows, _now):
+    def _remove(transaction: "Connection", rows: "Rows", _now: "float") -> "Rows":
         """Remove the rows of tasks that do not run; the rows."""
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
                          [(row["id"],) for row in rows])
@@ -4994,6 +5573,30 @@ class Actions:
 # Leases and outcomes: how long a claim holds, how a task ends.
 #
 # The steps of a claim stand in tasks/claims.py.
+
+if TYPE_CHECKING:
+    Ending = tuple[int, str, "Outcome"]     # a task's id, the claim, how its attempt ended
+
+    class ClaimedTask(TypedDict):
+        """What a worker knows of a task: what HEADS reads of it, and the claim."""
+
+        id: "int"
+        owner_id: "int"
+        owner: "str"                      # the owner's name
+        queue: "str"
+        function: "str"
+        arguments: "str"                  # JSON text
+        attempts: "int"                   # claims so far, this one included
+        put_backs: "int"                  # those of them that never began
+        crashes: "int"
+        timeout: "float"
+        on_crash: "str"                   # "retry" or "fail"
+        created_at: "float"
+        run_at: "float | None"
+        barred: "int"                     # 1 if it is for admins, and who asked for it is none any more
+        spare: "int | None"               # how many more of its owner's may run; None: any number
+        claim: "str"                      # what each write about this attempt names
+        claimed: "float"                  # when it was claimed, by this machine's monotonic clock
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
@@ -5021,9 +5624,8 @@ WITHIN_REACH = """AND task.id IN (
     )""" % (BY_CLAIM, REACH_ROWS)
 # From where those have tasks who may start one; few tasks have the same turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
-# What a remote worker may take, and under which claims; `queues` None: of any.
-Reach = collections.namedtuple("Reach", "machine functions queues claims")
-PROMOTING = (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,))     # what promote() asks, most often
+PROMOTING: "tuple[Query, ...]" = (    # what promote() asks, most often
+    (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
     "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
@@ -5031,17 +5633,29 @@ ENDING_COLUMNS = (
     "unknown_since")
 
 
+class Reach(NamedTuple):
+    """What a remote worker may take, and under which claims."""
+
+    machine: "str"
+    functions: "Sequence[str]"
+    queues: "Collection[str] | None"      # None: of any
+    claims: "Sequence[str]"
+
+
 class Outcome:
     """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
     interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
 
-    def __init__(self, kind, result=None, error_type=None, error_message=None, retry_after=None,
-                 seconds=None, cpu_seconds=None, peak_memory=None):
+    def __init__(self, kind: "str", result: "str | None" = None, error_type: "str | None" = None,
+                 error_message: "str | None" = None, retry_after: "float | None" = None,
+                 seconds: "float | None" = None, cpu_seconds: "float | None" = None,
+                 peak_memory: "int | None" = None) -> None:
         self.kind, self.result = kind, result       # JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
-        self.error_message = error_message and storable(error_message)  # all of it is in the log
-        if error_message and len(self.error_message) > ERROR_MAX_CHARACTERS:
-            self.error_message = self.error_message[:ERROR_MAX_CHARACTERS - 1] + "…"
+        words = error_message and storable(error_message)
+        if words and len(words) > ERROR_MAX_CHARACTERS:
+            words = words[:ERROR_MAX_CHARACTERS - 1] + "…"
+        self.error_message = words      # all of it is in the log
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
@@ -5049,16 +5663,22 @@ class Outcome:
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    run_at = unknown_since = None
-    spend = crash = interruption = 0
     removed = False                     # True if nothing of the task is left; its folder is to go
-    kept = None                         # the names of its files, if it had a folder here
+    kept: "list[str] | None" = None       # the names of its files, if it had a folder here
 
-    def __init__(self, status, reason=None, event=None, **more):
-        vars(self).update(more, status=status, reason=reason, event=event or STATUS_WORDS[status])
+    def __init__(self, status: "int", reason: "str | None" = None, event: "str | None" = None,
+                 run_at: "float" = 0.0, unknown_since: "float | None" = None, spend: "int" = 0,
+                 crash: "int" = 0, interruption: "int" = 0) -> None:
+        self.status, self.reason = status, reason
+        self.event = event or STATUS_WORDS[status]      # what the activity says
+        self.run_at = run_at            # of one that is SCHEDULED
+        self.unknown_since = unknown_since      # when a worker first did not know its function
+        # What it costs, of what the row counts: retries, crashes, interruptions.
+        self.spend, self.crash, self.interruption = spend, crash, interruption
 
 
-def judge(task, outcome, now, uniform):
+def judge(task: "TaskRow", outcome: "Outcome", now: "float",
+          uniform: "Callable[[float, float], float]") -> "Verdict":
     """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
     everything but success. Errors and timeouts need a retry left, but the first that says when to
     try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
@@ -5091,7 +5711,7 @@ def judge(task, outcome, now, uniform):
     return Verdict(FAILED, reason)
 
 
-def lease_name(holder, lease):
+def lease_name(holder: "str", lease: "Row") -> "str":
     """What tells a lease from the holder's former and later ones: it changes with a renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
@@ -5099,29 +5719,30 @@ def lease_name(holder, lease):
 class Leases:
     """How long workers and claims hold, who is late with renewing, and whose tasks are lost."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database, self._clock = database, database.clock
         self.boot = boot_id()
 
-    def new(self, now, seconds=None):
+    def new(self, now: "float", seconds: "float | None" = None) -> "JsonObject":
         """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
         seconds = seconds or self._database.lease_seconds
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def lost(self, dead_workers, now):
+    def lost(self, dead_workers: "Collection[int]", now: "float") -> "list[TaskRow]":
         """Running tasks whose worker is dead or silent for good: their rows."""
         silent = self.silent(now)
         return [row for row in self._running() if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
-    def left(self, now):
+    def left(self, now: "float") -> "dict[int, float]":
         """{id: seconds until others may take it over} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running()}
 
-    def doubt(self, now):
+    def doubt(self, now: "float") -> None:
         """Note who is late from now on; forget who is so no more."""
-        late, known = self._late(now), recall(self._database, ".doubts") or {}
+        late = self._late(now)
+        known: "dict[str, Row]" = recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
@@ -5129,20 +5750,22 @@ class Leases:
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
-    def silent(self, now):
+    def silent(self, now: "float") -> "set[str]":
         """The names of leases that are over, and whose doubt is as well."""
         doubts = recall(self._database, ".doubts") or {}
         late = self._late(now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
-    def is_doubted(self, task_id, claim):
+    def is_doubted(self, task_id: "int", claim: "str") -> "bool | None":
         """True if others may take this claim within a lease from now; None if they have."""
         row = self._database.one(
             "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
-        return row and lease_name(claim, row) in (recall(self._database, ".doubts") or ())
+        if row is None:
+            return None
+        return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
 
-    def _late(self, now):
+    def _late(self, now: "float") -> "dict[str, float]":
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
         workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
                                      "lease_wall FROM worker")
@@ -5151,15 +5774,17 @@ class Leases:
         return {name: seconds for name, seconds in left
                 if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
-    def _running(self):
+    def _running(self) -> "Sequence[TaskRow]":
         return self._database.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
             "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 
-    def _seconds_left(self, row, now):
+    def _seconds_left(self, row: "Row", now: "float") -> "float":
         if self.boot and row["lease_boot"] == self.boot:
-            return row["lease_monotonic"] - self._clock.monotonic()
-        return row["lease_wall"] + self._database.slack_seconds - now
+            left: "float" = row["lease_monotonic"] - self._clock.monotonic()
+        else:
+            left = row["lease_wall"] + self._database.slack_seconds - now
+        return left
 
 
 # tasks/claims.py -------------------------------------------------------------
@@ -5176,17 +5801,24 @@ class Leases:
 #    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
 #    doubted, and workers that see no doubt keep what they run.
 
+class Heads(NamedTuple):
+    """The queue to take from, if there is one, and the first tasks of it."""
+
+    queue: "Row | None"
+    tasks: "list[ClaimedTask]"
+
+
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
-    def __init__(self, database, queues, files, tasks):
+    def __init__(self, database: "Database", queues: "Queues", files: "Files", tasks: "TaskList") -> None:
         self._database, self._queues, self._clock = database, queues, database.clock
         self._files, self._tasks = files, tasks
         self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
-    def promote(self, transaction, now):
+    def promote(self, transaction: "Connection", now: "float") -> None:
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
@@ -5202,23 +5834,24 @@ class Claims:
                     "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def next_due(self, of_all=False):
+    def next_due(self, of_all: "bool" = False) -> "float | None":
         """When the next scheduled task becomes due, of the queues that this machine serves or of
         all, or None. At once if somebody has ended a task which others wait for."""
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
-        served = of_all or {queue["name"] for queue in self._queues.open(self.machine)}
+        served: "set[str]" = set() if of_all else {
+            queue["name"] for queue in self._queues.open(self.machine)}
         return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
                     if of_all or row["queue"] in served), default=None)
 
-    def rate_opens(self):
+    def rate_opens(self) -> "float | None":
         """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
-        moments = [next_start(queue, now)[0] for queue in self._filled()
+        moments = [next_start(queue, now).at for queue in self._filled()
                    if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
-    def claimable(self, limit):
+    def claimable(self, limit: "int") -> "int":
         """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
         may start some are all counted: a worker too many ends by itself."""
         found, now = 0, self._clock.now()
@@ -5228,7 +5861,7 @@ class Claims:
                 found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
         return found
 
-    def longest_wait(self):
+    def longest_wait(self) -> "float | None":
         """Seconds that the oldest task which could start now has waited; None if there is none. In
         each queue those are asked that come first."""
         now = self._clock.now()
@@ -5240,18 +5873,19 @@ class Claims:
             for queue in self._filled() if self._queues.room(queue, now)]
         return max((now - since for since in waiting if since is not None), default=None)
 
-    def _filled(self, reach=None):
+    def _filled(self, reach: "Reach | None" = None) -> "list[Row]":
         """The queues that hold something which a worker here, or of this Reach, may start."""
         queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
-    def foreseen(self, wanted=1):
+    def foreseen(self, wanted: "int" = 1) -> "tuple[Query, ...]":
         """What claim() asks, most often."""
         return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
 
-    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
-              reach=None):
+    def claim(self, transaction: "Connection", worker_id: "int", now: "float", wanted: "int" = 1,
+              function: "str | None" = None, owner_id: "int | None" = None,
+              reach: "Reach | None" = None) -> "list[ClaimedTask]":
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
         With an owner: nothing if the next task is somebody else's. With a Reach, which remote
         workers have: only what is within it, and they must renew() it. A batch holds first
@@ -5266,7 +5900,9 @@ class Claims:
             rows = self._claim_pending(*what)
         return rows
 
-    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id, reach):
+    def _claim_pending(self, transaction: "Connection", worker_id: "int", now: "float", wanted: "int",
+                       function: "str | None", owner_id: "int | None",
+                       reach: "Reach | None") -> "list[ClaimedTask]":
         """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
             queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
@@ -5280,10 +5916,11 @@ class Claims:
                 return rows
         return []
 
-    def next_heads(self, now, wanted=1, function=None, owner_id=None, reach=None):
-        """(the queue to take from or None, the rows of what claim() would take of it). The highest
-        priority comes first, equal ones take turns, full ones are passed over, and so are those
-        that hold nothing within reach."""
+    def next_heads(self, now: "float", wanted: "int" = 1, function: "str | None" = None,
+                   owner_id: "int | None" = None, reach: "Reach | None" = None) -> "Heads":
+        """Return what claim() would take. The queue with the highest priority comes first, equal
+        ones take turns, full ones are passed over, and so are those that hold nothing within
+        reach."""
         for queue in sorted(self._filled(reach), key=lambda queue: (
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
             room = self._queues.room(queue, now)
@@ -5291,15 +5928,17 @@ class Claims:
                 heads = self._heads(queue, min(wanted, room), function, owner_id, reach)
                 if heads or not reach:
                     self._last_queue = queue["name"]
-                    return queue, heads
-        return None, []
+                    return Heads(queue, heads)
+        return Heads(None, [])
 
-    def _firsts(self, queue, most, reach):
+    def _firsts(self, queue: "Row", most: "int", reach: "Reach | None") -> "Sequence[TaskRow]":
         """The first rows of a queue within a reach, of owners who are not at their limit."""
         name = queue["name"]
         if not reach and not queue["beside"]:
             return self._database.all(ALL_HEADS, (name, most))
-        limits, values, ways = "", (name,), [(WITHIN_REACH, (name,))]
+        limits = ""
+        values: "AnyTuple" = (name,)
+        ways: "list[tuple[str, AnyTuple]]" = [(WITHIN_REACH, (name,))]
         if reach:
             limits = "AND function IN (%s) " % ", ".join("?" * len(reach.functions))
             values = (name, *reach.functions)
@@ -5311,23 +5950,26 @@ class Claims:
                  for way, more in ways)
         return next(filter(None, found), [])
 
-    def _heads(self, queue, most, function, owner_id, reach):
+    def _heads(self, queue: "Row", most: "int", function: "str | None", owner_id: "int | None",
+               reach: "Reach | None") -> "list[ClaimedTask]":
         """The first tasks of a queue that may be taken at once."""
-        heads = []
+        heads: "list[ClaimedTask]" = []
         for row in self._firsts(queue, most, reach):
-            row = dict(zip(row.keys(), row))
-            fits = (row["function"] == function and row["attempts"] == 0
-                    and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000)
-            is_full = row["spare"] is not None and row["spare"] <= sum(
-                head["owner_id"] == row["owner_id"] for head in heads)
-            if owner_id not in (None, row["owner_id"]) or (heads and not fits) or is_full:
+            columns: "Any" = dict(zip(row.keys(), row))
+            task: "ClaimedTask" = columns     # once it is taken, it has a claim as well
+            fits = (task["function"] == function and task["attempts"] == 0
+                    and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
+            is_full = task["spare"] is not None and task["spare"] <= sum(
+                head["owner_id"] == task["owner_id"] for head in heads)
+            if owner_id not in (None, task["owner_id"]) or (heads and not fits) or is_full:
                 break
-            heads.append(row)
+            heads.append(task)
             if not fits:
                 break
         return heads
 
-    def _take(self, transaction, rows, worker_id, now, reach):
+    def _take(self, transaction: "Connection", rows: "list[ClaimedTask]", worker_id: "int", now: "float",
+              reach: "Reach | None") -> None:
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
@@ -5348,7 +5990,7 @@ class Claims:
                          waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
             for row in rows])
 
-    def _refuse(self, transaction, rows, now):
+    def _refuse(self, transaction: "Connection", rows: "list[ClaimedTask]", now: "float") -> None:
         """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
         words = "%s is for admins only, and who asked for this task is none any more"
         if rows:
@@ -5356,28 +5998,32 @@ class Claims:
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
                 for row in rows], now)
 
-    def renew(self, transaction, task_id, claim, now, seconds=None):
+    def renew(self, transaction: "Connection", task_id: "int", claim: "str", now: "float",
+              seconds: "float | None" = None) -> "bool":
         """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
-    def report(self, transaction, task_id, claim, progress, message):
+    def report(self, transaction: "Connection", task_id: "int", claim: "str", progress: "float | None",
+               message: "str | None") -> "bool":
         """Store what the function says of its progress; False if the claim was lost."""
         return transaction.update("task", {"progress": progress, "message": message},
                                   "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
-    def cancel_asked(self, task_id, claim):
+    def cancel_asked(self, task_id: "int", claim: "str") -> "int | None":
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        return self._database.value(
+        asked: "int | None" = self._database.value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
+        return asked
 
-    def end(self, transaction, task_id, claim, outcome, now):
+    def end(self, transaction: "Connection", task_id: "int", claim: "str", outcome: "Outcome",
+            now: "float") -> "Verdict | None":
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
         return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
 
-    def end_lost(self, transaction, task, now):
+    def end_lost(self, transaction: "Connection", task: "TaskRow", now: "float") -> None:
         """Record that the worker of a running task (its row) is lost."""
         # When that was is not known; had it lived on, it would have renewed its lease.
         ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
@@ -5389,17 +6035,19 @@ class Claims:
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
     @staticmethod
-    def ending(ids):
+    def ending(ids: "Sequence[int]") -> "Query":
         """What end_all() asks first."""
         return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
 
-    def end_all(self, transaction, ended, now, wanted=0):
-        """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end(). Next
-        so many tasks will be claimed."""
+    def end_all(self, transaction: "Connection", ended: "Sequence[Ending]", now: "float",
+                wanted: "int" = 0) -> "list[Verdict | None]":
+        """Record how attempts ended; their Verdicts as end(). Next so many tasks will be claimed."""
         rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
-        verdicts, leaving, notes = [], [], []
+        verdicts: "list[Verdict | None]" = []
+        leaving: "list[AnyTuple]" = []
+        notes: "list[JsonObject]" = []
         for task_id, claim, outcome in ended:
             task, verdict = held.get(task_id), None
             if task and task["claim"] == claim:
@@ -5433,7 +6081,8 @@ class Claims:
         return verdicts
 
     @staticmethod
-    def _left(transaction, task, verdict, outcome, now):
+    def _left(transaction: "Connection", task: "TaskRow", verdict: "Verdict", outcome: "Outcome",
+              now: "float") -> "AnyTuple":
         """What end_all() binds for one task."""
         status, turn, run_at = verdict.status, task["turn"], task["run_at"]
         if status == SCHEDULED:
@@ -5454,13 +6103,28 @@ class Claims:
 # A tick must be cheap where every request is a process of its own. So the time of the last one is
 # that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
 
+if TYPE_CHECKING:
+    class Visits(TypedDict):
+        """When one of VISITORS came last, how often it comes (None if not known), and whether it
+        still does: not once it has not come when it should have."""
+
+        last_at: "float"
+        period: "float | None"
+        comes: "bool"
+
+    class TickHistory(TypedDict):
+        """What is remembered: when each caller ticked last, and the last visits of VISITORS."""
+
+        seen: "dict[str, float]"
+        visits: "dict[str, list[float]]"
+
 PASSING = ("request", "address")        # tick seldom, and leave long work to others
 VISITORS = ("cron", "address")          # come by themselves and go again
 NOTE_SECONDS = 50.0                     # how often each caller is noted
 ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
 
 
-def take_mark(path, now, least):
+def take_mark(path: "Path", now: "float", least: "float") -> "bool":
     """True if a moment that all processes know, the time of this empty file, is `least` seconds
     ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
     where it cannot be set: they only do the same twice."""
@@ -5476,10 +6140,10 @@ def take_mark(path, now, least):
 class Rhythm:
     """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database, self._clock = database, database.clock
 
-    def note(self, caller):
+    def note(self, caller: "str") -> None:
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
         if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
@@ -5495,51 +6159,62 @@ class Rhythm:
                 known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
             remember(transaction, ".rhythm", known)
 
-    def state(self):
+    def state(self) -> "JsonObject":
         """Who did the housekeeping last and how often it is done, as people are shown it."""
         at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
                          default=(None, None))
-        cron, period = self.visitor("cron"), self.period()
-        cron = cron and {"last_at": iso(cron["last_at"]),
-                         "period": cron["period"] and round(cron["period"])}
+        visits, period = self.visitor("cron"), self.period()
+        cron = visits and {"last_at": iso(visits["last_at"]),
+                           "period": visits["period"] and round(visits["period"])}
         return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
                 "cron": cron, "resident": self.is_resident()}
 
-    def visitor(self, caller):
-        """{"last_at", "period" (None if not known), "comes"} of one of VISITORS, None if it never
-        came; `comes` is False once it has not come when it should have."""
+    def visitor(self, caller: "str") -> "Visits | None":
+        """Return the visits of one of VISITORS, None if it never came."""
         visits = self._known()["visits"].get(caller)
         if not visits:
             return None
         gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
         period = gaps[len(gaps) // 2] if gaps else None
-        patience = 2 * period + 300 if gaps else ONE_VISIT_SECONDS
+        patience = 2 * period + 300 if period is not None else ONE_VISIT_SECONDS
         return {"last_at": visits[-1], "period": period,
                 "comes": self._clock.now() - visits[-1] < patience}
 
-    def is_resident(self):
+    def is_resident(self) -> "bool":
         """True while a server of ours runs, or a worker that never ends by itself."""
         last = self._known()["seen"].get("server", -math.inf)
         return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
 
-    def has_service(self):
+    def has_service(self) -> "bool":
         """True while a worker that never ends by itself is there."""
         return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
-    def period(self):
+    def period(self) -> "float | None":
         """Seconds between the ticks of what comes by itself; None where only people look."""
         found = [one["period"] for one in map(self.visitor, VISITORS)
                  if one and one["comes"] and one["period"]]
         return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
 
-    def _known(self):
-        return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
+    def _known(self) -> "TickHistory":
+        known: "TickHistory | None" = recall(self._database, ".rhythm")
+        return known or {"seen": {}, "visits": {}}
 
 
 # upkeep/schedule_rows.py -----------------------------------------------------
 #
 # Schedules as rows: their columns, when they are due, how they look.
+
+if TYPE_CHECKING:
+    _Found = TypeVar("_Found")
+    _Otherwise = TypeVar("_Otherwise")
+
+    class Planner(Protocol):
+        """Who makes, changes or runs schedules: what is used here of a Person."""
+
+        id: "int"
+        name: "str"
+        is_admin: "bool"
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
@@ -5560,8 +6235,8 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
-SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
-                     "overlap": "skip", "options": {}}
+SCHEDULE_DEFAULTS: "JsonObject" = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+                                 "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
     "name": about(or_null(text_up_to(100)), "for people; shown first"),
@@ -5593,9 +6268,24 @@ SCHEDULE_SHOWN = (
         SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
 
 
-def plan_errors(given, now):
+class Slot(NamedTuple):
+    """A time at which a schedule is due, and why that adds nothing; None if it adds a task."""
+
+    at: "float"
+    why: "str | None" = None
+
+
+class DueSlots(NamedTuple):
+    """The slots of a schedule that are due, when it is due then, and whether these are late."""
+
+    slots: "list[Slot]"
+    next_at: "float | None"
+    is_late: "bool"
+
+
+def plan_errors(given: "JsonObject", now: "float") -> "list[FieldError]":
     """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
-    errors = []
+    errors: "list[FieldError]" = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
                                   "up: else all but the first would be skipped")
@@ -5606,10 +6296,10 @@ def plan_errors(given, now):
     return errors
 
 
-def find_scripts():
+def find_scripts() -> "list[str]":
     """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
     executable or Python, since FTP loses the mode."""
-    found = []
+    found: "list[str]" = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
                 os.scandir(SCRIPTS_FOLDER / folder) as entries:
@@ -5621,23 +6311,24 @@ def find_scripts():
     return found
 
 
-def actor_name(person):
+def actor_name(person: "Planner | None") -> "str":
     """Return the name of the person who acts, for the activity."""
     return person.name if person else "the command line"
 
 
-def note_schedule(transaction, at, event, row, by):
+def note_schedule(transaction: "Connection", at: "float", event: "str", row: "ScheduleRow | JsonObject",
+                  by: "str | None") -> None:
     """Say in the activity what became of a schedule."""
     note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
 
 
-def _task_reference(task_id, status):
+def _task_reference(task_id: "int | None", status: "int | None") -> "JsonObject | None":
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
 
-def slot_json(slot):
+def slot_json(slot: "Row") -> "JsonObject":
     """Return a slot of a schedule as the API shows it."""
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
@@ -5645,18 +6336,19 @@ def slot_json(slot):
     return {"at": iso(slot["at"]), "message": message, "task": task}
 
 
-def as_given(row):
+def as_given(row: "ScheduleRow") -> "JsonObject":
     """A schedule's row as the request that would make it."""
     return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
             "options": json.loads(row["options"])}
 
 
-def rule_of(row):
+def rule_of(row: "ScheduleRow | JsonObject") -> "Rule":
     """The Rule of a schedule; Invalid if this host cannot read it."""
     return parse_rule(row["rule"], row["zone"], row["start"])
 
 
-def of_rule(row, look, otherwise):
+def of_rule(row: "ScheduleRow | JsonObject", look: "Callable[[Rule], _Found]",
+            otherwise: "_Otherwise") -> "_Found | _Otherwise":
     """What `look` finds in the Rule of a schedule; `otherwise` if this host cannot read it."""
     try:
         return look(rule_of(row))
@@ -5664,7 +6356,7 @@ def of_rule(row, look, otherwise):
         return otherwise
 
 
-def schedule_json(row, now):
+def schedule_json(row: "ScheduleRow", now: "float") -> "JsonObject":
     """A schedule of SCHEDULE_SHOWN as a list has it."""
     was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
@@ -5679,7 +6371,7 @@ def schedule_json(row, now):
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
-def before_newest(rule, first, now, most):
+def before_newest(rule: "Rule", first: "float", now: "float", most: "int") -> "float":
     """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
     low, high = first - 0.75, now       # moments are a second apart or more
     middle = low                        # nearly always that is it: nothing was missed
@@ -5691,22 +6383,22 @@ def before_newest(rule, first, now, most):
     return high
 
 
-def due_slots(row, due, now):
-    """[(at, why it adds nothing or None)] of a schedule, when it is due then, if it is late."""
+def due_slots(row: "ScheduleRow", due: "float", now: "float") -> "DueSlots":
+    """Return the slots of a schedule from `due` until `now`, at most SLOTS_AT_ONCE."""
     rule = rule_of(row)
     first = rule.next_after(due - 0.001)
     if first is None or first > now:
-        return [], first, False
+        return DueSlots([], first, False)
     most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
     moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
-    slots = [(moment, None) for moment in moments if moment <= now]
-    last = slots[-1][0]
+    slots = [Slot(moment) for moment in moments if moment <= now]
+    last = slots[-1].at
     if row["catch_up"] == "none" and now - last > LATE_SECONDS:
         slots = []
-    if slots[:1] != [(first, None)]:
-        slots.insert(0, (first, "missed, as all until %s: nobody looked meanwhile"
-                         % iso(slots[0][0] if slots else now)))
-    return slots, rule.next_after(last), last != first or now - first > LATE_SECONDS
+    if slots[:1] != [Slot(first)]:
+        slots.insert(0, Slot(first, "missed, as all until %s: nobody looked meanwhile"
+                             % iso(slots[0].at if slots else now)))
+    return DueSlots(slots, rule.next_after(last), last != first or now - first > LATE_SECONDS)
 
 
 # upkeep/schedules.py ---------------------------------------------------------
@@ -5718,6 +6410,19 @@ def due_slots(row, due, now):
 # once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
 # what people make and change, and keep in step with what tasks.py and folders ask for.
 
+if TYPE_CHECKING:
+    # Makes Orders of requests to add tasks, for a Person (of a later room) or None.
+    CheckRequests = Callable[[list[JsonObject], Any], list[Order]]
+
+
+class _Differences(NamedTuple):
+    """What is not as tasks.py and the folders ask for: rows (None: there is none) with the columns
+    that they are to have, and rows of schedules that are not asked for any more."""
+
+    wanted: "list[tuple[ScheduleRow | None, JsonObject]]"
+    gone: "list[ScheduleRow]"
+
+
 class Firing:
     """Schedules that are due: each slot adds its task, or says why not.
 
@@ -5726,12 +6431,13 @@ class Firing:
     2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
        why not; next_at moves on. Who was slower finds another row and leaves it."""
 
-    def __init__(self, database, adding, check_requests, person):
+    def __init__(self, database: "Database", adding: "Adding", check_requests: "CheckRequests",
+                 person: "Callable[[int], Planner | None]") -> None:
         self._database, self._clock, self._adding = database, database.clock, adding
         self._check_requests = check_requests
         self._person = person           # the Person of a user's id, or None
 
-    def fire(self, now):
+    def fire(self, now: "float") -> None:
         """Add what is due, each in a transaction of its own, so that nobody waits for all."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
@@ -5744,15 +6450,16 @@ class Firing:
             if self._clock.monotonic() > deadline:
                 break
 
-    def next_due(self):
+    def next_due(self) -> "float | None":
         """When the next schedule is due, or None."""
-        return self._database.value(
+        due: "float | None" = self._database.value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
+        return due
 
-    def _row(self, schedule_id):
+    def _row(self, schedule_id: "int") -> "ScheduleRow | None":
         return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
 
-    def _fire_one(self, schedule_id, now):
+    def _fire_one(self, schedule_id: "int", now: "float") -> "bool":
         """Fill some slots of a schedule in one transaction; True if there are more."""
         row = self._row(schedule_id)
         if row is None or row["next_at"] is None:
@@ -5761,9 +6468,11 @@ class Firing:
         due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
         if due > now:
             return False
-        slots, next_at, is_late, order, problem = [], now + 3600, False, None, None
+        found = DueSlots([], now + 3600, False)
+        order: "Order | None" = None
+        problem: "str | None" = None
         try:
-            slots, next_at, is_late = due_slots(row, due, now)
+            found = due_slots(row, due, now)
         except Exception as error:      # such as lost time zones: it must not stop the others
             problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
         try:
@@ -5776,13 +6485,13 @@ class Firing:
             known = self._row(schedule_id)
             if known is None or tuple(known) != tuple(row):
                 return False            # somebody else was quicker, or changed it
-            changes = self._fill(transaction, row, slots, order, problem, now)
+            changes = self._fill(transaction, row, found.slots, order, problem, now)
             transaction.update("schedule", {
-                **changes, "next_at": next_at, "next_from": now,
-                "late_at": now if is_late else row["late_at"]}, "id=?", (row["id"],))
-        return bool(slots)
+                **changes, "next_at": found.next_at, "next_from": now,
+                "late_at": now if found.is_late else row["late_at"]}, "id=?", (row["id"],))
+        return bool(found.slots)
 
-    def order(self, row):
+    def order(self, row: "ScheduleRow") -> "Order":
         """The Order for a task of this schedule; Invalid says why there can be none."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
@@ -5791,7 +6500,7 @@ class Firing:
         person = row["set_by"] and (self._person(row["set_by"]) or self._person(row["owner_id"]))
         return self.check_task(as_given(row), person)
 
-    def check_task(self, given, person):
+    def check_task(self, given: "JsonObject", person: "Planner | None") -> "Order":
         """The Order for a task as a schedule adds it; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": given["function"], **given["options"],
                                          "arguments": given["arguments"]}], person)
@@ -5799,16 +6508,18 @@ class Firing:
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
-    def _fill(self, transaction, row, slots, order, problem, now):
+    def _fill(self, transaction: "Connection", row: "ScheduleRow", slots: "list[Slot]",
+              order: "Order | None", problem: "str | None", now: "float") -> "JsonObject":
         """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
         last_at, last_task = row["last_at"], row["last_task_id"]
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
-            last_at, task_id, unfinished = at, None, self.unfinished(last_task)
+            task_id: "int | None" = None
+            last_at, unfinished = at, self.unfinished(last_task)
             why = why or problem or self._why_skipped(row, unfinished)
-            if why is None:
+            if order is not None and why is None:
                 try:
                     last_task = task_id = self.add_task(transaction, row, order, unfinished, now)
                 except TooMany as error:
@@ -5817,7 +6528,7 @@ class Firing:
                                {"task_id": task_id, "message": why})
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
-    def _why_skipped(self, row, unfinished):
+    def _why_skipped(self, row: "ScheduleRow", unfinished: "int | None") -> "str | None":
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
         if unfinished and row["overlap"] == "skip":
             return "skipped: task %d had not ended" % unfinished
@@ -5827,37 +6538,42 @@ class Firing:
             (row["id"], UNFINISHED_MAX))
         return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
-    def unfinished(self, task_id):
+    def unfinished(self, task_id: "int | None") -> "int | None":
         """`task_id` if that task has not ended, else None."""
-        return self._database.value(
+        found: "int | None" = self._database.value(
             "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+        return found
 
-    def add_task(self, transaction, row, order, unfinished, now):
+    def add_task(self, transaction: "Connection", row: "ScheduleRow", order: "Order",
+                 unfinished: "int | None", now: "float") -> "int":
         """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
         order.schedule_id = row["id"]
         if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
-            order.after = [row[0] for row in transaction.all(
+            order.after = tuple(one["id"] for one in transaction.all(
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
-                (unfinished, row["owner_id"]))]
-            order.after_failure = "run" if order.after else None
+                (unfinished, row["owner_id"])))
+            order.after_failure = "run"
         return self._adding.add(transaction, row["owner_id"], [order], now)[0][0]
 
 
 class Schedules:
     """What people, tasks.py and folders want added at times."""
 
-    def __init__(self, database, tasks, firing, announced, default_owner):
+    def __init__(self, database: "Database", tasks: "TaskList", firing: "Firing",
+                 announced: "Callable[[], list[JsonObject]]",
+                 default_owner: "Callable[[], Row]") -> None:
         self._database, self._clock, self._tasks = database, database.clock, tasks
         self._firing, self._announced, self._default_owner = firing, announced, default_owner
 
-    def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
+    def find(self, owner_id: "int | None" = None, limit: "int" = INTEGER_MAX,
+             after: "int" = 0) -> "list[JsonObject]":
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         return [schedule_json(row, self._clock.now()) for row in self._database.all(
             SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
             (*values, after, limit))]
 
-    def get(self, schedule_id, owner_id=None):
+    def get(self, schedule_id: "int", owner_id: "int | None" = None) -> "JsonObject":
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
         row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
@@ -5869,11 +6585,11 @@ class Schedules:
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [slot_json(slot) for slot in slots]}
 
-    def coming(self, owner_id, until):
+    def coming(self, owner_id: "int | None", until: "float") -> "list[JsonObject]":
         """The schedules that are due until then, the next one first, each with its `times`."""
         where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
 
-        def times(row):
+        def times(row: "ScheduleRow") -> "list[float]":
             later = of_rule(row, lambda rule: rule.upcoming(row["next_at"], COMING_TIMES_MAX), [])
             return [row["next_at"], *(at for at in later if at < until)][:COMING_TIMES_MAX]
         return [{"id": row["id"], "name": row["name"], "function": row["function"],
@@ -5882,13 +6598,14 @@ class Schedules:
                     SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
-    def _row(self, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
+    def _row(self, schedule_id: "int", owner_id: "int | None" = None,
+             statement: "str" = SCHEDULE_ROW) -> "ScheduleRow":
         row = self._database.one(statement + "schedule.id=?", (schedule_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
 
-    def add(self, given, owner_id, person=None):
+    def add(self, given: "JsonObject", owner_id: "int", person: "Planner | None" = None) -> "int":
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
         wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
@@ -5898,10 +6615,11 @@ class Schedules:
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
-    def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
+    def change(self, schedule_id: "int", given: "JsonObject", scope: "int | None" = None,
+               person: "Planner | None" = None, owner_id: "int | None" = None) -> None:
         """Change the given fields; Conflict for what tasks.py or a folder says."""
         row = self._row(schedule_id, scope)
-        wanted = {}
+        wanted: "JsonObject" = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**as_given(row), **given}, person)
@@ -5915,14 +6633,16 @@ class Schedules:
                 self.store(transaction, known, {**wanted, "owner_id": owner_id}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
 
-    def delete(self, schedule_id, scope=None, person=None):
+    def delete(self, schedule_id: "int", scope: "int | None" = None,
+               person: "Planner | None" = None) -> None:
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
             self.remove(transaction, row, actor_name(person))
 
-    def run(self, schedule_id, scope=None, person=None):
+    def run(self, schedule_id: "int", scope: "int | None" = None,
+            person: "Planner | None" = None) -> "TaskRow":
         """Add its task now, besides its slots; the task's row."""
         order = self._firing.order(self._row(schedule_id, scope))
         with self._database.transaction() as transaction:
@@ -5939,12 +6659,12 @@ class Schedules:
             return self._tasks.get(task_id)
 
     @staticmethod
-    def _check_room(transaction, owner_id, besides=0):
+    def _check_room(transaction: "Connection", owner_id: "int", besides: "int" = 0) -> None:
         if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
                              (owner_id, besides)) >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
-    def _checked(self, given, person):
+    def _checked(self, given: "JsonObject", person: "Planner | None") -> "JsonObject":
         """The columns for these fields; Invalid names every wrong one."""
         errors = plan_errors(given, self._clock.now())
         try:
@@ -5958,12 +6678,13 @@ class Schedules:
                 "set_by": person and person.id}
 
     @staticmethod
-    def _refuse_foreign(row, message):
+    def _refuse_foreign(row: "ScheduleRow", message: "str") -> None:
         if row["source"] != "person":
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
-    def store(self, transaction, row, columns, by=None):
+    def store(self, transaction: "Connection", row: "ScheduleRow | None", columns: "JsonObject",
+              by: "str | None" = None) -> "int":
         """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
         now = self._clock.now()
         if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
@@ -5981,7 +6702,8 @@ class Schedules:
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
 
-    def _set_paused(self, transaction, schedule_id, given, person):
+    def _set_paused(self, transaction: "Connection", schedule_id: "int", given: "JsonObject",
+                    person: "Planner | None") -> None:
         """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
         row, now = self._row(schedule_id), self._clock.now()
         paused = given.get("paused", row["paused"])
@@ -5989,6 +6711,7 @@ class Schedules:
             return
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
+        changes: "JsonObject"
         if not paused:
             changes = {"paused_at": None, "paused_by": None, "paused_why": None,
                        "next_at": rule_of(row).next_after(now)}
@@ -6001,43 +6724,47 @@ class Schedules:
                            "id=?", (schedule_id,))
         note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
-    def remove(self, transaction, row, by=None):
+    def remove(self, transaction: "Connection", row: "ScheduleRow", by: "str | None" = None) -> None:
         """Remove a schedule with its history."""
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
         transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
         note_schedule(transaction, self._clock.now(), "deleted", row, by)
 
-    def synchronise(self):
+    def synchronise(self) -> None:
         """Make what tasks.py and the folders ask for the default owner's schedules."""
         try:
             found = self._default_owner()["id"], find_scripts()
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        if not self._differences(*found, now):
+        if not any(self._differences(*found, now)):
             return
         with self._database.transaction(durable=False) as transaction:
-            for row, columns in self._differences(*found, now):
-                if columns is not None:
-                    self.store(transaction, row, columns)
-                elif row["gone_at"] is None:
+            wanted, gone = self._differences(*found, now)
+            for known, columns in wanted:
+                self.store(transaction, known, columns)
+            for row in gone:
+                if row["gone_at"] is None:
                     transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
                 else:
                     self.remove(transaction, row)
 
-    def _differences(self, owner_id, scripts, now):
-        """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
+    def _differences(self, owner_id: "int", scripts: "list[str]", now: "float") -> "_Differences":
         wanted = self._wanted(owner_id, scripts)
         known = {(row["source"], row["name"]): row
                  for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
-        found = [(known.get(key), wanted.get(key)) for key in {**wanted, **known}]
-        return [(row, columns) for row, columns in found if not self._is_right(row, columns, now)]
+        return _Differences(
+            [(known.get(key), columns) for key, columns in wanted.items()
+             if not self._is_right(known.get(key), columns)],
+            [row for key, row in known.items()
+             if key not in wanted and not self._is_just_gone(row, now)])
 
-    def _wanted(self, owner_id, scripts):
+    def _wanted(self, owner_id: "int", scripts: "list[str]") -> "dict[tuple[str, str], JsonObject]":
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
-        folders = [{"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
-                    "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
-        wanted = {}
+        folders: "list[JsonObject]" = [
+            {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
+             "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
+        wanted: "dict[tuple[str, str], JsonObject]" = {}
         for source, found in (("folder", folders), ("code", self._announced())):
             for one in found:
                 wanted[source, one["name"]] = columns = {
@@ -6047,11 +6774,15 @@ class Schedules:
         return wanted
 
     @staticmethod
-    def _is_right(row, columns, now):
-        """Whether a schedule is as its source says, or has just been marked as gone from it."""
-        if row is None or columns is None:
-            return row and row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
-        return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
+    def _is_right(row: "ScheduleRow | None", columns: "JsonObject") -> "bool":
+        """True if a schedule is there and as its source says."""
+        return row is not None and row["gone_at"] is None and all(
+            row[name] == value for name, value in columns.items())
+
+    @staticmethod
+    def _is_just_gone(row: "ScheduleRow", now: "float") -> "bool":
+        """True if it has just been noted that the source of a schedule does not name it."""
+        return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
 
 
 # upkeep/worker_modes.py ------------------------------------------------------
@@ -6059,6 +6790,16 @@ class Schedules:
 # Worker locks; which Python; who starts processes on this host.
 #
 # Modes says who starts workers on this host, Interpreter with which Python.
+
+if TYPE_CHECKING:
+    Stamps = dict[str, Union[list[int], None]]  # path: [mtime, size], or None where there is no file
+
+    class _Losses(TypedDict):
+        """A row of workers that were lost young: how many, when the last one, what that ran."""
+
+        count: "int"
+        at: "float"
+        tasks: "list[int]"
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
@@ -6077,7 +6818,21 @@ MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
 
 
-def grab_if_free(path):
+class HeldLock(NamedTuple):
+    """A lock file that we hold: its descriptor, and whether it is proven to keep others out."""
+
+    handle: "int"
+    proven: "bool"
+
+
+class ChosenMode(NamedTuple):
+    """Who starts workers, as the setting worker_mode says it, and a sentence that says why."""
+
+    mode: "str"
+    why: "str"
+
+
+def grab_if_free(path: "Path") -> "int | None":
     """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
     handle = None
     try:
@@ -6090,9 +6845,9 @@ def grab_if_free(path):
         return None
 
 
-def take_lock(path):
-    """Hold a lock file for life; (descriptor, whether it is proven that it keeps others out). It
-    gets its name only once it is locked: who finds it free knows that its owner is dead."""
+def take_lock(path: "Path") -> "HeldLock":
+    """Hold a lock file for life. It gets its name only once it is locked: who finds it free knows
+    that its owner is dead."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -6104,18 +6859,18 @@ def take_lock(path):
         if second is not None:
             os.close(second)
     os.rename(part, path)
-    return handle, proven
+    return HeldLock(handle, proven)
 
 
-def explain_start_error(error, what="a worker"):
+def explain_start_error(error: "Exception", what: "str" = "a worker") -> "str":
     """Why a process could not be started, in a site owner's words."""
     return "%s could not be started (%s)" % (
-        what, SHORTAGES.get(getattr(error, "errno", None), error))
+        what, SHORTAGES.get(getattr(error, "errno", 0), error))
 
 
-def file_stamps(files):
-    """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
-    stamps = dict.fromkeys(map(str, files))
+def file_stamps(files: "Iterable[Path | str]") -> "Stamps":
+    """Return what must be the same for a catalogue to be still right."""
+    stamps: "Stamps" = dict.fromkeys(map(str, files))
     for name in stamps:
         try:                            # quicker than suppress(): each add looks
             status = os.stat(name)
@@ -6128,11 +6883,11 @@ def file_stamps(files):
 class Interpreter:
     """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
 
-    def __init__(self, settings):
+    def __init__(self, settings: "Settings") -> None:
         self._settings = settings
         settings.tests["python"] = self._test
 
-    def path(self):
+    def path(self) -> "str":
         """Where it is; SetupError if there is none."""
         import shutil
         chosen, name = self._settings.get("python"), "python%d.%d" % sys.version_info[:2]
@@ -6144,14 +6899,14 @@ class Interpreter:
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
 
-    def environment(self, ours=os.environ):
+    def environment(self, ours: "Mapping[str, str]" = os.environ) -> "dict[str, str]":
         """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
         return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
                 or name.startswith(("LC_", "JOBQUEUE_"))}
 
     @staticmethod
-    def _test(path):
+    def _test(path: "str") -> None:
         import shutil
         if not shutil.which(path):
             raise field_error("python", "must be the path of a Python that can be run")
@@ -6164,29 +6919,31 @@ class Modes:
     leaves "detached" for an hour; then one more is enough. A worker that left in order or lived
     longer ends the row. Those started before the last loss count as one with it."""
 
-    def __init__(self, database, settings, claims, rhythm):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims",
+                 rhythm: "Rhythm") -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._clock = rhythm, database.clock
 
-    def decide(self):
-        """(detached, cron, slice or service; a sentence that says why)"""
+    def decide(self) -> "ChosenMode":
+        """Return who starts workers now, which is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost()
         if mode != "auto":
-            return mode, "This is the setting worker_mode."
+            return ChosenMode(mode, "This is the setting worker_mode.")
         again = lost["at"] + DETACHED_AGAIN_SECONDS
         if lost["count"] < LOST_MAX or self._clock.now() >= again:
-            return "detached", "Workers are started whenever there is work."
+            return ChosenMode("detached", "Workers are started whenever there is work.")
         cron = self._rhythm.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
-        return mode, ("%s, because started workers did not live (%s). Starting them is tried again "
-                      "at %s." % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
+        return ChosenMode(mode, (
+            "%s, because started workers did not live (%s). Starting them is tried again at %s."
+            % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
-    def takes_slices(self):
+    def takes_slices(self) -> "bool":
         """True if who waits for a task may work on it; where `auto` chose cron, too."""
-        mode = self.decide()[0]
+        mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
-    def note_end(self, transaction, row, is_loss):
+    def note_end(self, transaction: "Connection", row: "WorkerRow", is_loss: "bool") -> None:
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
         lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
@@ -6204,10 +6961,12 @@ class Modes:
         if lost["count"] + 1 >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
-    def _lost(self):
+    def _lost(self) -> "_Losses":
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = recall(self._database, ".workers_lost " + self._claims.machine) or {"at": math.inf}
-        return lost if lost["at"] <= self._clock.now() else {"count": 0, "at": 0.0, "tasks": []}
+        lost: "_Losses | None" = recall(self._database, ".workers_lost " + self._claims.machine)
+        if lost and lost["at"] <= self._clock.now():
+            return lost
+        return {"count": 0, "at": 0.0, "tasks": []}
 
 
 # upkeep/workers.py -----------------------------------------------------------
@@ -6220,16 +6979,24 @@ class Modes:
 # worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
 # on this host, Interpreter with which Python.
 
+class Reserved(NamedTuple):
+    """The row of a worker that is to be started: its id, and the name of its lock file."""
+
+    id: "int"
+    lock: "str"
+
+
 class Workers:
     """The rows of worker processes, their lock files, and what is known of starts that failed."""
 
-    def __init__(self, database, settings, claims, modes):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims",
+                 modes: "Modes") -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._modes, self._clock = modes, database.clock
         self.locks = database.folder / "locks"
         self.log = private_path(database.path, "worker.log")
 
-    def rows(self):
+    def rows(self) -> "Sequence[WorkerRow]":
         """All worker rows, each with the id and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
@@ -6237,21 +7004,22 @@ class Workers:
             "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
             "ORDER BY worker.id" % BY_CLAIM)
 
-    def reserve(self, transaction, mode, wanted=1):
-        """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
-        room = (self._settings.get("NbMaxWorker")
-                - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
-        now, made = self._clock.now(), []
+    def reserve(self, transaction: "Connection", mode: "str", wanted: "int" = 1) -> "list[Reserved]":
+        """Add rows for up to `wanted` new workers, within NbMaxWorker."""
+        room: "int" = (self._settings.get("NbMaxWorker")
+                     - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
+        now = self._clock.now()
+        made: "list[Reserved]" = []
         for _ in range(min(wanted, room)):
             lock = random_token(12)
             worker_id = transaction.insert("worker", {
                 "machine": self._claims.machine, "boot": self._claims.leases.boot, "lock": lock,
                 "mode": mode, "state": "starting", "version": VERSION, "started_at": now,
                 **self._lease(now)})
-            made.append((worker_id, lock))
+            made.append(Reserved(worker_id, lock))
         return made
 
-    def arrive(self, worker_id, lock, proven, pid):
+    def arrive(self, worker_id: "int", lock: "str", proven: "bool", pid: "int") -> "bool":
         """Turn a reserved row live; False if it was given up meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
@@ -6263,7 +7031,8 @@ class Workers:
                      machine=self._claims.machine)
             return changed == 1
 
-    def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
+    def heartbeat(self, transaction: "Connection", worker_id: "int", state: "str", tasks: "int",
+                  runner: "tuple[int | None, str | None]" = (None, None)) -> None:
         """A worker's sign of life, with its runner's pid and birth, if it has a row."""
         lease = self._lease(self._clock.now())
         transaction.tell(
@@ -6271,12 +7040,13 @@ class Workers:
             % ", ".join(name + "=?" for name in lease),
             (state, tasks, *runner, *lease.values(), worker_id))
 
-    def _lease(self, now):
+    def _lease(self, now: "float") -> "dict[str, float]":
         seconds = self._database.lease_seconds
         return {"seen_at": now, "lease_wall": now + seconds,
                 "lease_monotonic": self._clock.monotonic() + seconds}
 
-    def leave(self, transaction, worker_id, why, tasks=None):
+    def leave(self, transaction: "Connection", worker_id: "int", why: "str",
+              tasks: "int | None" = None) -> None:
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
@@ -6286,31 +7056,31 @@ class Workers:
                  machine=row["machine"],
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
-    def remove_lock(self, lock, handle):
+    def remove_lock(self, lock: "str", handle: "int") -> None:
         """Remove a lock file that we hold."""
         with contextlib.suppress(OSError):
             (self.locks / lock).unlink()
         os.close(handle)
 
-    def are_there(self):
+    def are_there(self) -> "bool":
         """True if there is any worker."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
-    def place(self, worker_id):
+    def place(self, worker_id: "int") -> "int | None":
         """This worker's place among those not yet leaving, 1 for the oldest; None if it has no
         row any more."""
-        count, last = self._database.one(
+        count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
-    def idles_alone(self, worker_id):
+    def idles_alone(self, worker_id: "int") -> "bool":
         """True if no worker here that came before this one is idle."""
         return not self._database.value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
 
-    def start_failed(self, transaction, message):
+    def start_failed(self, transaction: "Connection", message: "str") -> None:
         """Remember why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
@@ -6320,7 +7090,7 @@ class Workers:
         remember(transaction, ".start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
-    def last_words(self, since, until=math.inf):
+    def last_words(self, since: "float", until: "float" = math.inf) -> "str":
         """": " and the last line that workers printed, if that was between these; else ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
@@ -6335,6 +7105,15 @@ class Workers:
 #
 # A worker is dead if its lock is free, and lost if its lease is over.
 
+class DeadWorker(NamedTuple):
+    """A worker that nobody stands behind any more: its row, the descriptor of its lock file if
+    that is ours now, and why it counts as dead."""
+
+    row: "WorkerRow"
+    handle: "int | None"
+    why: "str"
+
+
 class Reaper:
     """Finds workers that nobody stands behind any more, and frees their places and tasks.
 
@@ -6345,27 +7124,28 @@ class Reaper:
     3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
     4. Lock files are removed last, by who holds them."""
 
-    def __init__(self, database, claims, workers, modes):
+    def __init__(self, database: "Database", claims: "Claims", workers: "Workers", modes: "Modes") -> None:
         self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
         self._leases, self._clock = claims.leases, database.clock
         self.burials = Every(TICK_SECONDS, self._clock)
 
-    def bury_dead(self):
+    def bury_dead(self) -> None:
         """Free the places and tasks of dead workers, and the tasks whose leases are over."""
         self.burials.put_off(TICK_SECONDS)
-        dead, buried = self.find_dead(), ()
+        dead = self.find_dead()
+        buried: "set[int]" = set()
         try:
             if dead or self._leases.lost((), self._clock.now()):
                 buried = self._record(dead)
         finally:
-            for row, handle, _ in (one for one in dead if one[1] is not None):
-                if row["id"] in buried:
+            for row, handle, _ in dead:
+                if handle is not None and row["id"] in buried:
                     self._workers.remove_lock(row["lock"], handle)
-                else:                   # the row has moved: the lock is what proves the death next
+                elif handle is not None:    # the row has moved: the lock proves the death next time
                     os.close(handle)
         self._leases.doubt(self._clock.now())
 
-    def _record(self, dead):
+    def _record(self, dead: "list[DeadWorker]") -> "set[int]":
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
@@ -6373,7 +7153,7 @@ class Reaper:
                 self._claims.end_lost(transaction, task, now)
         return buried
 
-    def bury(self, transaction, row, why):
+    def bury(self, transaction: "Connection", row: "WorkerRow", why: "str") -> "bool":
         """Remove a dead worker's row; False if it has moved since it was looked at."""
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
@@ -6389,19 +7169,20 @@ class Reaper:
             self._modes.note_end(transaction, row, True)
         return True
 
-    def find_dead(self):
-        """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
-        dead, silent = [], self._leases.silent(self._clock.now())
+    def find_dead(self) -> "list[DeadWorker]":
+        """Find the workers that nobody stands behind any more, and end what they left running."""
+        dead: "list[DeadWorker]" = []
+        silent = self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
             handle, why = self._look_at(row, is_silent)
             if why and (self._end_runner(row) or is_silent):
-                dead.append((row, handle, why))
+                dead.append(DeadWorker(row, handle, why))
             elif handle is not None:
                 os.close(handle)
         return dead
 
-    def _look_at(self, row, is_silent):
+    def _look_at(self, row: "WorkerRow", is_silent: "bool") -> "tuple[int | None, str | None]":
         """(descriptor of its lock if free, why it counts as dead or None)"""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
@@ -6417,7 +7198,7 @@ class Reaper:
             return None, None
         return None, "silent"
 
-    def _look_at_starting(self, row, path):
+    def _look_at_starting(self, row: "WorkerRow", path: "Path") -> "tuple[int | None, str | None]":
         age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
         if not self._leases.boot:               # that clock may have begun again
             age = self._clock.now() - row["started_at"]
@@ -6426,14 +7207,14 @@ class Reaper:
         late = age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS)
         return handle, "did not report" if late else None
 
-    def _end_runner(self, row):
+    def _end_runner(self, row: "WorkerRow") -> "bool":
         """Kill the runner of a dead worker, which may have closed all that it would die by. False
         while it lives on, which it may as another user's: then the lease must do."""
         known = row["runner_birth"] if row["boot"] == self._leases.boot else None
         return end_group(row["runner_pid"], known, self._clock.sleep)
 
     @staticmethod
-    def _end_silent(pid, path):
+    def _end_silent(pid: "int", path: "Path") -> "bool":
         """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
@@ -6442,7 +7223,7 @@ class Reaper:
                 return True
         return False
 
-    def sweep_locks(self):
+    def sweep_locks(self) -> None:
         """Remove old lock files that no row names any more; they are left by crashes."""
         known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
@@ -6459,20 +7240,21 @@ class Reaper:
 class Starter:
     """Starts worker processes: as many as there is work for and room."""
 
-    def __init__(self, database, settings, claims, interpreter, modes, workers, reaper):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims",
+                 interpreter: "Interpreter", modes: "Modes", workers: "Workers", reaper: "Reaper") -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._interpreter, self._modes, self._workers = interpreter, modes, workers
         self._reaper, self._clock = reaper, database.clock
-        self._children = {}             # process -> id of its row
+        self._children: "dict[Popen[bytes], int | None]" = {}     # process -> id of its row
 
-    def start_needed(self, least=0):
+    def start_needed(self, least: "int" = 0) -> "int":
         """Start the workers that are needed, in the mode detached; how many were reserved."""
         self._poll_children()
-        if not self.needed(least) or self._modes.decide()[0] != "detached":
+        if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
         return len(self._start_all("detached", least))
 
-    def work_slice(self, seconds=SLICE_SECONDS):
+    def work_slice(self, seconds: "float" = SLICE_SECONDS) -> "int":
         """Where nobody else works, let children work while the caller waits; how many attempts
         ended meanwhile. If they die with this process others see that at once."""
         self._poll_children()
@@ -6488,10 +7270,10 @@ class Starter:
             "SELECT worker_id FROM activity WHERE id>? "
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
-    def needed(self, least=0):
+    def needed(self, least: "int" = 0) -> "int":
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room = self._settings.get("NbMaxWorker")
+        room: "int" = self._settings.get("NbMaxWorker")
         if not room:                    # all are services
             return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -6508,13 +7290,13 @@ class Starter:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
-    def start_helper(self, *what):
+    def start_helper(self, *what: "str") -> None:
         """Start a process, as workers are started, that does one thing: --send what is due in
         `delivery`, make a --backup, or only live for a --test with its token."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 
-    def _start_all(self, mode, least, *more):
+    def _start_all(self, mode: "str", least: "int", *more: "float") -> "set[int]":
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
             made = self._workers.reserve(transaction, mode, self.needed(least))
@@ -6529,7 +7311,7 @@ class Starter:
                     self._workers.start_failed(transaction, explain_start_error(error))
         return {worker_id for worker_id, _ in made}
 
-    def _launch(self, worker_id, *arguments):
+    def _launch(self, worker_id: "int | None", *arguments: "str") -> None:
         python, log = self._interpreter.path(), self._workers.log
         with contextlib.suppress(OSError):
             if log.stat().st_size > WORKER_LOG_MAX_BYTES:
@@ -6541,11 +7323,11 @@ class Starter:
         self._children[child] = worker_id
 
     @staticmethod
-    def _start(command, **how):
+    def _start(command: "list[str]", **how: "Any") -> "Popen[bytes]":
         import subprocess
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
-    def _poll_children(self):
+    def _poll_children(self) -> None:
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
@@ -6562,8 +7344,52 @@ class Starter:
 #
 # The functions of tasks.py, as a child process announced them.
 
+if TYPE_CHECKING:
+    class _Announced(TypedDict):
+        name: "str"
+        title: "str"
+        description: "str"
+        who: "str"                        # one of WHO_MAY_ADD
+        schema: "Schema"                  # of its arguments
+        options: "JsonObject"             # every name of TASK_OPTIONS
+
+    class AnnouncedFunction(_Announced, total=False):
+        """A function, as a runner or a remote worker announces it."""
+
+        external: "bool"                  # other people's workers run it
+        remote: "list[str]"               # machines: remote workers run it, tasks.py has it not
+
+    class Announcement(TypedDict, total=False):
+        """What a runner announces of tasks.py: all of it, or without functions what is wrong."""
+
+        functions: "list[AnnouncedFunction]"
+        schedules: "list[JsonObject]"     # as POST /api/schedules takes them
+        error: "JsonObject | None"        # message, file, line
+        samples: "bool"                   # there is no tasks.py: these are functions to try
+        files: "list[str]"                # what they are made of
+
+    class CatalogueState(TypedDict):
+        """What is remembered of the last reading of tasks.py, besides its functions."""
+
+        files: "Stamps"
+        error: "JsonObject | None"
+        samples: "bool"
+        read_at: "float | None"
+        schedules: "list[JsonObject]"
+
 CATALOGUE_SECONDS = 10.0
-FUNCTION_TEXTS = ("name", "title", "description", "who")
+
+
+class _Known(NamedTuple):
+    """What this process knows, and until when (monotonic)."""
+
+    until: "float"
+    state: "CatalogueState"
+    functions: "dict[str, AnnouncedFunction]"
+
+
+_NOTHING = _Known(-math.inf, {
+    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}, {})
 
 
 class Catalogue:
@@ -6571,27 +7397,27 @@ class Catalogue:
     announces them, as the runners of workers do. They are read again when a file changes that they
     were made of. While they cannot be read the last good ones stay."""
 
-    def __init__(self, database, interpreter):
+    def __init__(self, database: "Database", interpreter: "Interpreter") -> None:
         self._database, self._interpreter = database, interpreter
         self._reading = threading.Lock()
-        self._known = (0.0, None, None)     # until, state, {name: function}
+        self._known = _NOTHING
         self._misses = Every(0.05, database.clock)
 
-    def functions(self):
+    def functions(self) -> "list[AnnouncedFunction]":
         """All functions, in the order of their declaration; then those of remote workers only."""
-        return list(self._load()[2].values())
+        return list(self._load().functions.values())
 
-    def find(self, name):
+    def find(self, name: "str") -> "AnnouncedFunction | None":
         """One function, or None; one that a worker has just announced is known at once."""
-        if name not in self._load()[2] and self._misses.is_due():
-            self._known = (0.0, None, None)
-        return self._load()[2].get(name)
+        if name not in self._load().functions and self._misses.is_due():
+            self._known = _NOTHING
+        return self._load().functions.get(name)
 
-    def state(self):
-        """What is known of the last reading: files, error, samples, read_at, schedules."""
-        return self._load()[1]
+    def state(self) -> "CatalogueState":
+        """Return what is known of the last reading."""
+        return self._load().state
 
-    def describe(self, is_admin=True):
+    def describe(self, is_admin: "bool" = True) -> "JsonObject":
         """What can be run as the API tells it; admins see all, and why tasks.py cannot be read."""
         state = self.state()
         functions = [one for one in self.functions() if is_admin or one["who"] == "user"]
@@ -6600,15 +7426,16 @@ class Catalogue:
         return {"functions": functions, "error": error, "samples": state["samples"],
                 "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
-    def files(self):
+    def files(self) -> "list[Path | str]":
         """What the functions are made of as far as is known, to be stamped before they are read."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
-    def schedules(self):
+    def schedules(self) -> "list[JsonObject]":
         """What @schedule said in tasks.py when it could be read the last time, as of now."""
-        return (recall(self._database, ".catalogue") or self.state()).get("schedules", [])
+        state: "CatalogueState" = recall(self._database, ".catalogue") or self.state()
+        return state.get("schedules", [])
 
-    def refresh(self, wait=False):
+    def refresh(self, wait: "bool" = False) -> None:
         """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
         While another thread reads it, callers go on with what is known, unless that is nothing."""
         if (not self._has_changed()
@@ -6625,17 +7452,18 @@ class Catalogue:
         finally:
             self._reading.release()
 
-    def store(self, announcement, stamps=()):
+    def store(self, announcement: "Announcement", stamps: "Stamps | None" = None) -> "Stamps":
         """Keep what a runner announced; an error leaves the last good functions in place. `stamps`
         are of before it began to read. Returns the stamps of all that it is made of."""
-        self._known = (0.0, None, None)     # others may just have stored what they read
-        before, stamps = self.state(), dict(stamps)
+        self._known = _NOTHING          # others may just have stored what they read
+        before, stamps = self.state(), stamps or {}
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
         functions = announcement.get("functions")
         known = before if functions is None else announcement
-        state = {"files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
-                 "error": announcement.get("error"), "samples": announcement.get("samples", False),
-                 "read_at": before["read_at"], "schedules": known.get("schedules", [])}
+        state: "CatalogueState" = {
+            "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
+            "error": announcement.get("error"), "samples": announcement.get("samples", False),
+            "read_at": before["read_at"], "schedules": known.get("schedules", [])}
         ours = [one for one in self.functions() if "remote" not in one]
         if state != before or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
@@ -6643,10 +7471,10 @@ class Catalogue:
                 remember(transaction, ".catalogue", state)
                 if functions is not None:
                     self._replace(transaction, functions)
-            self._known = (0.0, None, None)
+            self._known = _NOTHING
         return state["files"]
 
-    def _replace(self, transaction, functions):
+    def _replace(self, transaction: "Connection", functions: "list[AnnouncedFunction]") -> None:
         """Store functions and the queues they name; a queue of external ones is other people's."""
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
@@ -6656,37 +7484,42 @@ class Catalogue:
                                "name=?", (queue,))
         transaction.run("DELETE FROM function")
         transaction.insert_all("function", (
-            {**{name: one[name] for name in FUNCTION_TEXTS},
-             "schema": dump_json(one["schema"]), "options": dump_json(one["options"])}
+            {"name": one["name"], "title": one["title"], "description": one["description"],
+             "who": one["who"], "schema": dump_json(one["schema"]),
+             "options": dump_json(one["options"])}
             for one in functions))
 
-    def _load(self):
-        """(until, state, {name: function}), read again after CACHE_SECONDS."""
+    def _load(self) -> "_Known":
+        """Return what is known, read again after CACHE_SECONDS."""
         now, known = self._database.clock.monotonic(), self._known
         if known[0] < now:
-            state = recall(self._database, ".catalogue") or {
-                "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}
-            functions = {row["name"]: {
-                **{name: row[name] for name in FUNCTION_TEXTS}, "schema": json.loads(row["schema"]),
-                "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
-                for row in self._database.all("SELECT * FROM function ORDER BY id")}
+            state: "CatalogueState" = recall(self._database, ".catalogue") or _NOTHING.state
+            functions = {row["name"]: self._function(row) for row in self._database.all(
+                "SELECT * FROM function ORDER BY id")}
             self._add_remote(functions)
-            known = self._known = (now + CACHE_SECONDS, state, functions)
+            known = self._known = _Known(now + CACHE_SECONDS, state, functions)
         return known
 
-    def _add_remote(self, functions):
+    @staticmethod
+    def _function(row: "Row") -> "AnnouncedFunction":
+        return {"name": row["name"], "title": row["title"], "description": row["description"],
+                "who": row["who"], "schema": json.loads(row["schema"]),
+                "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
+
+    def _add_remote(self, functions: "dict[str, AnnouncedFunction]") -> None:
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
-            for one in json.loads(worker["functions"]):
+            announced: "list[AnnouncedFunction]" = json.loads(worker["functions"])
+            for one in announced:
                 found = functions.setdefault(one["name"], {**one, "remote": []})
                 if worker["machine"] not in found.get("remote", (worker["machine"],)):
                     found["remote"].append(worker["machine"])
 
-    def _has_changed(self):
-        known = self._load()[1]["files"]
+    def _has_changed(self) -> "bool":
+        known = self._load().state["files"]
         return str(TASKS_FILE) not in known or file_stamps(known) != known
 
-    def _announcement(self):
+    def _announcement(self) -> "Announcement":
         """Ask a child process what tasks.py declares."""
         import subprocess
         import tempfile
@@ -6698,7 +7531,8 @@ class Catalogue:
                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
                     timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
                     env=self._interpreter.environment())
-                return json.loads(answer.stdout)
+                announcement: "Announcement" = json.loads(answer.stdout)
+                return announcement
             except subprocess.TimeoutExpired:
                 return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
             except ValueError:
@@ -6708,7 +7542,7 @@ class Catalogue:
                                      + shorten(storable(said), 300))
 
     @staticmethod
-    def _failure(problem):
+    def _failure(problem: "str") -> "Announcement":
         return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
 
 
@@ -6749,31 +7583,59 @@ ZERO_BUCKET = -5000             # its top is 0.0
 PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
+if TYPE_CHECKING:
+    # Table, beginning of an hour, and function and queue or machine.
+    SumsKey = tuple[str, int, tuple[str, ...]]
+    AnyRun = tuple[Optional[int], Optional[int], str, float]    # as a LatestRun, not rounded
+    AnySums = dict[str, Any]
+else:
+    AnySums = dict
 
-def sane(number):
+
+class LatestRun(NamedTuple):
+    """An attempt that ended, as `recent` keeps it."""
+
+    task_id: "int | None"
+    owner_id: "int | None"
+    status: "str"                         # a name in COUNTS, or of the event
+    seconds: "float"
+
+
+class Shift(NamedTuple):
+    """A row of `shift`: where a worker is, up to when its life was counted and when it ended."""
+
+    worker_id: "int"
+    machine: "str"
+    counted_to: "float" = 0.0
+    ended_at: "float | None" = None
+
+
+def sane(number: "float") -> "float":
     """A time as it counts: clocks are set back, and other people's programs write anything."""
     return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
-def hour_of(at):
+def hour_of(at: "float") -> "int":
     """The beginning of the hour of a moment."""
     return int(sane(at)) // HOUR * HOUR
 
 
-def whole_steps(start, end, step):
+def whole_steps(start: "float", end: "float", step: "str") -> "tuple[int, int]":
     """(beginning of the first, end of the last) step from one moment to another."""
     seconds = STEPS[step]
     return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
             math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
-def latest_runs(known, more):
-    """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
-    more = ([*run, round(seconds, 6)] for *run, seconds in more)
-    return [*json.loads(known or "[]"), *more][-RUNS_KEPT:]
+def latest_runs(known: "str | None", more: "Iterable[AnyRun]") -> "list[LatestRun]":
+    """Return the newest of the runs in a row of `recent` and of more."""
+    runs = [LatestRun(*run) for run in json.loads(known or "[]")]
+    runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
+             for task_id, owner_id, status, seconds in more]
+    return runs[-RUNS_KEPT:]
 
 
-def bucket_of(seconds):
+def bucket_of(seconds: "float") -> "int":
     """The number of the bucket of a time: four of them make a doubling. It is found without
     logarithms, which differ between machines."""
     fraction, exponent = math.frexp(seconds)
@@ -6781,7 +7643,7 @@ def bucket_of(seconds):
     return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
-def bucket_top(number):
+def bucket_top(number: "int") -> "float":
     """The longest time in a bucket."""
     return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
 
@@ -6790,13 +7652,18 @@ class Times:
     """Many times in seconds: number, sum, least and greatest, and how many each bucket has."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
+    count: "int"
+    sum: "float"
+    least: "float"
+    most: "float"
+    buckets: "dict[str, int]"             # by their numbers, which are texts in JSON
 
-    def __init__(self, text=None):
+    def __init__(self, text: "str | None" = None) -> None:
         self.count, self.sum, self.least, self.most, self.buckets = (
             json.loads(text) if text else (0, 0.0, math.inf, 0.0, {}))
 
     @classmethod
-    def of(cls, values):
+    def of(cls, values: "Sequence[float]") -> "Times":
         """These times, at least one."""
         many = cls()
         many.count, many.sum = len(values), math.fsum(values)
@@ -6805,7 +7672,7 @@ class Times:
                         collections.Counter(map(bucket_of, values)).items()}
         return many
 
-    def add(self, other):
+    def add(self, other: "Times") -> None:
         """Add other times to these."""
         self.count += other.count
         self.sum += other.sum
@@ -6814,15 +7681,15 @@ class Times:
         for number, count in other.buckets.items():
             buckets[number] = buckets.get(number, 0) + count
 
-    def text(self):
+    def text(self) -> "str":
         """What __init__() takes."""
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
-    def up_to(self, number):
+    def up_to(self, number: "int") -> "int":
         """How many are in this bucket and those below."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
-    def percentile(self, share):
+    def percentile(self, share: "float") -> "float":
         """A time that this share does not exceed, right within 9 %; exact if all are the same."""
         rank = math.ceil(share * self.count)
         for number in sorted(map(int, self.buckets)):
@@ -6832,36 +7699,37 @@ class Times:
         low, high = bucket_top(number - 1), bucket_top(number)
         return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
 
-    def json(self):
+    def json(self) -> "JsonObject":
         """As the API tells it. Of fewer than 20 the 95th percentile would be the longest."""
-        told = [self.sum]
+        told: "list[float | None]" = [self.sum]
         if self.count:
             told += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
                      self.percentile(0.95) if self.count >= 20 else None]
-        told = (value and round(value, 6) for value in (*told, *[None] * 5))
-        return {"count": self.count, **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), told))}
+        rounded = (value and round(value, 6) for value in (*told, *[None] * 5))
+        return {"count": self.count,
+                **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), rounded))}
 
 
-NO_TIMES, NO_SHIFT = Times(), {"machine": "", "ended_at": None}
+NO_TIMES, NO_SHIFT = Times(), Shift(0, "")
 
 
-class Sums(dict):
+class Sums(AnySums):
     """What adds up, by the names of columns: numbers, Times, and the greatest memory."""
 
     @classmethod
-    def of(cls, cell):
+    def of(cls, cell: "Mapping[str, Sequence[float]]") -> "Sums":
         """The sums of {name: values}."""
         return cls((name, Times.of(values) if name in HISTOGRAMS else
                     max(values) if name == "peak_memory" else sum(values))
                    for name, values in cell.items())
 
     @classmethod
-    def stored(cls, row, keys):
+    def stored(cls, row: "Row", keys: "Iterable[str]") -> "Sums":
         """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
-    def add(self, other):
+    def add(self, other: "Sums") -> None:
         """Add other sums to these."""
         for name, value in other.items():
             if name in HISTOGRAMS:
@@ -6871,25 +7739,25 @@ class Sums(dict):
             else:
                 self[name] = self.get(name, 0) + value
 
-    def row(self):
+    def row(self) -> "JsonObject":
         """The columns to be stored."""
         return {name: value.text() if name in HISTOGRAMS else value for name, value in self.items()}
 
-    def json(self):
+    def json(self) -> "JsonObject":
         """What the API tells of tasks."""
         return {**{name: self.get(name, 0) for name in COUNTS},
                 **{name: self.get(name, NO_TIMES).json() for name in TIMES},
                 "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
                 "peak_memory": self.get("peak_memory")}
 
-    def worker_json(self, base, executed):
+    def worker_json(self, base: "int", executed: "str") -> "JsonObject":
         """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
         `executed` how the answer calls the times that attempts took."""
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
         most = base or (tasks / busy * HOUR if busy and tasks else None)
-        share = mean / base if base and alive else busy / alive if alive else None
+        share = mean / base if base and mean is not None else busy / alive if alive else None
         return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
                 executed: self.get("executed", NO_TIMES).json(),
                 "mean_throughput": mean and round(mean, 3),
@@ -6902,17 +7770,20 @@ class Tally:
     runs. `shifts` says of each worker where it is, up to when its life was counted and when it
     ended; `changed`, which of these are news."""
 
-    def __init__(self, shifts=()):
-        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
-        self.changed, self._hour = {}, 0
-        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
-        self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
+    def __init__(self, shifts: "Iterable[Shift]" = ()) -> None:
+        self.shifts = {shift.worker_id: shift for shift in shifts}
+        self.changed: "dict[int, Shift]" = {}
+        self.runs: "dict[str, collections.deque[AnyRun]]" = collections.defaultdict(
+            lambda: collections.deque(maxlen=RUNS_KEPT))
+        self._cells: "dict[SumsKey, dict[str, list[float]]]" = collections.defaultdict(
+            lambda: collections.defaultdict(list))
+        self._hour = 0
 
-    def sums(self):
-        """{(table, beginning of an hour, the other keys of a row there): Sums}"""
+    def sums(self) -> "dict[SumsKey, Sums]":
+        """Return the sums of what was counted, by table, hour and place."""
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
-    def count(self, rows):
+    def count(self, rows: "Iterable[Row]") -> None:
         """Count rows in the order of their ids. One that makes no sense stops nobody."""
         for row in rows:
             try:
@@ -6920,14 +7791,16 @@ class Tally:
             except (TypeError, ValueError, OverflowError):
                 continue
 
-    def _count(self, _, at, event, function, queue, waited, seconds, service, cpu_seconds,
-               peak_memory, task_id, owner_id, worker_id, machine):
+    def _count(self, _: "int", at: "float", event: "str", function: "str | None", queue: "str | None",
+               waited: "float | None", seconds: "float | None", service: "float | None",
+               cpu_seconds: "float | None", peak_memory: "int | None", task_id: "int | None",
+               owner_id: "int | None", worker_id: "int | None", machine: "str | None") -> None:
         if event in EVENTS and type(function) is type(queue) is str:
             is_back, name = event == "put_back", EVENTS[event]
             hour = self._hour
             if is_back or not hour <= at < hour + HOUR:
                 hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
-            cell = self._cells["hour", hour, function, queue]
+            cell = self._cells["hour", hour, (function, queue)]
             if is_back:                 # it was not begun
                 cell["started"].append(-1)
             elif name:
@@ -6948,38 +7821,39 @@ class Tally:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
                 self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
                                             name or event, seconds))
-        elif event in WORKER_EVENTS:
+        elif event in WORKER_EVENTS and worker_id is not None:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
-    def _count_work(self, shift, hour, at, seconds):
-        cell = self._cells["worker_hour", hour, shift["machine"]]
+    def _count_work(self, shift: "Shift", hour: "int", at: "float", seconds: "float") -> None:
+        _, machine, counted_to, ended_at = shift
+        cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
-        if shift["ended_at"] is not None:       # a death may be noticed late
-            at = min(at, shift["counted_to"])
+        if ended_at is not None:        # a death may be noticed late
+            at = min(at, counted_to)
         if at - seconds >= hour:        # as most do
             cell["busy_seconds"].append(seconds)
         else:
-            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+            self.spread(machine, "busy_seconds", at - seconds, at)
 
-    def _count_life(self, event, at, silent, worker_id, machine):
+    def _count_life(self, event: "str", at: "float", silent: "float", worker_id: "int",
+                    machine: "str") -> None:
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
-            shift = {"worker_id": worker_id, "machine": machine, "counted_to": at + 0.0,
-                     "ended_at": None}
-        elif shift and shift["ended_at"] is None:
+            shift = Shift(worker_id, machine, at + 0.0)
+        elif shift and shift.ended_at is None:
             end = at - silent
-            self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
-            shift = {**shift, "counted_to": end, "ended_at": at}
+            self.spread(shift.machine, "alive_seconds", shift.counted_to, end)
+            shift = shift._replace(counted_to=end, ended_at=at)
         else:
             return
         self.shifts[worker_id] = self.changed[worker_id] = shift
 
-    def spread(self, machine, name, start, end):
+    def spread(self, machine: "str", name: "str", start: "float", end: "float") -> None:
         """Count the seconds from `start` to `end` in the hours that they are in."""
         if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
             for hour in range(hour_of(start), math.ceil(end), HOUR):
-                self._cells["worker_hour", hour, machine][name].append(
+                self._cells["worker_hour", hour, (machine,)][name].append(
                     min(end, hour + HOUR) - max(start, hour))
 
 
@@ -6993,6 +7867,32 @@ class Tally:
 # the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
 # a standstill, and removing tasks or old hours changes no other hour and no total.
 
+if TYPE_CHECKING:
+    # One value of a Family: the end of its name, its labels.
+    Sample = tuple[str, dict[str, str], float]
+    # What Prometheus reads under one name: name, kind, help, values.
+    Family = tuple[str, str, str, Iterable[Sample]]
+
+SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
+
+
+class Counted(NamedTuple):
+    """What is counted, as of one mark."""
+
+    stored: "list[tuple[str, Row]]"       # what is folded: table, row
+    runs: "dict[str, list[LatestRun]]"    # of each function the latest, oldest first
+    until: "float"                        # all is counted up to this moment
+    tally: "Tally"                        # of what is not folded
+
+
+class PlaceSums(NamedTuple):
+    """Sums of an hour or a longer span, and what they are of."""
+
+    at: "int"                             # its beginning
+    place: "tuple[str, ...]"              # function and queue, or machine
+    sums: "Sums"
+
+
 class Fold:
     """Adds the activity to the sums, a portion at a time, whoever ticks:
 
@@ -7002,14 +7902,15 @@ class Fold:
 
     Ids are drawn by who holds the write lock: none turns up below the mark later."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database, self._clock = database, database.clock
 
-    def mark(self):
+    def mark(self) -> "int":
         """The id of the last row that is folded."""
-        return recall(self._database, FOLDED) or 0
+        last: "int | None" = recall(self._database, FOLDED)
+        return last or 0
 
-    def fold(self):
+    def fold(self) -> "bool":
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
         mark = self.mark()
         if not self._is_due(mark):
@@ -7021,27 +7922,28 @@ class Fold:
                 remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
 
-    def tally(self, mark):
+    def tally(self, mark: "int") -> "tuple[Sequence[Row], Tally]":
         """The next rows after the mark, and what they add."""
-        tally = Tally(self._database.all("SELECT * FROM shift"))
+        tally = Tally(Shift(*row) for row in self._database.all(SHIFTS))
         rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
         tally.count(rows)
         return rows, tally
 
-    def _is_due(self, mark):
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
+    def _is_due(self, mark: "int") -> "bool":
+        newest: "int" = self._database.value("SELECT max(id) FROM activity") or 0
         if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
             return newest > mark
         at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
         return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
-    def _store(self, transaction, tally):
-        whole = collections.defaultdict(Sums)
-        for (table, at, *rest), sums in tally.sums().items():
+    def _store(self, transaction: "Connection", tally: "Tally") -> None:
+        whole: "dict[tuple[int, SumsKey], Sums]" = collections.defaultdict(Sums)
+        for (table, at, place), sums in tally.sums().items():
             for span in SPANS:
-                whole[(table, span, at // span * span if span else 0, *rest)].add(sums)
-        for (table, *values), sums in whole.items():
+                whole[span, (table, at // span * span if span else 0, place)].add(sums)
+        for (span, (table, at, place)), sums in whole.items():
+            values = (span, at, *place)
             key = dict(zip(HOUR_KEYS[table], values))
             row = transaction.one("SELECT * FROM %s WHERE %s" % (
                 table, " AND ".join(name + "=?" for name in key)), values)
@@ -7053,33 +7955,36 @@ class Fold:
             transaction.upsert("recent", {"function": function},
                                {"runs": dump_json(latest_runs(known, runs))})
         for worker_id, shift in tally.changed.items():
-            transaction.upsert("shift", {"worker_id": worker_id}, shift)
+            transaction.upsert("shift", {"worker_id": worker_id}, shift._asdict())
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
 
 class Metrics:
     """Tells how much was done and how long it took: what is folded, and what is not yet."""
 
-    def __init__(self, database, settings, fold):
+    def __init__(self, database: "Database", settings: "Settings", fold: "Fold") -> None:
         self._database, self._settings, self._fold = database, settings, fold
 
-    def read(self, start, end, step, wants, viewer=None):
+    def read(self, start: "int", end: "int", step: "str", wants: "Callable[[str, str], bool]",
+             viewer: "int | None" = None) -> "JsonObject":
         """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
         the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(one for one in SPANS if one and seconds % one == 0)
-        stored, runs, known_to, tally = self._look(span, start, end)
-        self._add_living(tally)
-        points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
+        known = self._look(span, start, end)
+        self._add_living(known.tally)
+        points: "dict[int, Sums]" = collections.defaultdict(Sums)
+        functions: "dict[str, Sums]" = collections.defaultdict(Sums)
+        machines: "dict[str, Sums]" = collections.defaultdict(Sums)
         totals = Sums()
-        for at, (name, *queue), sums in self._parts(stored, tally, wants):
+        for at, (name, *queue), sums in self._parts(known, wants):
             if start <= at < end:
                 for whole in (points[at - (at - start) % seconds], totals,
                               (functions if queue else machines)[name]):
                     whole.add(sums)
         return {
             "step": step, "from": iso(start), "to": iso(end),
-            "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
+            "points": [{"at": iso(at), "complete": at + seconds <= known.until, **points[at].json(),
                         **points[at].worker_json(base, "executed")}
                        for at in range(start, end, seconds)],
             "totals": {**totals.json(), **totals.worker_json(base, "executed")},
@@ -7088,25 +7993,23 @@ class Metrics:
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
-                for task_id, owner_id, status, seconds in runs.get(name, ())[-RUNS_TOLD:]]}
+                for task_id, owner_id, status, seconds in known.runs.get(name, [])[-RUNS_TOLD:]]}
                 for name, sums in sorted(functions.items())]}
 
-    def runs(self):
-        """{function: its latest runs, oldest first: [task id, owner id, status, seconds]}"""
-        return self._look(HOUR, 0, 0)[1]
+    def runs(self) -> "dict[str, list[LatestRun]]":
+        """Return the latest runs of each function, oldest first."""
+        return self._look(HOUR, 0, 0).runs
 
-    def all_time(self):
+    def all_time(self) -> "dict[tuple[str, str], Sums]":
         """{(function, queue): Sums} of all that was ever counted: they never fall."""
-        stored, _, _, tally = self._look(ALL_TIME, 0, 1)
-        whole = collections.defaultdict(Sums)
-        for _, place, sums in self._parts(stored, tally, lambda *_: True):
+        whole: "dict[tuple[str, str], Sums]" = collections.defaultdict(Sums)
+        for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
-                whole[tuple(place)].add(sums)
+                whole[place].add(sums)
         return whole
 
-    def _look(self, span, start, end):
-        """([(table, row)], {function: its latest runs}, until when all is known, Tally of what is
-        not folded), as of one mark."""
+    def _look(self, span: "int", start: "int", end: "int") -> "Counted":
+        """Read the sums of a span that begin from `start` up to `end`, and what is not folded."""
         for _ in range(5):
             mark = self._fold.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
@@ -7117,10 +8020,10 @@ class Metrics:
                 break
         runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
                 for name in {**recent, **tally.runs}}
-        known_to = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
-        return stored, runs, known_to, tally
+        until = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
+        return Counted(stored, runs, until, tally)
 
-    def _add_living(self, tally):
+    def _add_living(self, tally: "Tally") -> None:
         """Count what workers did that live, until they were last heard of. They claim several
         tasks at once, and run them one after the other."""
         begun = dict(map(tuple, self._database.all(
@@ -7128,23 +8031,26 @@ class Metrics:
             % BY_CLAIM)))
         for worker_id, seen_at in self._database.all("SELECT id, seen_at FROM worker"):
             shift = tally.shifts.get(worker_id)
-            if shift and shift["ended_at"] is None:
-                for name, since in (("alive_seconds", shift["counted_to"]),
+            if shift and shift.ended_at is None:
+                for name, since in (("alive_seconds", shift.counted_to),
                                     ("busy_seconds", begun.get(worker_id, seen_at))):
-                    tally.spread(shift["machine"], name, since, seen_at)
+                    tally.spread(shift.machine, name, since, seen_at)
 
     @staticmethod
-    def _parts(stored, tally, wants):
-        """(beginning, [function, queue] or [machine], Sums) of what is stored and of a Tally."""
-        rows = [((table, *tuple(row)[1:len(HOUR_KEYS[table])]), row) for table, row in stored]
-        for (table, at, *place), found in (*rows, *tally.sums().items()):
+    def _parts(known: "Counted", wants: "Callable[[str, str], bool]") -> "Iterator[PlaceSums]":
+        """Yield what is stored and what is not folded, of functions and queues as `wants` says."""
+        for table, row in known.stored:
+            keys = HOUR_KEYS[table]
+            _, at, *place = tuple(row)[:len(keys)]
             if table == "worker_hour" or wants(*place):
-                yield at, place, (found if isinstance(found, Sums) else
-                                  Sums.stored(found, HOUR_KEYS[table]))
+                yield PlaceSums(at, tuple(place), Sums.stored(row, keys))
+        for (table, at, names), sums in known.tally.sums().items():
+            if table == "worker_hour" or wants(*names):
+                yield PlaceSums(at, names, sums)
 
 
-def exposition(families):
-    """Prometheus' text format of (name, kind, help, [(end of the name, labels, value)])."""
+def exposition(families: "Iterable[Family]") -> "str":
+    """Write families in Prometheus' text format."""
     lines = []
     for name, kind, words, samples in families:
         lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
@@ -7155,12 +8061,12 @@ def exposition(families):
     return "\n".join(lines).replace("{}", "") + "\n"
 
 
-def counter_families(whole):
+def counter_families(whole: "dict[tuple[str, str], Sums]") -> "list[Family]":
     """What Metrics.all_time() found, for exposition()."""
-    ran = collections.defaultdict(Times)
+    ran: "dict[str, Times]" = collections.defaultdict(Times)
     for (function, _), sums in whole.items():
         ran[function].add(sums.get("ran", NO_TIMES))
-    histogram = []
+    histogram: "list[Sample]" = []
     for function, times in sorted(ran.items()):
         tops = [("%g" % bucket_top(number), times.up_to(number)) for number in PROMETHEUS_BUCKETS]
         histogram += [("_bucket", {"function": function, "le": top}, count)
@@ -7193,13 +8099,14 @@ class Keeping:
     first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
     than a day after the last look, nothing is removed for as many days as tasks are kept."""
 
-    def __init__(self, database, settings, actions, fold):
+    def __init__(self, database: "Database", settings: "Settings", actions: "Actions",
+                 fold: "Fold") -> None:
         self._database, self._settings, self._actions = database, settings, actions
         self._fold, self._clock = fold, database.clock
-        self._round = None              # of _portions(), while it lasts
+        self._round: "Iterator[bool] | None" = None       # of _portions(), while it lasts
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
-    def prune(self):
+    def prune(self) -> "bool":
         """Do a little of what is to be done; True if it should go on soon."""
         if self._round is None:
             now = self._clock.now()
@@ -7211,10 +8118,11 @@ class Keeping:
             self._round = None
         return bool(found)
 
-    def _trusts_clock(self, now):
+    def _trusts_clock(self, now: "float") -> "bool":
         """False until days have passed since the clock was found far from where it was."""
         known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
-        seen, start = known["seen"], known["from"]
+        seen: "float" = known["seen"]
+        start: "float" = known["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
         patience = doubt if start > seen else 86400     # who comes seldom ends a doubt, too
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
@@ -7224,7 +8132,7 @@ class Keeping:
                 remember(transaction, ".keeping", {"seen": now, "from": start})
         return now >= start
 
-    def _portions(self, now):
+    def _portions(self, now: "float") -> "Iterator[bool]":
         """Remove something before each value, which is False if there was nothing."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
@@ -7234,11 +8142,11 @@ class Keeping:
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
-            ids = [(one,) for one in ids if one < folded]
-            if ids:
+            gone = [(one,) for one in ids if one < folded]
+            if gone:
                 with self._database.transaction(durable=False) as transaction:
-                    transaction.tell_many("DELETE FROM activity WHERE id=?", ids)
-            yield bool(ids)
+                    transaction.tell_many("DELETE FROM activity WHERE id=?", gone)
+            yield bool(gone)
         for table, key, is_old, values in (
                 *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
                 ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
@@ -7255,7 +8163,7 @@ class Keeping:
                             table, keys, keys, table, is_old), (*values, KEEP_ROWS))
                 yield True
 
-    def _oldest(self, ages, before, now):
+    def _oldest(self, ages: "str", before: "float", now: "float") -> "Iterator[list[int]]":
         """Ids of what ended before a time, in portions, until a row was made since then."""
         low, made = 0, -math.inf
         while not before <= made <= now:
@@ -7283,6 +8191,18 @@ class Keeping:
 #    (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
 #    PACE_SECONDS: all that comes then stands in the next one.
 
+if TYPE_CHECKING:
+    AlertKey = tuple[str, str]          # code, subject
+    Wrong = dict[str, dict[str, object]]    # what is wrong: the words for a sentence, by subject
+
+    class MessageContent(TypedDict, total=False):
+        """What a message says. `thread` is the id of the alert that it is about first."""
+
+        kind: "str"                       # alert, test, task or code
+        thread: "int"
+        subject: "str"
+        lines: "list[str]"
+
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
 PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
@@ -7300,8 +8220,31 @@ UNSENT_SECONDS = 900            # after which `check` says that messages wait
 NARROW_BYTES = 256 << 20        # left on the disk
 DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
 
-Alert = collections.namedtuple("Alert", "opens causes title sentence")
-ALERTS = {      # how many seconds it must hold; what silences it; its words
+
+class Alert(NamedTuple):
+    """A row of ALERTS."""
+
+    opens: "float"                        # seconds that it must hold
+    causes: "tuple[str, ...]"             # what silences it
+    title: "str"
+    sentence: "str"
+
+
+class Trouble(NamedTuple):
+    """What is wrong: a sentence, and how many tasks have failed by it since the last look."""
+
+    text: "str"
+    number: "int" = 0
+
+
+class Recipient(NamedTuple):
+    """Somebody or something that is told, as `delivery` names it."""
+
+    channel: "str"                        # mail, webhook or function
+    name: "str"
+
+
+ALERTS = {
     "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
     "log": Alert(120, ("disk",), "the database's log is long",
                  "It has grown to {size} MB: a program keeps it from being written back."),
@@ -7318,24 +8261,25 @@ ALERTS = {      # how many seconds it must hold; what silences it; its words
 
 
 class Conditions:
-    """What is wrong here at this moment. The methods named like a row of ALERTS give {subject: what
-    its sentence is filled with}; `held` says that its alert is open, which then ends later."""
+    """What is wrong here at this moment. The methods named like a row of ALERTS give, by subject,
+    what its sentence is filled with; `held` says that its alert is open, which then ends later."""
 
-    def __init__(self, database, settings, claims, rhythm, modes, catalogue):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", rhythm: "Rhythm",
+                 modes: "Modes", catalogue: "Catalogue") -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
 
-    def disk(self, held=False):
+    def disk(self, held: "bool" = False) -> "Wrong":
         """The file system of the data is nearly full."""
         free = free_bytes(self._database.folder)
         return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
 
-    def log(self, _=False):
+    def log(self, _: "bool" = False) -> "Wrong":
         """Something keeps the database's log from being written back."""
         size = self._database.wal_bytes() if self._database.journal == "wal" else 0
         return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
 
-    def code(self, _=False):
+    def code(self, _: "bool" = False) -> "Wrong":
         """tasks.py cannot be read."""
         error = self._catalogue.state()["error"]
         if not error:
@@ -7343,7 +8287,7 @@ class Conditions:
         place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
         return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
 
-    def no_worker(self, _=False):
+    def no_worker(self, _: "bool" = False) -> "Wrong":
         """Tasks could start, and none does: starts fail, or who should work does not come."""
         if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
             return {}
@@ -7353,14 +8297,16 @@ class Conditions:
         why = (self.awaited(mode) or failure and failure["message"])
         return {"": {"why": why}} if why else {}
 
-    def awaited(self, mode):
+    def awaited(self, mode: "str") -> "str | None":
         """Who should work in this mode and does not come, as a part of a sentence; else None."""
         if mode == "service" and not self._rhythm.has_service():
             return "worker.py --service is not there"
-        cron = self._rhythm.visitor("cron") if mode == "cron" else {"comes": True}
+        if mode != "cron":
+            return None
+        cron = self._rhythm.visitor("cron")
         return None if cron and cron["comes"] else "cron has not come lately"
 
-    def waiting(self, held=False):
+    def waiting(self, held: "bool" = False) -> "Wrong":
         """The oldest task that could start has waited longer than an admin wants."""
         limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
         if not limit or not waited or not self._settings.get("NbMaxWorker"):
@@ -7368,7 +8314,7 @@ class Conditions:
         limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
         return {"": {"minutes": waited // 60}} if waited > limit else {}
 
-    def missed(self, _=False):
+    def missed(self, _: "bool" = False) -> "Wrong":
         """Schedules whose newest run was late or came in the place of several."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         found = self._database.all("""
@@ -7380,54 +8326,56 @@ class Conditions:
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
                 for row in found if row["late_at"] - row["first_at"] > least}
 
-    def problem(self, _=False):
+    def problem(self, _: "bool" = False) -> "Wrong":
         """Schedules that could not add their task the last time."""
         return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
                 for row in self._database.all(
                     "SELECT id, name, function, problem FROM schedule "
                     "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
 
-    def backup(self, _=False):
+    def backup(self, _: "bool" = False) -> "Wrong":
         """The last backup is too old, if there ever was one."""
         last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
         age = self._database.clock.now() - last["at"] if last and days else -math.inf
         return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
 
-    def backup_failed(self, _=False):
+    def backup_failed(self, _: "bool" = False) -> "Wrong":
         """The daily backup has failed, and was not made since."""
         known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
         return {"": {"why": known["error"]}} if known and known["error"] else {}
 
 
-def _schedule_name(row):
+def _schedule_name(row: "Row") -> "str":
     return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
-def failure_group(function, kind, message):
+def failure_group(function: "str", kind: "str | None", message: "str") -> "str":
     """What failures have in common: their function, their error and what it says without quoted
     words and those with a digit."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
-def recipients_of_alerts(settings):
-    """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
+def recipients_of_alerts(settings: "Settings") -> "list[Recipient]":
+    """Return whom alerts are told; an address of the web is a secret."""
     get = settings.get
-    return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
-            *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
-            *(("function", one) for one in get("alert_function").split())]
+    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
+            *(Recipient("webhook", web_label(one)) for one in get("alert_webhook").split()),
+            *(Recipient("function", one) for one in get("alert_function").split())]
 
 
-def post_message(transaction, recipient, content, now, tries=0):
-    """Put what is to be told to one recipient into `delivery`; its id."""
+def post_message(transaction: "Connection", recipient: "tuple[str, str]", content: "MessageContent",
+                 now: "float", tries: "int" = 0) -> "int":
+    """Put what is to be told to one Recipient into `delivery`; its id."""
+    channel, name = recipient
     lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
-    content = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
+    shown = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
     return transaction.insert("delivery", {
-        "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
+        "channel": channel, "recipient": name, "content": dump_json(shown),
         "tries": tries, "next_at": now, "created_at": now})
 
 
-def is_message_due(database, now):
+def is_message_due(database: "Database", now: "float") -> "bool":
     """True if something is to be sent."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
@@ -7435,32 +8383,33 @@ def is_message_due(database, now):
 class Alerts:
     """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
 
-    def __init__(self, database, settings, conditions, starter):
+    def __init__(self, database: "Database", settings: "Settings", conditions: "Conditions",
+                 starter: "Starter") -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._conditions, self._starter = conditions, starter
 
-    def tick(self):
+    def tick(self) -> None:
         """Look if nobody has just done so, and send what is due."""
         now = self._clock.now()
         if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
-    def send(self, now):
+    def send(self, now: "float") -> None:
         """Start the process that sends, if something is due and none does."""
         if is_message_due(self._database, now) and take_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
-    def look(self, now):
+    def look(self, now: "float") -> None:
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
         before = recall(self._database, ".alerts") or {}
         told_at = before.get("told_at", 0)
         if 0 <= now - told_at < PACE_SECONDS:
             return
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        newest: "int" = self._database.value("SELECT max(id) FROM activity") or 0
         span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
@@ -7484,16 +8433,17 @@ class Alerts:
             if state != before:
                 remember(transaction, ".alerts", state)
 
-    def _held(self, open_codes):
-        """{(code, subject): (sentence, 0)} of all that is wrong now but failed tasks."""
-        return {(code, subject): (shorten(ALERTS[code].sentence.format(**seen), 500), 0)
+    def _held(self, open_codes: "set[str]") -> "dict[AlertKey, Trouble]":
+        """Find all that is wrong now but failed tasks."""
+        return {(code, subject): Trouble(shorten(ALERTS[code].sentence.format(**seen), 500))
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _failures(self, rows, span):
-        """{("failed", group): (sentence, how many)} of tasks that failed for good; those that
-        failed with what they came after are no news."""
-        found = {}
+    def _failures(self, rows: "Mapping[AlertKey, Row]",
+                  span: "tuple[int, int]") -> "dict[AlertKey, Trouble]":
+        """Find, by their groups, tasks that failed for good. Those that failed with what they came
+        after are no news."""
+        found: "dict[AlertKey, Trouble]" = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
@@ -7506,12 +8456,12 @@ class Alerts:
             why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
             sentence = ALERTS["failed"].sentence.format(
                 function=row["function"], id=row["task_id"], why=why)
-            found[key] = sentence, found.get(key, ("", 0))[1] + 1
+            found[key] = Trouble(sentence, found[key].number + 1 if key in found else 1)
         return found
 
-    def _asked_for(self, span):
+    def _asked_for(self, span: "tuple[int, int]") -> "dict[str, list[str]]":
         """{address: lines} for tasks that ended and whose owner is to be told."""
-        found = collections.defaultdict(list)
+        found: "dict[str, list[str]]" = collections.defaultdict(list)
         for row in self._database.all("""
                 SELECT activity.event, activity.message, task.id, task.function, user.email
                 FROM activity JOIN task ON task.id=activity.task_id
@@ -7527,7 +8477,8 @@ class Alerts:
         return found
 
     @staticmethod
-    def _open(transaction, rows, seen, now):
+    def _open(transaction: "Connection", rows: "Mapping[AlertKey, Row]",
+              seen: "Mapping[AlertKey, Trouble]", now: "float") -> None:
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*seen, *rows)}
         for (code, subject), (text, count) in seen.items():
@@ -7544,9 +8495,10 @@ class Alerts:
         transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
     @staticmethod
-    def _end(transaction, row, now):
+    def _end(transaction: "Connection", row: "Row", now: "float") -> "bool":
         """True if an alert whose reason is gone ends by now."""
-        calm, least = now - row["seen_at"], ENDS_SECONDS
+        calm: "float" = now - row["seen_at"]
+        least = ENDS_SECONDS
         if row["code"] == "failed":
             successes = transaction.value(
                 "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
@@ -7555,7 +8507,8 @@ class Alerts:
         return calm >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction, seen, over, now):
+    def _tell(self, transaction: "Connection", seen: "Mapping[AlertKey, Trouble]", over: "list[Row]",
+              now: "float") -> "bool":
         """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
@@ -7563,14 +8516,16 @@ class Alerts:
             "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
-        recipients = recipients_of_alerts(self._settings) if news or over else ()
+        recipients = recipients_of_alerts(self._settings) if news or over else []
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]
         lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
-        content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
-            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")}
+        subject = "%s%s%s" % (
+            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")
+        content: "MessageContent" = {
+            "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject}
         for recipient in recipients:
             post_message(transaction, recipient, content, now)
         transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
@@ -7578,13 +8533,14 @@ class Alerts:
         return True
 
     @staticmethod
-    def _is_due(row, now):
+    def _is_due(row: "Row", now: "float") -> "bool":
         pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        is_news = row["seen_at"] > (row["told_at"] or 0)
-        return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
+        since: "float" = row["told_at"] or row["opened_at"]
+        is_news: "bool" = row["seen_at"] > (row["told_at"] or 0)
+        return is_news and now - since >= pause
 
     @staticmethod
-    def _lines(row, seen):
+    def _lines(row: "Row", seen: "Mapping[AlertKey, Trouble]") -> "Iterator[str]":
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
@@ -7593,7 +8549,7 @@ class Alerts:
             if row["code"] in ALERTS[code].causes:
                 yield "  Therefore: " + text
 
-    def all(self):
+    def all(self) -> "JsonObject":
         """All that is open, the latest that ended, and how the recipients are reached."""
         rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
                                   "AND seen_at>=opened_at ORDER BY id DESC")
@@ -7602,47 +8558,49 @@ class Alerts:
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
                 "channels": list(self.channels())}
 
-    def channels(self):
+    def channels(self) -> "Iterator[JsonObject]":
         """How the newest message to each recipient of alerts went, and when one last arrived."""
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
                 "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
                 "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
                 for more in ("OR error IS NOT NULL", ""))
-            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
-                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
-                   "next_at": iso(last and last["next_at"])}
+            yield {"channel": channel, "recipient": recipient, "last": last["id"] if last else None,
+                   "sent_at": iso(sent["sent_at"] if sent else None),
+                   "error": last["error"] if last else None,
+                   "next_at": iso(last["next_at"] if last else None)}
 
-    def mute(self, alert_id, how):
+    def mute(self, alert_id: "int", how: "str") -> "JsonObject":
         """Tell nothing of an alert for a while; NotFound if none of that id is open."""
-        until = MUTES[how] and min(self._clock.now() + MUTES[how], UNTIL_IT_ENDS)
+        seconds = MUTES[how]
+        until = seconds and min(self._clock.now() + seconds, UNTIL_IT_ENDS)
         with self._database.transaction() as transaction:
             if not transaction.update("alert", {"muted_until": until},
                                       "id=? AND ended_at IS NULL", (alert_id,)):
                 raise NotFound("There is no open alert %d." % alert_id)
-            return alert_json(transaction.one("SELECT * FROM alert WHERE id=?", (alert_id,)))
+            return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
-    def test(self):
+    def test(self) -> "JsonObject":
         """Send each recipient a message, which is tried once."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
-        content = {"kind": "test", "subject": "a test",
-                   "lines": ["This is a test of the alerts of jobqueue. Nothing is wrong."]}
+        content: "MessageContent" = {"kind": "test", "subject": "a test", "lines": [
+            "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
             made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
-                     "channel": one[0], "recipient": one[1]} for one in recipients]
+                     "channel": one.channel, "recipient": one.name} for one in recipients]
         self.send(now)
         return {"deliveries": made}
 
 
-def _title(row):
+def _title(row: "Row") -> "str":
     """What an alert is called in a subject: our words, and the name of a function."""
     title = ALERTS[row["code"]].title
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 
-def alert_json(row):
+def alert_json(row: "Row") -> "JsonObject":
     """An alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
     return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
@@ -7673,14 +8631,21 @@ class Refused(Exception):
     """Whoever refused it always would."""
 
 
-def header_text(text):
+class WebhookPost(NamedTuple):
+    """What is sent to an address of the web. Without a body it is signed."""
+
+    path: "str"
+    body: "JsonObject | None"
+
+
+def header_text(text: "str") -> "str":
     """Text that can only be one header: no line ends, nothing that looks encoded."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
     return shorten(text.replace("=?", "= ?"), 150)
 
 
-def mail_message(content, sender, recipient, row):
-    """The EmailMessage of a row; the same each time it is tried."""
+def mail_message(content: "MessageContent", sender: "str", recipient: "str", row: "Row") -> "EmailMessage":
+    """The mail of a row; the same each time it is tried."""
     from email import policy
     from email.message import EmailMessage
     from email.utils import format_datetime
@@ -7697,7 +8662,7 @@ def mail_message(content, sender, recipient, row):
     return message
 
 
-def send_mail(settings, recipient, content, row):
+def send_mail(settings: "Settings", recipient: "str", content: "MessageContent", row: "Row") -> None:
     """Send a row by the mail server of the settings, else by the host's sendmail."""
     import socket
     user = settings.get("mail_user")
@@ -7710,7 +8675,8 @@ def send_mail(settings, recipient, content, row):
         _send_by_sendmail(sender, recipient, message)
 
 
-def _send_by_server(settings, user, sender, recipient, message):
+def _send_by_server(settings: "Settings", user: "str", sender: "str", recipient: "str",
+                    message: "EmailMessage") -> None:
     import smtplib
     import ssl
     host, _, port = settings.get("mail_server").rpartition(":")
@@ -7729,7 +8695,8 @@ def _send_by_server(settings, user, sender, recipient, message):
                 server.login(user, _password(settings))
             server.send_message(message, sender, [recipient])
             with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
-                server.sock.settimeout(1)
+                if server.sock:
+                    server.sock.settimeout(1)
                 server.quit()
     except smtplib.SMTPRecipientsRefused as error:
         raise _as_refused(*error.recipients[recipient]) from None
@@ -7737,12 +8704,12 @@ def _send_by_server(settings, user, sender, recipient, message):
         raise _as_refused(error.smtp_code, error.smtp_error) from None
 
 
-def _as_refused(code, words):
-    words = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
-    return (Refused if code >= 500 else OSError)("%d %s" % (code, words))
+def _as_refused(code: "int", words: "bytes | str") -> "Refused | OSError":
+    text = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+    return (Refused if code >= 500 else OSError)("%d %s" % (code, text))
 
 
-def _password(settings):
+def _password(settings: "Settings") -> "str":
     path = settings.get("mail_password_file")
     try:
         return Path(path).read_text("utf-8").strip()
@@ -7750,7 +8717,7 @@ def _password(settings):
         raise Refused("mail_password_file cannot be read: %s" % path) from None
 
 
-def _send_by_sendmail(sender, recipient, message):
+def _send_by_sendmail(sender: "str", recipient: "str", message: "EmailMessage") -> None:
     import shutil
     import subprocess
     path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
@@ -7768,33 +8735,31 @@ def _send_by_sendmail(sender, recipient, message):
             done.returncode, shorten(done.stdout.decode("utf-8", "replace"), 300)))
 
 
-def is_inside(address):
+def is_inside(address: "str") -> "bool":
     """True for an address to which no webhook may lead unless an admin allows that."""
     from ipaddress import ip_address, ip_network
-    address = ip_address(address.partition("%")[0])
-    return any(address in ip_network(one) for one in INSIDE
-               if (":" in one) == (address.version == 6))
+    found = ip_address(address.partition("%")[0])
+    return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
 
 
-def shaped(parts, content):
-    """(path, body) as the host of an address wants them, if it is one that many people use; else
-    the body is None."""
+def shaped(parts: "SplitResult", content: "MessageContent") -> "WebhookPost":
+    """Write a message as the host of an address wants it; without a body if few people use that."""
     from html import escape
-    host, query = parts.hostname, "?" + parts.query if parts.query else ""
+    host, query = parts.hostname or "", "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     if host == "hooks.slack.com":
-        return path + query, {"text": escape(text[:3000], quote=False)}
+        return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
     if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
-        return path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+        return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
     if host == "api.telegram.org":
-        return path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
+        return WebhookPost(path, {**dict(parse_qsl(parts.query)), "text": text[:4096]})
     if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
-        return "/" + query, {"topic": path.strip("/"), "title": content["subject"],
-                             "message": text[:4000]}
-    return path + query, None
+        return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                                         "message": text[:4000]})
+    return WebhookPost(path + query, None)
 
 
-def webhook_key(folder):
+def webhook_key(folder: "Path") -> "bytes":
     """The secret by which receivers know us; made at the first time. An owner may put one there."""
     import base64
     path = folder / "webhook-secret.txt"
@@ -7807,7 +8772,8 @@ def webhook_key(folder):
         raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
 
 
-def _signed(folder, content, row, now):
+def _signed(folder: "Path", content: "MessageContent", row: "Row",
+            now: "float") -> "tuple[dict[str, str], str]":
     """(headers, body) as Standard Webhooks want them."""
     import base64
     import hmac
@@ -7820,31 +8786,33 @@ def _signed(folder, content, row, now):
             "webhook-signature": "v1," + sign}, body
 
 
-def open_outside(host, port, inside):
+def open_outside(host: "str", port: "int", inside: "bool") -> "Socket":
     """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
     is used, so that it cannot be another one a moment later."""
     import socket
-    found = [one[4][:2] for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    found = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM)]
     if not inside and any(is_inside(address) for address, _ in found):
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
     return socket.create_connection(found[0], STEP_SECONDS)
 
 
-def send_webhook(settings, url, content, row, folder, now):
+def send_webhook(settings: "Settings", url: "str", content: "MessageContent", row: "Row", folder: "Path",
+                 now: "float") -> None:
     """Send a row to an address of the web; what is sent looks as its host wants it."""
     import http.client
     import ssl
     parts = urlsplit(url)
-    is_safe = parts.scheme == "https"
-    path, body = shaped(parts, content)
-    headers, body = ({}, dump_json(body)) if body else _signed(folder, content, row, now)
-    sock = open_outside(parts.hostname, parts.port or (443 if is_safe else 80),
+    host, is_safe = parts.hostname or "", parts.scheme == "https"
+    path, told = shaped(parts, content)
+    headers, body = ({}, dump_json(told)) if told else _signed(folder, content, row, now)
+    sock = open_outside(host, parts.port or (443 if is_safe else 80),
                         settings.get("alert_webhook_inside") == "yes")
     with contextlib.closing(sock):
         if is_safe:
-            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
-        connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+        connection = http.client.HTTPConnection(host, parts.port or 80)
         connection.sock = sock          # the port is for the header Host only
         with contextlib.closing(connection):
             connection.request("POST", path, body.encode("utf-8"), {
@@ -7852,7 +8820,7 @@ def send_webhook(settings, url, content, row, folder, now):
             _judge_answer(connection.getresponse())
 
 
-def _judge_answer(answer):
+def _judge_answer(answer: "HTTPResponse") -> None:
     if 200 <= answer.status < 300:
         return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
@@ -7864,11 +8832,12 @@ def _judge_answer(answer):
 class Courier:
     """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
 
-    def __init__(self, database, settings, add, find):
+    def __init__(self, database: "Database", settings: "Settings", add: "Callable[..., object]",
+                 find: "Callable[[str], AnnouncedFunction | None]") -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._add, self._find = add, find
 
-    def run(self):
+    def run(self) -> None:
         """Send all that is due."""
         with in_passing("telling"):
             for row in iter(self._take, None):
@@ -7876,7 +8845,7 @@ class Courier:
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
 
-    def _take(self):
+    def _take(self) -> "JsonObject | None":
         """The next row that is due, whose try is counted; None if there is none."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
@@ -7890,9 +8859,10 @@ class Courier:
             transaction.update("delivery", taken, "id=?", (row["id"],))
         return {**row, **taken}
 
-    def _send(self, row):
+    def _send(self, row: "Row") -> None:
         """Send a row that was taken, and note how that went."""
-        changes, content = {"next_at": None, "error": None}, json.loads(row["content"])
+        changes: "JsonObject" = {"next_at": None, "error": None}
+        content: "MessageContent" = json.loads(row["content"])
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
@@ -7905,9 +8875,9 @@ class Courier:
         with self._database.transaction(durable=False) as transaction:
             transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
 
-    def _by_channel(self, row, content):
+    def _by_channel(self, row: "Row", content: "MessageContent") -> None:
         channel, recipient = row["channel"], row["recipient"]
-        if not self._may_be_told(content["kind"], (channel, recipient)):
+        if not self._may_be_told(content["kind"], Recipient(channel, recipient)):
             raise Refused("This recipient was taken out meanwhile.")
         if channel == "mail":
             send_mail(self._settings, recipient, content, row)
@@ -7919,13 +8889,13 @@ class Courier:
         else:
             self._add_task(recipient, content, row)
 
-    def _may_be_told(self, kind, recipient):
+    def _may_be_told(self, kind: "str", recipient: "Recipient") -> "bool":
         if kind == "task":
-            return self._database.value("SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1",
-                                        recipient[1:])
+            return bool(self._database.value(
+                "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
         return kind == "code" or recipient in recipients_of_alerts(self._settings)
 
-    def _add_task(self, name, content, row):
+    def _add_task(self, name: "str", content: "MessageContent", row: "Row") -> None:
         given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
         function = self._find(name)
         known = function["schema"]["properties"] if function else given
@@ -7935,7 +8905,7 @@ class Courier:
         except (Invalid, Conflict) as error:
             raise Refused(error.detail) from None
 
-    def _words(self, error):
+    def _words(self, error: "Exception") -> "str":
         """What an error says, without secrets and on one line."""
         words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
         secrets = [part for one in hooks.split() for part in (one, *one.split("/", 3)[3:])]
@@ -7961,6 +8931,14 @@ class Courier:
 # 4. What lies behind the FAR tasks that are played begins when their pace leads there.
 # 5. How many stand before a task in its queue is counted, whatever is known of them.
 
+if TYPE_CHECKING:
+    Attempt = tuple[float, str]         # seconds, event
+    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, JSON of its functions, of limits
+    Moments = list[str]                 # from, to
+    LanePlace = tuple[str, int, str, int, int, int]     # what BEFORE binds
+    WaitingLane = list[tuple[int, int, int, "Waiting"]]     # priority, -turn, -id; the last is next
+    Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]     # when, serial, what
+
 COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
 HEADS_FREE = 10                 # and where so many heads of queues are looked at, half of that
@@ -7973,15 +8951,50 @@ SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
-UNKNOWN = ((math.inf, ""),)
+UNKNOWN: "Sequence[Attempt]" = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
-Waiting = collections.namedtuple("Waiting", (
-    "id owner_id queue function priority turn run_at retries_left max_retries retry_delay "
-    "retry_backoff"))
-# Workers that may take the same tasks; {queue: row}, and functions, None for any.
-Crew = collections.namedtuple("Crew", "places queues functions")
+
+class Waiting(NamedTuple):
+    """A task that waits: columns of its row."""
+
+    id: "int"
+    owner_id: "int"
+    queue: "str"
+    function: "str"
+    priority: "int"
+    turn: "int"
+    run_at: "float | None"
+    retries_left: "int"
+    max_retries: "int"
+    retry_delay: "float"
+    retry_backoff: "float"
+
+
+class Crew(NamedTuple):
+    """Workers that may take the same tasks."""
+
+    places: "int"
+    queues: "dict[str, Row]"
+    functions: "set[str] | None"          # None for any
+
+
+class Crews(NamedTuple):
+    """Who works at one moment, and who will."""
+
+    crews: "dict[CrewKey, Crew]"
+    homes: "dict[int, CrewKey]"           # the crews of the workers that live
+    late: "list[tuple[float, CrewKey]]"   # workers to come: in how many seconds, of which crew
+
+
+class Ranges(NamedTuple):
+    """When a task begins and ends; None for what is not known."""
+
+    start: "Moments | None"
+    end: "Moments | None"
+
+
 WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? "
                 "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
 BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
@@ -7991,16 +9004,16 @@ COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
 MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
 
 
-def place_of(task):
+def place_of(task: "Waiting") -> "LanePlace":
     """Where a task stands in its queue, for BEFORE."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
-def told(values, now):
+def told(values: "Iterable[float]", now: "float") -> "Moments | None":
     """[from, to] of moments that are given in seconds from now, rounded if they differ; None if
     they are not known."""
-    values = sorted(values)
-    low, high = (values[int(len(values) * part)] for part in (0.2, 0.8))
+    ordered = sorted(values)
+    low, high = (ordered[int(len(ordered) * part)] for part in (0.2, 0.8))
     if high == math.inf:
         return None
     if low == high:
@@ -8011,18 +9024,20 @@ def told(values, now):
             iso(math.ceil((now + high) / large) * large)]
 
 
-def chance(*numbers):
+def chance(*numbers: "int") -> "float":
     """From 0 to 1, as if by chance, but always the same for the same two numbers."""
     return hash(numbers + numbers) % 10007 / 10007
 
 
-def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
+def forecast_json(before: "int | None" = None, start: "Moments | None" = None,
+                  end: "Moments | None" = None, reason: "str | None" = None,
+                  slow: "bool" = False) -> "JsonObject":
     """A forecast as the API tells it."""
     return {"before": before, "expected_start": start, "expected_end": end,
             "reason": reason, "slow": slow}
 
 
-def doubt(attempts):
+def doubt(attempts: "Sequence[Attempt]") -> "float":
     """By how much the mean of all attempts may differ from that of these, as a logarithm: its
     standard error if they are lognormal, with twice the variance for what is not known of it."""
     logs = [math.log(max(seconds, 0.01)) for seconds, _ in attempts]
@@ -8034,17 +9049,21 @@ def doubt(attempts):
 class Course:
     """One way in which an Outlook goes on: when tasks begin and end, in seconds from then."""
 
-    def __init__(self, outlook, number):
+    def __init__(self, outlook: "Outlook", number: "int") -> None:
         import random
         gauss = random.Random(number).gauss
-        self._outlook, self._number, self.began, self.ended = outlook, number, {}, {}
+        self._outlook, self._number = outlook, number
+        self.began: "dict[int, float]" = {}
+        self.ended: "dict[int, float]" = {}
         self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
-        self._at, self._last, self._events, self._serial = 0.0, "", [], itertools.count()
-        self._running, self._opens = collections.Counter(), {}     # of queues and of owners
-        self._free = collections.Counter({
-            name: crew.places for name, crew in outlook.crews.items()})
+        self._at, self._last, self._starts, self._serial = 0.0, "", 0, itertools.count()
+        self._events: "list[Event]" = []
+        self._running: "collections.Counter[str | int]" = collections.Counter()  # of queues, owners
+        self._opens: "dict[str, float]" = {}      # of queues with a rate
+        self._free: "collections.Counter[CrewKey | None]" = collections.Counter({
+            key: crew.places for key, crew in outlook.crews.items()})
         self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
-        self._turns, self._starts = outlook.turns.copy(), 0
+        self._turns = outlook.turns.copy()
         for name, (opens, _) in outlook.rates.items():
             self._open_later(name, max(0.0, opens - outlook.now))
         for row, crew in outlook.running:
@@ -8052,9 +9071,9 @@ class Course:
         for seconds, crew in outlook.late:
             self._run(seconds, None, crew)
         for task in outlook.coming:
-            self._later(max(0.0, task.run_at - outlook.now), self._promote, task)
+            self._later(max(0.0, (task.run_at or 0.0) - outlook.now), self._promote, task)
 
-    def play(self, most):
+    def play(self, most: "int") -> "Course":
         """Go on until so many tasks have ended, or nothing more happens; the course itself."""
         from heapq import heappop
         self._claim()
@@ -8065,17 +9084,18 @@ class Course:
             self._claim()
         return self
 
-    def attempt(self, task):
+    def attempt(self, task: "Waiting") -> "Attempt":
         """(seconds, event) of the next attempt of a task."""
         tried = task.max_retries - task.retries_left
         known = self._outlook.attempts.get(task.function, UNKNOWN)
         seconds, event = known[int(chance(task.id, self._number + COURSES * tried) * len(known))]
         return seconds * self._factors.get(task.function, 1), event
 
-    def _rest(self, running):
+    def _rest(self, running: "Row") -> "float":
         """How long a running task (its row) goes on."""
-        elapsed = max(0.0, self._outlook.now - running["started_at"])
-        progress, luck = running["progress"] or 0, chance(running["id"], self._number)
+        elapsed: "float" = max(0.0, self._outlook.now - running["started_at"])
+        progress: "float" = running["progress"] or 0
+        luck = chance(running["id"], self._number)
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
             return elapsed * (1 - progress) / progress * (0.7 + 0.7 * luck)
         factor = self._factors.get(running["function"], 1)
@@ -8084,27 +9104,27 @@ class Course:
         # One that is older than all others may get twice as old.
         return longer[int(luck * len(longer))] if longer else elapsed * luck / (1 - luck)
 
-    def _later(self, seconds, happens, *what):
+    def _later(self, seconds: "float", happens: "Callable[..., None]", *what: "Any") -> None:
         from heapq import heappush
         heappush(self._events, (self._at + seconds, next(self._serial), happens, what))
 
-    def _open_later(self, name, moment):
+    def _open_later(self, name: "str", moment: "float") -> None:
         """The rate of a queue lets nothing start before this moment."""
         self._opens[name] = moment
         self._later(moment - self._at, self._end, None, None)
 
-    def _claim(self):
+    def _claim(self) -> None:
         """Whoever is free takes the next task, as Claims.next_heads() says."""
-        for name, crew in self._outlook.crews.items():
-            heads = True
-            while self._free[name] > 0 and heads:
+        for key, crew in self._outlook.crews.items():
+            while self._free[key] > 0:
                 heads = [head for head in (self._head(one, crew) for one in self._lanes
                                            if one in crew.queues) if head]
-                if heads:
-                    *_, self._last, place = min(heads)
-                    self._begin(self._lanes[self._last].pop(place)[-1], name)
+                if not heads:
+                    break
+                *_, self._last, place = min(heads)
+                self._begin(self._lanes[self._last].pop(place)[-1], key)
 
-    def _head(self, name, crew):
+    def _head(self, name: "str", crew: "Crew") -> "tuple[int, bool, str, int] | None":
         """How urgent the next task of a queue is, and where it is; None if it may not start."""
         lane, most = self._lanes[name], crew.queues[name]["max_running"]
         if (not lane or self._opens.get(name, 0) > self._at
@@ -8115,12 +9135,13 @@ class Course:
             place -= 1
         return (-lane[place][0], name <= self._last, name, place) if place >= 0 else None
 
-    def _may_not_start(self, task, crew):
+    def _may_not_start(self, task: "Waiting", crew: "Crew") -> "bool":
         return (self._running[task.owner_id] >= self._outlook.limits.get(task.owner_id, math.inf)
-                or crew.functions and task.function not in crew.functions)
+                or bool(crew.functions and task.function not in crew.functions))
 
-    def _begin(self, task, crew):
-        (seconds, event), name, ending = self.attempt(task), task.queue, task.id
+    def _begin(self, task: "Waiting", crew: "CrewKey") -> None:
+        (seconds, event), name = self.attempt(task), task.queue
+        ending: "int | None" = task.id
         self.began.setdefault(task.id, self._at)
         self._starts += 1
         if event in ("failed", "retried") and task.retries_left > 0:
@@ -8133,20 +9154,21 @@ class Course:
             self._open_later(name, max(self._opens[name], self._at) + pause)
         self._run(seconds, ending, crew, name, task.owner_id)
 
-    def _run(self, seconds, task_id, crew, *counted):
+    def _run(self, seconds: "float", task_id: "int | None", crew: "CrewKey | None",
+             *counted: "int | str") -> None:
         for one in counted:
             self._running[one] += 1
         self._free[crew] -= 1
         self._later(seconds, self._end, task_id, crew, *counted)
 
-    def _end(self, task_id, crew, *counted):
+    def _end(self, task_id: "int | None", crew: "CrewKey | None", *counted: "int | str") -> None:
         for one in counted:
             self._running[one] -= 1
         self._free[crew] += 1
         if task_id is not None:
             self.ended[task_id] = self._at
 
-    def _promote(self, task):
+    def _promote(self, task: "Waiting") -> None:
         """A task becomes pending, and gets its turn as next_turn() says."""
         lane, key = self._lanes[task.queue], (task.owner_id, task.queue, task.priority)
         place = bisect.bisect(lane, (task.priority + 1,)) - 1
@@ -8156,85 +9178,90 @@ class Course:
 
 
 class Outlook:
-    """What runs, what waits and who works at one moment, and the courses played from there. `late`
-    are workers that are to come: (in how many seconds, of which crew); `homes` are the crews of
-    those that live, `guest` is a task that nobody has added yet."""
+    """What runs, what waits and who works at one moment, and the courses played from there. `guest`
+    is a task that nobody has added yet."""
 
-    def __init__(self, database, runs, crews, homes, late, guest=None):
-        self._database, self.now, self._told = database, database.clock.now(), {}
-        self.crews, self.late, self.attempts = crews, late, {}
+    def __init__(self, database: "Database", runs: "dict[str, list[LatestRun]]", crews: "Crews",
+                 guest: "Waiting | None" = None) -> None:
+        self._database, self.now = database, database.clock.now()
+        self._told: "dict[int, Ranges]" = {}              # of tasks
+        self._empty: "dict[str, Moments | None]" = {}     # of queues
+        self.crews, self.late = crews.crews, crews.late
+        self.attempts: "dict[str, list[Attempt]]" = {}
         for name in runs:
-            tried = [(seconds, event) for *_, event, seconds in runs[name] if event in TRIED]
+            tried = [(seconds, event) for _, _, event, seconds in runs[name] if event in TRIED]
             if tried:
                 self.attempts[name] = tried
-        self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
-        self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
+        self.queues = {name: row for crew in self.crews.values()
+                       for name, row in crew.queues.items()}
+        self.running = [(row, crews.homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
             "WHERE status=1" % BY_CLAIM)]
-        self.limits = dict(map(tuple, database.all(
+        self.limits: "dict[int, int]" = dict(map(tuple, database.all(
             "SELECT id, max_running FROM user WHERE max_running IS NOT NULL")))
         self.coming = self._read(SCHEDULED, COMING_ROWS)
-        waiting = self._read(PENDING, FAR + 1) + [guest] * bool(guest)
+        waiting = self._read(PENDING, FAR + 1) + ([guest] if guest else [])
         self.tasks = {task.id: task for task in self.coming + waiting}
         self.known = self.tasks.keys() | {row["id"] for row, _ in self.running}
         self._prepare(waiting)
         self._play()
 
-    def _read(self, status, most):
+    def _read(self, status: "int", most: "int") -> "list[Waiting]":
         """The first tasks of a status in each queue that somebody serves, for each priority."""
         return [Waiting(*row) for lane in lanes(self._database, status) if lane[0] in self.queues
                 for row in self._database.all(WAITING_ROWS, (status, *lane, most))]
 
-    def _prepare(self, waiting):
+    def _prepare(self, waiting: "list[Waiting]") -> None:
         """What each course begins with."""
-        self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
-                                   for task in waiting if task.queue == name)
-                      for name in sorted({task.queue for task in self.tasks.values()})}
+        self.lanes: "dict[str, WaitingLane]" = {
+            name: sorted((task.priority, -task.turn, -task.id, task)
+                         for task in waiting if task.queue == name)
+            for name in sorted({task.queue for task in self.tasks.values()})}
         self.turns = collections.Counter({      # the last of each owner's, who come in order
             (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
         self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                       if row["rate_count"] is not None}
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
-    def _play(self):
+    def _play(self) -> None:
         most = STARTS_MAX / (1 + len(self.crews) * len(self.lanes) / HEADS_FREE)
         count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
         self.courses = [Course(self, number).play(most) for number in range(count)]
 
-    def places(self, name):
+    def places(self, name: "str") -> "int":
         """How many workers serve a queue."""
         return sum(crew.places for crew in self.crews.values() if name in crew.queues)
 
-    def of(self, task_id):
-        """[the ranges in which a task begins and ends], None for what is not known."""
+    def of(self, task_id: "int") -> "Ranges":
+        """Tell when a task begins and ends."""
         if task_id not in self._told:
-            self._told[task_id] = [
-                told([course.get(task_id, math.inf) for course in found], self.now)
-                for found in zip(*((one.began, one.ended) for one in self.courses))]
+            self._told[task_id] = Ranges(
+                told([one.began.get(task_id, math.inf) for one in self.courses], self.now),
+                told([one.ended.get(task_id, math.inf) for one in self.courses], self.now))
         return self._told[task_id]
 
-    def of_far(self, task):
+    def of_far(self, task: "Waiting") -> "Ranges":
         """The ranges in which a task that was not played begins and ends."""
         starts = list(self._reach(task.queue, self._mix(place_of(task))))
         ends = [start + course.attempt(task)[0] for start, course in zip(starts, self.courses)]
-        return told(starts, self.now), told(ends, self.now)
+        return Ranges(told(starts, self.now), told(ends, self.now))
 
-    def empty_at(self, name):
+    def empty_at(self, name: "str") -> "Moments | None":
         """The range in which a queue will have ended all that is in it now."""
-        if name not in self._told:
-            ids = [task.id for *_, task in self.lanes.get(name, ())]
+        if name not in self._empty:
+            ids: "list[int]" = [task.id for *_, task in self.lanes.get(name, ())]
             ids += [row["id"] for row, _ in self.running if row["queue"] == name]
-            self._told[name] = ids and told([
+            self._empty[name] = told([
                 max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
-                self.now) or None
-            if not (self._told[name] or self.is_whole):
+                self.now) if ids else None
+            if not (self._empty[name] or self.is_whole):
                 behind_all = (name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0)
-                self._told[name] = told(self._reach(name, self._mix(behind_all)), self.now)
-        return self._told[name]
+                self._empty[name] = told(self._reach(name, self._mix(behind_all)), self.now)
+        return self._empty[name]
 
-    def _reach(self, name, mix):
+    def _reach(self, name: "str", mix: "dict[str, int]") -> "Iterator[float]":
         """When so many tasks of a queue will have begun, {function: how many}, in each course if it
         goes on at its pace. Infinite if one of them is not known."""
         means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
@@ -8248,10 +9275,10 @@ class Outlook:
             is_known = done and work < math.inf
             yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
 
-    def _mix(self, place):
+    def _mix(self, place: "LanePlace") -> "dict[str, int]":
         """{function: how many} tasks stand before a place in their queue."""
-        count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
-        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        count: "int" = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
+        mix: "dict[str, int]" = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
         looked_at = sum(mix.values())
         return {one: round(number * count / looked_at) for one, number in mix.items()}
 
@@ -8259,14 +9286,16 @@ class Outlook:
 class Forecast:
     """Tells when tasks begin and end and queues are empty, as far as that can be known."""
 
-    def __init__(self, database, settings, claims, queues, modes, rhythm, metrics):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", queues: "Queues",
+                 modes: "Modes", rhythm: "Rhythm", metrics: "Metrics") -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
-        self._outlook, self._lists_before = None, False
+        self._outlook: "Outlook | None" = None
+        self._lists_before = False
         self._until = self._soon = -math.inf
 
-    def of_task(self, row):
+    def of_task(self, row: "Row") -> "JsonObject | None":
         """What is told of a task (its row); None once it has ended."""
         if row["status"] in ENDED:
             return None
@@ -8277,7 +9306,7 @@ class Forecast:
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
                                 self._look(row))
 
-    def of_new(self, owner_id, function, options):
+    def of_new(self, owner_id: "int", function: "str", options: "JsonObject") -> "JsonObject":
         """What would be told of a task if it were added now."""
         turn = next_turn(self._database, {"owner_id": owner_id, **options})
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
@@ -8287,26 +9316,28 @@ class Forecast:
             outlook = self._read(guest)
         return self._of_waiting(guest, PENDING, outlook)
 
-    def of_list(self, shown):
+    def of_list(self, shown: "list[JsonObject]") -> "list[JsonObject]":
         """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
         list is asked for often. A process that is new may be CGI's, and plays nothing for it."""
         pending = [one for one in shown if one["status"] == "pending"]
         if pending and self._lists_before:
             outlook = self._look()
             for one in pending:
-                one["expected_start"] = outlook.of(one["id"])[0]
+                one["expected_start"] = outlook.of(one["id"]).start
         self._lists_before = True
         return shown
 
-    def of_queue(self, shown):
+    def of_queue(self, shown: "JsonObject") -> "JsonObject":
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
-        outlook = self._look() if shown["pending"] or shown["running"] else None
-        is_served = outlook and outlook.places(shown["name"])
-        return {**shown, "empty_at": outlook.empty_at(shown["name"]) if is_served else None}
+        name, empty_at = shown["name"], None
+        if shown["pending"] or shown["running"]:
+            outlook = self._look()
+            empty_at = outlook.empty_at(name) if outlook.places(name) else None
+        return {**shown, "empty_at": empty_at}
 
-    def _of_running(self, row, outlook):
+    def _of_running(self, row: "Row", outlook: "Outlook") -> "JsonObject":
         name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
-        end = outlook.of(row["id"])[1]
+        end = outlook.of(row["id"]).end
         known = sorted(seconds for seconds, event in outlook.attempts.get(name, ())
                        if event == "succeeded")
         slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
@@ -8315,7 +9346,7 @@ class Forecast:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
         return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
 
-    def _of_waiting(self, task, status, outlook):
+    def _of_waiting(self, task: "Waiting", status: "int", outlook: "Outlook") -> "JsonObject":
         before = None if status == SCHEDULED else self._database.value(
             COUNT_BEFORE, (*place_of(task), COUNT_MAX))
         if not outlook.places(task.queue):
@@ -8324,39 +9355,43 @@ class Forecast:
             return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
-            return forecast_json(None, start or [iso(task.run_at)] * 2, end)
+            return forecast_json(None, start or [iso(task.run_at or 0.0)] * 2, end)
         if not end and not (outlook.is_whole and task.id in outlook.known):
             start, end = outlook.of_far(task)
         return forecast_json(before, start, end,
                              None if end else self._unknown(task.function, outlook))
 
     @staticmethod
-    def _unknown(function, outlook):
+    def _unknown(function: "str", outlook: "Outlook") -> "str":
         """Why something is not known; functions of others may be secret."""
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in outlook.attempts else function + " takes")
 
-    def _look(self, row=None):
+    def _look(self, row: "Row | None" = None) -> "Outlook":
         """The Outlook of lately; a new one, mostly, if a task was added since."""
         with self._lock:
             began, known = self._clock.monotonic(), self._outlook
-            if began > self._until or (
+            if known is None or began > self._until or (
                     row and began > self._soon and known.is_whole and row["id"] not in known.known
                     and (row["status"] == RUNNING or known.places(row["queue"]))):
-                self._outlook, ended = self._read(), self._clock.monotonic()
+                known, ended = self._read(), self._clock.monotonic()
+                self._outlook = known
                 self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
-            return self._outlook
+            return known
 
-    def _read(self, guest=None):
-        return Outlook(self._database, self._metrics.runs(), *self._crews(), guest)
+    def _read(self, guest: "Waiting | None" = None) -> "Outlook":
+        return Outlook(self._database, self._metrics.runs(), self._crews(), guest)
 
-    def _crews(self):
-        """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers to come])"""
-        homes, late = {row["id"]: tuple(row)[1:] for row in self._database.all(
-            "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
-            "FROM worker LEFT JOIN token ON token.id=token_id")}, []
-        here, sizes = (self._claims.machine, None, None), collections.Counter(homes.values())
+    def _crews(self) -> "Crews":
+        homes: "dict[int, CrewKey]" = {
+            worker_id: (machine, functions, limits)
+            for worker_id, machine, functions, limits in self._database.all(
+                "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
+                "FROM worker LEFT JOIN token ON token.id=token_id")}
+        late: "list[tuple[float, CrewKey]]" = []
+        here: "CrewKey" = (self._claims.machine, None, None)
+        sizes = collections.Counter(homes.values())
         mode, cron = self._modes.decide()[0], self._rhythm.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
@@ -8366,13 +9401,13 @@ class Forecast:
         elif mode == "cron" and room and not lives and cron and cron["comes"]:
             sizes[here], comes = 1, cron["last_at"] + (cron["period"] or 60.0)
             late.append((max(0.0, comes - self._clock.now()), here))
-        return {key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late
+        return Crews({key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late)
 
-    def _crew(self, places, machine, functions, limits):
+    def _crew(self, places: "int", machine: "str", functions: "str | None", limits: "str | None") -> "Crew":
         allowed = json.loads(limits or "{}").get("queues")
         return Crew(places, {queue["name"]: queue for queue in self._queues.open(
             machine, functions is not None) if allowed is None or queue["name"] in allowed},
-            functions and {one["name"] for one in json.loads(functions)})
+            {one["name"] for one in json.loads(functions)} if functions else None)
 
 
 # upkeep/tick.py --------------------------------------------------------------
@@ -8392,8 +9427,10 @@ class Tick:
     inside its transaction: any number of processes may tick at the same time. What can wait leaves
     the processor to tasks that wait."""
 
-    def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
-                 schedules, fold, keeping, alerts, files):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", rhythm: "Rhythm",
+                 workers: "Workers", reaper: "Reaper", starter: "Starter", firing: "Firing",
+                 schedules: "Schedules", fold: "Fold", keeping: "Keeping", alerts: "Alerts",
+                 files: "Files") -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
         self._firing, self._schedules, self._alerts = firing, schedules, alerts
@@ -8404,7 +9441,7 @@ class Tick:
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
         self._has_more = False          # the last tick left something to be done soon
 
-    def maybe(self, caller):
+    def maybe(self, caller: "str") -> "bool":
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
         "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING. What goes
         wrong is said and tried again later: it must not end what it is done beside."""
@@ -8424,7 +9461,7 @@ class Tick:
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
-    def run(self, caller="worker", start=True):
+    def run(self, caller: "str" = "worker", start: "bool" = True) -> None:
         """Do all that is due now, whoever has just done so; without `start` no workers start."""
         take_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.note(caller)
@@ -8446,19 +9483,19 @@ class Tick:
         with in_passing("making the daily backup"):
             self._back_up()
 
-    def sleepers_missing(self):
+    def sleepers_missing(self) -> "int":
         """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
-    def next_work(self, alone=True):
+    def next_work(self, alone: "bool" = True) -> "float | None":
         """When something becomes claimable, or None; what comes one by one only if `alone`."""
         dues = [self._claims.next_due()]
         if alone:
             dues += [self._claims.rate_opens(), self._firing.next_due()]
         return min((due for due in dues if due is not None), default=None)
 
-    def _is_our_turn(self, caller):
+    def _is_our_turn(self, caller: "str") -> "bool":
         """True if nobody has ticked for long; where something is due, that is sooner."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
@@ -8466,14 +9503,14 @@ class Tick:
         least = soon if self._has_more or due is not None and due <= now else usual
         return take_mark(self._mark, now, least)
 
-    def _promote(self):
+    def _promote(self) -> None:
         """Make pending what is due, and go on with what comes after tasks that have ended."""
         due = self._claims.next_due(of_all=True)
         if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
-    def _fire_schedules(self):
+    def _fire_schedules(self) -> None:
         """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
         now = self._clock.now()
         if self._looks.is_due():
@@ -8482,7 +9519,7 @@ class Tick:
         due = self._firing.next_due() or math.inf
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
-    def _back_up(self):
+    def _back_up(self) -> None:
         """Start the process that makes the backup of the day, after the hour that an admin chose;
         again if that failed."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
@@ -8501,7 +9538,7 @@ class Tick:
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")
 
-    def _sweep(self):
+    def _sweep(self) -> None:
         """Once an hour, in one of all processes, remove what crashes and people left behind."""
         now = self._clock.now()
         if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
@@ -8517,6 +9554,19 @@ class Tick:
 # access/people.py ------------------------------------------------------------
 #
 # People: passwords, roles, users, and guessed passwords.
+
+if TYPE_CHECKING:
+    class TokenLimits(TypedDict, total=False):
+        """The queues and functions that a token for workers is bound to."""
+
+        queues: "list[str]"
+        functions: "list[str]"
+
+    class Token(TokenLimits):
+        """The token of a program that asks."""
+
+        id: "int"
+        scope: "str"
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -8575,26 +9625,38 @@ TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
 class Person:
     """Who is asking: a user's id, name and role, and until when."""
 
-    def __init__(self, row, expires_at=None):
-        self.id, self.name, self.role = row["id"], row["name"], row["role"]
+    def __init__(self, row: "Row", expires_at: "float | None" = None) -> None:
+        self.id: "int" = row["id"]
+        self.name: "str" = row["name"]
+        self.role: "str" = row["role"]
         self.is_admin = self.role == "admin"
         self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
         self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token = None               # of a program: its id, scope, and the limits of a worker's
+        self.token: "Token | None" = None     # of a program
 
-    # Whose rights count for what is asked; the site's own code has none.
-    answerable = property(lambda self: self)
+    @property
+    def answerable(self) -> "Person | None":
+        """Whose rights count for what is asked; None for the site's own code."""
+        return self
 
 
-def knows_scrypt():
+class KnownOwner(NamedTuple):
+    """The user of the setting default_owner: their row, which may be used until then."""
+
+    until: "float"
+    name: "str"
+    row: "Row"
+
+
+def knows_scrypt() -> "bool":
     """True if this Python can hash passwords as it should."""
     import hashlib
     return hasattr(hashlib, "scrypt")
 
 
-def _scrypt(password, salt, cost):
+def _scrypt(password: "str", salt: "bytes", cost: "Iterable[int]") -> "bytes":
     """A password's key, made at this cost; SetupError where there is no way to make one."""
     import hashlib
     if not knows_scrypt():
@@ -8605,14 +9667,14 @@ def _scrypt(password, salt, cost):
                               maxmem=64 << 20)
 
 
-def hash_password(password):
+def hash_password(password: "str") -> "str":
     """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
     return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
-def verify_password(password, stored):
+def verify_password(password: "str | None", stored: "str") -> "bool":
     """True if `password` is the stored one; an unknown method is never right."""
     import hmac
     if password is None or len(password) > PASSWORD_MAX:
@@ -8625,7 +9687,7 @@ def verify_password(password, stored):
         return False
 
 
-def check_password(password, name):
+def check_password(password: "str", name: "str") -> None:
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise field_error("password", "must have %d to %d characters"
@@ -8634,29 +9696,30 @@ def check_password(password, name):
         raise field_error("password", "is one that guessers try first; please choose another")
 
 
-def wrong_password(field):
+def wrong_password(field: "str") -> "Denied":
     """The error for whoever does not know their own password, which this field asks for."""
     return Denied("The current password is not right.", wrong(field, "is not right"))
 
 
-def wrong_log_in():
+def wrong_log_in() -> "Unauthorized":
     """The error for a wrong name and a wrong password alike."""
     return Unauthorized("The name or the password is not right.")
 
 
-def end_sessions(transaction, user_id, programs):
+def end_sessions(transaction: "Connection", user_id: "int", programs: "bool") -> None:
     """End all sessions of a user, and with `programs` their tokens."""
     for table in ("session", "token") if programs else ("session",):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
-def note_user(transaction, at, event, row, by, details=None):
+def note_user(transaction: "Connection", at: "float", event: "str", row: "Row", by: "str | None",
+              details: "str | None" = None) -> None:
     """Say in the activity what a user (their row) did, or what was done to their account."""
     note(transaction, at, event, owner_id=row["id"], actor=by,
          message=": ".join(filter(None, (row["name"], details))))
 
 
-def note_use(database, row, table, column):
+def note_use(database: "Database", row: "Row", table: "str", column: "str") -> None:
     """Note that a session or token was used, by its user; not worth an error if that is busy."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
@@ -8666,16 +9729,17 @@ def note_use(database, row, table, column):
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
 
 
-def address_subject(address):
+def address_subject(address: "str") -> "str":
     """Under what attempts from an address count; all of an IPv6 network are one person's."""
     if ":" in address:
-        from ipaddress import ip_address, ip_network
+        from ipaddress import IPv6Address, IPv6Network
         with contextlib.suppress(ValueError):
-            address = (ip_address(address).ipv4_mapped or ip_network(address + "/64", strict=False))
+            mapped = IPv6Address(address).ipv4_mapped
+            address = str(mapped or IPv6Network(address + "/64", strict=False))
     return "address:%s" % address
 
 
-def count_guess(database, *subjects):
+def count_guess(database: "Database", *subjects: "str") -> None:
     """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
     while one of them has to wait."""
     now = database.clock.now()
@@ -8693,7 +9757,7 @@ def count_guess(database, *subjects):
                                {"failures": failures, "failed_at": now, "until": now + pause})
 
 
-def forgive(transaction, *subjects):
+def forgive(transaction: "Connection", *subjects: "str") -> None:
     """Forget what was counted."""
     for subject in subjects:
         transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
@@ -8702,40 +9766,40 @@ def forgive(transaction, *subjects):
 class Users:
     """Who may log in, and their passwords. There is always an admin once there was one."""
 
-    def __init__(self, database, settings):
+    def __init__(self, database: "Database", settings: "Settings") -> None:
         self._database, self._settings = database, settings
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
-        self._owner = (-math.inf, None, None)   # until, default_owner, its row
+        self._owner = KnownOwner(-math.inf, "", {})
 
-    def has_admin(self):
+    def has_admin(self) -> "bool":
         """True once somebody can administer this."""
         return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
-    def all(self):
+    def all(self) -> "list[JsonObject]":
         """All users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name):
+    def find(self, name: "str") -> "Row":
         """The row of a user; NotFound if there is none."""
         row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
 
-    def person(self, user_id):
+    def person(self, user_id: "int") -> "Person | None":
         """The Person of a user's id, or None."""
         row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
-        return row and Person(row)
+        return Person(row) if row else None
 
-    def owner(self, name=None):
+    def owner(self, name: "str | None" = None) -> "Row":
         """The row of this user, without a name of the one whose tasks code and shell add: that may
         be as old as a setting. Who was deleted since then is missed when the task is added."""
         if name:
             return self.find(name)
         name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
-        until, known, row = self._owner
+        until, known, known_row = self._owner
         if known == name and now <= until:
-            return row
+            return known_row
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
@@ -8743,15 +9807,17 @@ class Users:
             raise SetupError("There is no user %s, whom the setting default_owner names." % name
                              if name else "There is no admin yet who could own the task. Open the "
                              "page and make one, or run: python3 jobqueue.py user add NAME --admin")
-        self._owner = now + CACHE_SECONDS, name, row
+        self._owner = KnownOwner(now + CACHE_SECONDS, name, row)
         return row
 
     @staticmethod
-    def _test_owner(database, name):    # not a method: who drops a queue closes its connections
+    def _test_owner(database: "Database", name: "str") -> None:
+        # Not a method: who drops a queue closes its connections.
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
-    def add(self, name, password, role="user", by=None):
+    def add(self, name: "str", password: "str", role: "str" = "user",
+            by: "str | None" = None) -> "JsonObject":
         """Make a user; Conflict if the name is taken."""
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
@@ -8760,13 +9826,14 @@ class Users:
             self.insert(transaction, columns, by)
         return self._json(self.find(name))
 
-    def insert(self, transaction, columns, by=None):
+    def insert(self, transaction: "Connection", columns: "JsonObject",
+               by: "str | None" = None) -> None:
         """Store a new user, as prepare() gave it."""
         note(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
 
-    def prepare(self, name, password, role):
+    def prepare(self, name: "str", password: "str", role: "str") -> "JsonObject":
         """The columns of a new user; Invalid if the name or the password is not allowed."""
         if not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
@@ -8775,7 +9842,8 @@ class Users:
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 
-    def change(self, name, known=None, by=None, **changes):
+    def change(self, name: "str", known: "str | None" = None, by: "str | None" = None,
+               **changes: "Any") -> "JsonObject":
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
         None changes nothing, but of `max_pending` it means: as the setting of this name says, of
         `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
@@ -8798,18 +9866,18 @@ class Users:
             self._keep_an_admin(transaction)
             return self._json(self.find(name))
 
-    def confirm(self, person, password, field="password"):
+    def confirm(self, person: "Person", password: "str | None", field: "str" = "password") -> "str":
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
         count_guess(self._database, subject)
-        stored = self.find(person.name)["password"]
+        stored: "str" = self.find(person.name)["password"]
         if not verify_password(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
             forgive(transaction, subject)
         return stored
 
-    def delete(self, name, by=None):
+    def delete(self, name: "str", by: "str | None" = None) -> None:
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
@@ -8826,7 +9894,7 @@ class Users:
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
-    def mail_code(self, person, email):
+    def mail_code(self, person: "Person", email: "str") -> None:
         """Mail a code to an address, which counts as a person's own once they have typed that.
         Each mail and each code typed counts as a guess, and a right one frees no more: who
         alternates between an own address and a stranger's could mail and guess without end."""
@@ -8841,7 +9909,7 @@ class Users:
                     "%s entered this address in jobqueue. The code is %s." % (person.name, code),
                     "It holds for an hour. If that was not you, nothing has to be done."]}, now)
 
-    def confirm_email(self, person, code):
+    def confirm_email(self, person: "Person", code: "str") -> "str":
         """The address whose code this is; Denied if it is another one."""
         count_guess(self._database, "mailbox:%d" % person.id)
         with self._database.transaction() as transaction:
@@ -8850,26 +9918,27 @@ class Users:
                     or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
                 raise Denied("The code is not right.", wrong("email_code", "is not right"))
             remember(transaction, MAILBOX % person.id, None)
-        return known["email"]
+        email: "str" = known["email"]
+        return email
 
     @staticmethod
-    def _keep_an_admin(transaction):
+    def _keep_an_admin(transaction: "Connection") -> None:
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
             raise Conflict("This is the last admin; make another one first.")
 
     @staticmethod
-    def _json(row):
+    def _json(row: "Row") -> "JsonObject":
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
         return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
 
 
-def changed_at(file):
+def changed_at(file: "BinaryIO") -> "float":
     """When a file came to be as it is; the time of its content may have been uploaded with it."""
     return os.fstat(file.fileno()).st_ctime
 
 
-def plain_code(text):
+def plain_code(text: "str") -> "str":
     """A code as it is compared: line ends and spaces around words do not count."""
     return " ".join(text.split())
 
@@ -8878,7 +9947,7 @@ def plain_code(text):
 #
 # The first admin, a lost password, sessions, tokens.
 
-def read_code(path, now):
+def read_code(path: "Path", now: "float") -> "str | None":
     """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -8898,12 +9967,12 @@ class SetUp:
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted."""
 
-    def __init__(self, database, users):
+    def __init__(self, database: "Database", users: "Users") -> None:
         self._database, self._users, self._clock = database, users, database.clock
         self._home = HOME
         self.file = private_path(database.path, "setup-code.txt")
 
-    def code(self):
+    def code(self) -> "str":
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
         with self._database.transaction(durable=False):     # two at once agree on one code
             code = read_code(self.file, self._clock.now())
@@ -8912,12 +9981,13 @@ class SetUp:
                 write_private(self.file, code + "\n")
         return code
 
-    def files(self):
+    def files(self) -> "list[Path]":
         """Our own file and what the site's owner uploaded, here or there, under such a name."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
-    def redeem(self, code, name, password, address="", doubtful=()):
+    def redeem(self, code: "str", name: "str", password: "str", address: "str" = "",
+               doubtful: "Iterable[str]" = ()) -> "Row":
         """Make the first admin, or give an admin a new password; returns the user's row.
         With a new password the `doubtful` settings are forgotten, which may have locked everybody
         out. NotFound if there is an admin and no file; Denied if no file holds the code."""
@@ -8944,7 +10014,7 @@ class SetUp:
                 path.unlink()
         return self._users.find(name)
 
-    def _check(self, code, files, address):
+    def _check(self, code: "str", files: "list[Path]", address: "str") -> "str":
         """The code as it is compared; Denied unless a file holds it."""
         if not files:
             raise NotFound("This is set up already. If an admin's password is lost: upload a text "
@@ -8962,7 +10032,7 @@ class SetUp:
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 
-    def _reset(self, transaction, columns, doubtful):
+    def _reset(self, transaction: "Connection", columns: "JsonObject", doubtful: "Iterable[str]") -> None:
         name = columns["name"].lower()
         admins = transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
@@ -8982,10 +10052,10 @@ class SetUp:
 class Sessions:
     """Logging in by name and password; the token of a session is stored as a digest only."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database, self._clock = database, database.clock
 
-    def log_in(self, name, password, address):
+    def log_in(self, name: "str", password: "str", address: "str") -> "str":
         """A new session's token; Unauthorized for a wrong name or password alike."""
         subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
         row = self._database.one(
@@ -9002,7 +10072,7 @@ class Sessions:
             raise wrong_log_in()
         return self.open(row, address, subject, place)
 
-    def open(self, row, address, *subjects):
+    def open(self, row: "Row", address: "str", *subjects: "str") -> "str":
         """The token of a new session for a user's row; what counts under `subjects` is forgiven.
         Unauthorized if that is not their password any more, or they may not log in any more."""
         token, now = random_token(32), self._clock.now()
@@ -9020,7 +10090,7 @@ class Sessions:
             transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
 
-    def person(self, token):
+    def person(self, token: "str") -> "Person | None":
         """The Person behind a session cookie, or None."""
         now = self._clock.now()
         row = self._database.one(
@@ -9032,7 +10102,7 @@ class Sessions:
         note_use(self._database, row, "session", "seen_at")
         return Person(row, row["expires_at"])
 
-    def close(self, token):
+    def close(self, token: "str") -> None:
         """Log out."""
         with self._database.transaction() as transaction:
             row = transaction.one("SELECT user.id, user.name FROM session "
@@ -9041,7 +10111,7 @@ class Sessions:
                 transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
                 note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
 
-    def all(self, user_id, tokens=()):
+    def all(self, user_id: "int", tokens: "Iterable[str]" = ()) -> "list[JsonObject]":
         """A user's sessions, the latest used first; those of these tokens are `current`."""
         now, ours = self._clock.now(), set(map(digest, tokens))
         rows = self._database.all(
@@ -9051,7 +10121,7 @@ class Sessions:
                  "created_at": iso(row["created_at"]), "seen_at": iso(row["seen_at"])}
                 for row in rows]
 
-    def close_all(self, row, by, but=()):
+    def close_all(self, row: "Row", by: "str", but: "Sequence[str]" = ()) -> None:
         """Log a user (their row) out everywhere, but where these tokens are."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
@@ -9063,15 +10133,16 @@ class Sessions:
 class Tokens:
     """What programs prove themselves with: a token does what its user may, or what it is for."""
 
-    def __init__(self, database):
+    def __init__(self, database: "Database") -> None:
         self._database = database
 
-    def all(self, user_id=None):
+    def all(self, user_id: "int | None" = None) -> "list[JsonObject]":
         """A user's tokens, or everybody's, without what is secret of them."""
         return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add(self, user_id, name, scope="user", known=None, limits=None, by=None):
+    def add(self, user_id: "int", name: "str", scope: "str" = "user", known: "str | None" = None,
+            limits: "Mapping[str, list[str]] | None" = None, by: "str | None" = None) -> "JsonObject":
         """A new token; its text is in the answer and nowhere else.
         Denied if the user's stored password is not the `known` one (if given) any more. `limits`
         are the queues and functions of one for workers."""
@@ -9080,13 +10151,13 @@ class Tokens:
             token_id = transaction.insert("token", {
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
                 "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})
-            row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
+            row = transaction.row(TOKEN_ROW + "token.id=?", (token_id,))
             if known not in (None, row["password"]):
                 raise wrong_password("password")
             self._note(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
-    def delete(self, user_id, token_id, by=None):
+    def delete(self, user_id: "int | None", token_id: "int", by: "str | None" = None) -> None:
         """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
         with self._database.transaction() as transaction:
             row = transaction.one(TOKEN_ROW + "token.id=? AND user_id=coalesce(?, user_id)",
@@ -9096,11 +10167,11 @@ class Tokens:
             transaction.run("DELETE FROM token WHERE id=?", (token_id,))
             self._note(transaction, "token_revoked", row, by)
 
-    def _note(self, transaction, event, row, by):
+    def _note(self, transaction: "Connection", event: "str", row: "Row", by: "str | None") -> None:
         note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
-    def person(self, token):
+    def person(self, token: "str") -> "Person | None":
         """The Person behind an API token, or None."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
@@ -9109,13 +10180,13 @@ class Tokens:
         if row is None:
             return None
         note_use(self._database, row, "token", "last_used_at")
+        limits: "TokenLimits" = json.loads(row["limits"] or "{}")
         person = Person(row)
-        person.token = {"id": row["used_id"], "scope": row["scope"],
-                        **json.loads(row["limits"] or "{}")}
+        person.token = {"id": row["used_id"], "scope": row["scope"], **limits}
         return person
 
     @staticmethod
-    def _json(row):
+    def _json(row: "Row") -> "JsonObject":
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
                 "scope": row["scope"], **json.loads(row["limits"] or "{}"),
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
@@ -9151,11 +10222,17 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
     **OPTION_SCHEMAS))
 
 
-# All of a request but its arguments; `order` makes an Order of those.
-Frame = collections.namedtuple("Frame", "rest schema files errors order")
+class Frame(NamedTuple):
+    """All of a request but its arguments. `make` makes an Order of their text, unless there are errors."""
+
+    rest: "JsonObject"
+    schema: "Schema"
+    files: "list[str]"                # names of parameters
+    errors: "list[FieldError]"
+    make: "Callable[[str], Order]"
 
 
-def file_parameters(schema):
+def file_parameters(schema: "Schema") -> "list[str]":
     """The names of the parameters that are files, or lists of them."""
     return [name for name, one in schema["properties"].items()
             if "file" in (one.get("format"), one.get("items", {}).get("format"))]
@@ -9164,13 +10241,17 @@ def file_parameters(schema):
 class Requests:
     """Makes Orders of requests, for a person or (None) for the site's own code."""
 
-    def __init__(self, database, catalogue):
+    def __init__(self, database: "Database", catalogue: "Catalogue") -> None:
         self._database = database
         self._catalogue = catalogue
 
-    def check(self, requests, person=None):
+    def check(self, requests: "Iterable[Any]", person: "Person | None" = None) -> "list[Order]":
         """The Orders for `requests`, which may hold an Invalid; Invalid names all that is wrong."""
-        orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
+        orders: "list[Order]" = []
+        errors: "list[FieldError]" = []
+        frame: "Frame | None" = None
+        file: "ArgumentsFile | None" = None
+        index = named = held = 0
         for index, request in enumerate(requests):
             try:
                 if index == ADD_MAX or named > AFTER_SUM_MAX:
@@ -9193,7 +10274,7 @@ class Requests:
             raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
         return orders
 
-    def function(self, name, person=None):
+    def function(self, name: "str", person: "Person | None" = None) -> "Mapping[str, Any]":
         """The function of that name, if `person` may add it."""
         catalogue = self._catalogue
         if catalogue.find(name) is None:
@@ -9211,11 +10292,12 @@ class Requests:
                           % (shorten(name, 60), ", ".join(known) or "none"))
 
     @staticmethod
-    def _order(frame, arguments):
-        errors = frame.errors + check_value(frame.schema, arguments, "arguments")
+    def _order(frame: "Frame", arguments: "JsonObject") -> "Order":
+        _, schema, files, known_errors, make = frame        # quicker than by their names
+        errors = known_errors + check_value(schema, arguments, "arguments")
         if errors:
             raise Invalid("", errors)
-        known = {key: arguments[key] for key in frame.schema["properties"] if key in arguments}
+        known = {key: arguments[key] for key in schema["properties"] if key in arguments}
         try:
             text = dump_json({**known, **arguments})        # in the order of the parameters
         except (ValueError, TypeError) as error:
@@ -9223,13 +10305,13 @@ class Requests:
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
             raise field_error("arguments", "are longer than %d characters"
                               % ARGUMENTS_MAX_CHARACTERS)
-        order = frame.order(text)
-        if frame.files:
+        order = make(text)
+        if files:
             order.given = tuple(dict.fromkeys(re.findall(FILE_KEY, dump_json(
-                [arguments.get(name) for name in frame.files]))))
+                [arguments.get(name) for name in files]))))
         return order
 
-    def _frame(self, request, person, last):
+    def _frame(self, request: "Any", person: "Person | None", last: "Frame | None") -> "Frame":
         """The Frame of a request; the `last` one if it is the same."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
@@ -9241,8 +10323,9 @@ class Requests:
             raise Invalid("", errors)
         function = self.function(rest["function"], person)
         errors = errors or self._check_choices(rest, function["options"], person)
+        make = functools.partial(Order, function["name"], options=function["options"])
         if errors:
-            return Frame(rest, function["schema"], (), errors, None)
+            return Frame(rest, function["schema"], [], errors, make)
         run_at = rest.get("run_at") and parse_time(rest["run_at"], "run_at")
         if rest.get("delay") is not None:
             run_at = self._database.clock.now() + rest["delay"]
@@ -9250,17 +10333,19 @@ class Requests:
         options = {**function["options"], **chosen} if chosen else function["options"]
         schema = function["schema"]
         return Frame(rest, schema, file_parameters(schema), [], functools.partial(
-            Order, function["name"], options=options, run_at=run_at,
+            make, options=options, run_at=run_at,
             after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
             after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
             owner=rest.get("owner"),
             admin_id=person.id if person and function["who"] == "admin" else None,
-            scope=person and person.scope))
+            scope=person.scope if person else None))
 
-    def _check_choices(self, rest, declared, person):
+    def _check_choices(self, rest: "JsonObject", declared: "JsonObject",
+                       person: "Person | None") -> "list[FieldError]":
         """What is wrong with two fields together, with another queue, or for a plain user."""
-        errors, own, queue = [], declared["queue"], rest.get("queue", declared["queue"])
-        is_user = person and not person.is_admin
+        errors: "list[FieldError]" = []
+        own, queue = declared["queue"], rest.get("queue", declared["queue"])
+        is_user = person is not None and not person.is_admin
         if rest.get("run_at") is not None and rest.get("delay") is not None:
             errors += wrong("delay", "cannot be given together with run_at")
         if queue != own:
@@ -9359,16 +10444,18 @@ _ANNOUNCED = object_of(
 class RemoteWorkers:
     """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
 
-    def __init__(self, database, settings, claims, workers, queues, files):
+    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", workers: "Workers",
+                 queues: "Queues", files: "Files") -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._claims, self._workers, self._queues, self._files = claims, workers, queues, files
 
-    def hello(self, token, given):
+    def hello(self, token: "Token", given: "JsonObject") -> "JsonObject":
         """Take a worker up, or once more, and say what it has to know."""
         if given["protocol"] > REMOTE_PROTOCOL:
             raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is "
                               "older than this worker" % (given["protocol"], REMOTE_PROTOCOL))
-        allowed, errors = token.get("functions"), []
+        allowed = token.get("functions")
+        errors: "list[FieldError]" = []
         functions = [one for one in given["functions"] if not one.pop("external", False)
                      and (allowed is None or one.get("name") in allowed)]
         for one in functions:
@@ -9399,7 +10486,7 @@ class RemoteWorkers:
                 "lease_seconds": REMOTE_LEASE_SECONDS,
                 "settings": {name: self._settings.get(name) for name in names}}
 
-    def turn(self, token, given):
+    def turn(self, token: "Token", given: "JsonObject") -> "JsonObject":
         """What became of each attempt that is named, and the tasks that are claimed. What the
         worker may forget then is on the disk."""
         starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
@@ -9424,14 +10511,15 @@ class RemoteWorkers:
                 self._files.tidy(one["id"], verdict)
         return {"attempts": states, "tasks": rows, "wait": 0}
 
-    def _leave(self, transaction, worker_id, why, tasks, now):
+    def _leave(self, transaction: "Connection", worker_id: "int", why: "str", tasks: "int",
+               now: "float") -> None:
         """What it still ran has crashed, what never began goes back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
         for task in self._claims.leases.lost({worker_id}, now):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
-    def claim_late(self, token, given):
+    def claim_late(self, token: "Token", given: "JsonObject") -> "list[JsonObject]":
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
         reach = self._reach(token, worker, given["claim"]["claims"])
@@ -9441,15 +10529,16 @@ class RemoteWorkers:
             worker = self._check(transaction, token, given)
             return self._claim(transaction, token, worker, given, self._clock.now())
 
-    def owner_of(self, token, task_id, claim):
+    def owner_of(self, token: "Token", task_id: "int", claim: "str") -> "int":
         """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict("Another worker has this task, or it has ended.", gone=True)
-        return row["owner_id"]
+        owner_id: "int" = row["owner_id"]
+        return owner_id
 
     @staticmethod
-    def _check(db, token, given):
+    def _check(db: "Reader", token: "Token", given: "JsonObject") -> "WorkerRow":
         """The worker's row; Conflict if it is gone, or this call was overtaken by a later one."""
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
                      (given["session"], token["id"]))
@@ -9460,11 +10549,11 @@ class RemoteWorkers:
             raise Conflict("A later call of this worker has been answered.", gone=False)
         return row
 
-    def _lease(self, now):
+    def _lease(self, now: "float") -> "JsonObject":
         lease = self._claims.leases.new(now, REMOTE_LEASE_SECONDS)
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
-    def _place(self, transaction, token, function):
+    def _place(self, transaction: "Connection", token: "Token", function: "JsonObject") -> None:
         """Find the queue of a function that the site has not: none that our own workers serve."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
@@ -9486,18 +10575,19 @@ class RemoteWorkers:
         transaction.ensure("queue", {"name": name, "created_at": self._clock.now()})
         transaction.update("queue", {"external": 2}, "name=? AND external=0", (name,))
 
-    def _reach(self, token, worker, claims):
+    def _reach(self, token: "Token", worker: "WorkerRow", claims: "Sequence[str]") -> "Reach":
         names = [one["name"] for one in json.loads(worker["functions"])]
         return Reach(worker["machine"], names, token.get("queues"), claims)
 
-    def _held(self, db, token):
+    def _held(self, db: "Reader", token: "Token") -> "dict[str, TaskRow]":
         """{claim: row} of the running tasks of this token's workers."""
         return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
             "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
             "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
             (token["id"],))}
 
-    def _hold(self, transaction, one, task, now):
+    def _hold(self, transaction: "Connection", one: "JsonObject", task: "TaskRow | None",
+              now: "float") -> "str":
         """Renew a claim, keep what is told of the attempt; its state."""
         if task is None or task["id"] != one["id"]:
             return self._state(transaction, one, None)
@@ -9505,7 +10595,7 @@ class RemoteWorkers:
         self._keep(transaction, one, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 
-    def _keep(self, transaction, one, task, now):
+    def _keep(self, transaction: "Connection", one: "JsonObject", task: "TaskRow", now: "float") -> None:
         """Keep a piece of the log that follows what is there, and progress; the same once."""
         if "progress" in one or "message" in one:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
@@ -9516,9 +10606,10 @@ class RemoteWorkers:
                 append_log(transaction, now, one["id"], task["attempts"], piece["start"],
                            storable(piece["text"]))
 
-    def _end(self, transaction, ended, held, now):
+    def _end(self, transaction: "Connection", ended: "Iterable[JsonObject]", held: "dict[str, TaskRow]",
+             now: "float") -> "Sequence[Verdict | None]":
         """The Verdicts on attempts that have ended; None for those of others."""
-        endings = []
+        endings: "list[tuple[int, str, Outcome]]" = []
         for one in ended:
             task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
             if task and task["id"] == one["id"]:
@@ -9528,7 +10619,7 @@ class RemoteWorkers:
         return self._claims.end_all(transaction, endings, now)
 
     @staticmethod
-    def _outcome(said):
+    def _outcome(said: "JsonObject") -> "Outcome":
         """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
         errors = check_value(_REMOTE_OUTCOME, said, "outcome")
         try:
@@ -9542,7 +10633,7 @@ class RemoteWorkers:
         return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
 
     @staticmethod
-    def _state(transaction, one, verdict):
+    def _state(transaction: "Connection", one: "JsonObject", verdict: "Verdict | None") -> "str":
         """What is recorded of an attempt that does not run (any more): a status, or "lost"."""
         if verdict:
             return STATUS_WORDS[verdict.status]
@@ -9550,7 +10641,8 @@ class RemoteWorkers:
                                    (one["id"], one["claim"]))
         return STATUS_WORDS[status] if status in ENDED else "lost"
 
-    def _claim(self, transaction, token, worker, given, now):
+    def _claim(self, transaction: "Connection", token: "Token", worker: "WorkerRow", given: "JsonObject",
+               now: "float") -> "list[JsonObject]":
         """The tasks that a call claims, or has claimed when it came the first time."""
         asked = given.get("claim")
         if not asked or not asked["claims"] or "leave" in given:
@@ -9564,7 +10656,7 @@ class RemoteWorkers:
         return rows
 
     @staticmethod
-    def _claimed(transaction, worker, claims):
+    def _claimed(transaction: "Connection", worker: "WorkerRow", claims: "Sequence[str]") -> "list[JsonObject]":
         """What a worker is told of the tasks that it has under these claims."""
         names = [UNCONFIRMED + claim for claim in claims]
         rows = transaction.all(
@@ -9581,25 +10673,84 @@ class RemoteWorkers:
 #
 # Code that runs inside a task adds through its worker, since a runner never opens the database.
 
+if TYPE_CHECKING:
+    class TaskOptions(TypedDict, total=False):
+        """Options of the tasks of a function; TASK_OPTIONS says what each must be."""
+
+        queue: "str"
+        priority: "int"
+        max_retries: "int"
+        retry_delay: "float"
+        retry_backoff: "float"
+        timeout: "float"
+        on_crash: "Literal['retry', 'fail']"
+        remove_on_success: "bool"
+        notify: "Literal['end', 'failure'] | None"
+
+    class AddOptions(TaskOptions, total=False):
+        """Options of tasks that are added; REQUEST_SCHEMA says what each must be."""
+
+        delay: "float | None"
+        run_at: "datetime | str | None"
+        unique_key: "str | None"
+        after: "After | None"
+        after_failure: "Literal['fail', 'run'] | None"
+
+    class UsingOptions(AddOptions, total=False):
+        """Options of tasks that are added, and their owner's name."""
+
+        owner: "str | None"
+
+    class TaskQueue(Protocol):
+        """What a Task needs of its JobQueue."""
+
+        database: "Database"
+        files: "Files"
+        tasks: "TaskList"
+        actions: "Actions"
+        starter: "Starter"
+        catalogue: "Catalogue"
+        tick: "Tick"
+        users: "Users"
+
+        def add(self, requests: "Iterable[JsonObject]", owner_id: "int") -> "list[int]": ...
+        def take_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject": ...
+        def get_json(self, task_id: "int") -> "JsonObject": ...
+        def row_json(self, row: "TaskRow") -> "JsonObject": ...
+        def start_workers(self) -> None: ...
+
+    class Enqueued(Protocol[P]):
+        """What a Task needs of the Function that is to follow it."""
+
+        chosen: "UsingOptions"
+
+        def using(self, **options: "Unpack[UsingOptions]") -> "Enqueued[P]": ...
+        def enqueue(self, *positional: "P.args", **named: "P.kwargs") -> "Task": ...
+
+    After = Union["Task", int, Collection[Union["Task", int]]]      # tasks or their ids
+
+
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
 
-    running = None                      # the TaskContext of this process, if it runs a task
+    running: "TaskContext | None" = None  # that of this process, if it runs a task
 
-    def __init__(self, task_id, owner, attempt, crashes, claim, data, report, enqueue):
+    def __init__(self, task_id: "int", owner: "str", attempt: "int", crashes: "int", claim: "str", data: "Path",
+                 report: "Callable[[float | None, str | None], None]",
+                 enqueue: "Callable[[list[JsonObject]], list[int]]") -> None:
         self.id, self.owner, self.claim = task_id, owner, claim
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once it was asked for
-        self.ask_results = None         # asks the worker for `results`
+        self.ask_results: "Callable[[], list[Any]]" = list    # the runner's asks the worker
 
-    def progress(self, n, total=1, message=None):
+    def progress(self, n: "float", total: "float" = 1, message: "str | None" = None) -> None:
         """Say that `n` of `total` is done, and what is being done now."""
         self._report(max(0.0, min(1.0, n / total)) if total else None, message)
 
     @property
-    def folder(self):
+    def folder(self) -> "Path":
         """A folder of this task's own, made when first asked for; removed with the task. The files
         that are there at its end are the task's, for people to see and save."""
         path = task_folder(self._data, self.id)
@@ -9609,44 +10760,44 @@ class TaskContext:
         return path
 
     @property
-    def results(self):
+    def results(self) -> "list[Any]":
         """The results of the tasks that this one comes after, as `after` named them."""
         return self.ask_results()
 
 
-def current_task():
+def current_task() -> "TaskContext | Any":
     """The TaskContext of the task that runs this code, or None outside a task."""
+    # The type does not tell of None: a function that a task runs need not ask for it.
     return TaskContext.running
 
 
-def _ids(after):
+def _ids(after: "After") -> "list[int]":
     """What `after` may hold, ids and Tasks or a single one, as a list of ids."""
-    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
-    return [getattr(one, "id", one) for one in after]
+    some: "Iterable[Any]" = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+    return [getattr(one, "id", one) for one in some]
 
 
-def enqueue_all(queue, function, many, options):
+def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterable[Any]",
+                options: "UsingOptions") -> "list[int]":
     """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
-    options, running = dict(options), current_task()
-    owner = options.pop("owner", None)
-    if options.get("after") is not None:
-        options["after"] = _ids(options["after"])
-    if isinstance(options.get("run_at"), datetime):
-        options["run_at"] = options["run_at"].isoformat()
-    owner_id, take = None, None
-    if running is None:
-        owner_id = queue.users.owner(owner)["id"]
-        take = functools.partial(queue.take_files, function, owner_id)
-    requests = ({"function": function, **options, "arguments": _plain(one, take)} for one in many)
-    if running is None:
-        return queue.add(requests, owner_id)
-    if owner not in (None, running.owner):
+    chosen: "JsonObject" = {**options}
+    owner = chosen.pop("owner", None)
+    if chosen.get("after") is not None:
+        chosen["after"] = _ids(chosen["after"])
+    if isinstance(chosen.get("run_at"), datetime):
+        chosen["run_at"] = chosen["run_at"].isoformat()
+    if not isinstance(place, TaskContext):
+        owner_id = place.users.owner(owner)["id"]
+        take = functools.partial(place.take_files, function, owner_id)
+        return place.add(({"function": function, **chosen, "arguments": _plain(one, take)}
+                          for one in many), owner_id)
+    if owner not in (None, place.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
-                          % running.owner)
-    return running.enqueue(list(requests))
+                          % place.owner)
+    return place.enqueue([{"function": function, **chosen, "arguments": _plain(one)} for one in many])
 
 
-def _plain(arguments, take_files):
+def _plain(arguments: "Any", take_files: "Callable[[JsonObject], JsonObject] | None" = None) -> "Any":
     """Arguments as JSON has them. Paths become texts; those of files, ids of copies."""
     if type(arguments) is dict and {*map(type, arguments)} <= {str} and (
             {*map(type, arguments.values())} <= PLAIN_WORDS.keys()):
@@ -9658,49 +10809,98 @@ def _plain(arguments, take_files):
     return json.loads(dump_json(arguments))
 
 
-TaskFile = collections.namedtuple("TaskFile", "name size path")     # left by a task, or given to it
+class TaskFile(NamedTuple):
+    """A file that a task left, or was given."""
+
+    name: "str"
+    size: "int"
+    path: "Path"
 
 
 class Task:
     """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
 
-    def __init__(self, queue, values):
-        self._queue = queue             # None in a runner, which has no database
+    id: "int"
+    owner: "str"
+    function: "str"
+    summary: "str"
+    queue: "str"
+    status: "str"
+    reason: "str | None"
+    priority: "int"
+    run_at: "str | None"
+    unique_key: "str | None"
+    after: "list[int]"
+    after_failure: "str | None"
+    attempts: "int"
+    crashes: "int"
+    max_retries: "int"
+    retries_left: "int"
+    retry_delay: "float"
+    retry_backoff: "float"
+    timeout: "float"
+    on_crash: "str"
+    remove_on_success: "bool"
+    notify: "str | None"
+    cancel_requested: "bool"
+    progress: "float | None"
+    message: "str | None"
+    error: "JsonObject | None"
+    worker: "int | None"
+    schedule: "int | None"
+    created_at: "str"
+    started_at: "str | None"
+    finished_at: "str | None"
+    arguments: "JsonObject"
+    result: "Any"
+    predecessors: "list[JsonObject]"
+    followers: "list[JsonObject]"
+    blocked: "str | None"
+    blocked_text: "str | None"
+
+    def __init__(self, place: "TaskQueue | TaskContext", values: "JsonObject") -> None:
+        self._place = place             # in a runner, which has no database, what is running there
         self.id = values["id"]
         self._values = values
 
-    def __getattr__(self, name):
-        values = self.__dict__.get("_values", {})
-        if set(values) == {"id"}:
-            values = self.refresh()._values
-        try:
-            return values[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    if not TYPE_CHECKING:               # a checker knows the names above, and no others
+        def __getattr__(self, name: "str") -> "Any":
+            values = self.__dict__.get("_values", {})
+            if set(values) == {"id"}:
+                values = self.refresh()._values
+            try:
+                return values[name]
+            except KeyError:
+                raise AttributeError(name) from None
 
-    def __repr__(self):
+    def __repr__(self) -> "str":
         return "<Task %s %s>" % (self.id, self._values.get("status", ""))
 
     @property
-    def files(self):
+    def _queue(self) -> "TaskQueue":
+        """Return the JobQueue that has it; RuntimeError in a runner."""
+        if isinstance(self._place, TaskContext):
+            raise RuntimeError("inside a task, other tasks are known by their id only")
+        return self._place
+
+    @property
+    def files(self) -> "list[TaskFile]":
         """A TaskFile for each that it left, then for each that it was given."""
         files = self.refresh()._queue.files
         return [TaskFile(row["name"], row["size"], files.path(row, self.id))
                 for row in files.of_task(self.id)]
 
     @property
-    def is_finished(self):
+    def is_finished(self) -> "bool":
         """True once nothing more will happen to it by itself."""
         return self.status in ("succeeded", "failed", "cancelled")
 
-    def refresh(self):
+    def refresh(self) -> "Task":
         """Read it again; returns itself. NotFound if it was deleted."""
-        if self._queue is None:
-            raise RuntimeError("inside a task, other tasks are known by their id only")
         self._values = self._queue.get_json(self.id)
         return self
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: "float | None" = None) -> "Task":
         """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
         if current_task():
             raise RuntimeError("a task must not wait for another task: two workers that wait for "
@@ -9718,33 +10918,33 @@ class Task:
             pause = min(1.0, pause * 1.3)
         return self.refresh()
 
-    def then(self, function, *positional, **named):
+    def then(self, function: "Enqueued[P]", *positional: "P.args", **named: "P.kwargs") -> "Task":
         """Add a task of another function, of the same owner, that runs once this has succeeded.
         For more than that: other.using(after=[a, b], after_failure="run").enqueue(...)."""
-        owner = {} if current_task() else {"owner": self.owner}     # there it is the running task's
-        chosen = {**owner, **function._chosen}
+        chosen: "UsingOptions" = {**function.chosen}
+        if not current_task():          # there it is the running task's
+            chosen.setdefault("owner", self.owner)
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
 
-    def cancel(self):
+    def cancel(self) -> "Task":
         """Cancel it; Conflict if it has ended."""
-        return self._act("cancel")
+        return self._changed(self._queue.actions.cancel(self.id))
 
-    def retry(self):
+    def retry(self) -> "Task":
         """Make it pending again; Conflict unless it failed or was cancelled."""
-        return self._act("retry")
+        self._queue.catalogue.refresh()     # who may run it can have changed
+        return self._changed(self._queue.actions.retry(self.id))
 
-    def delete(self):
+    def delete(self) -> None:
         """Remove it."""
-        self._act("delete")
-
-    def _act(self, action):
-        if action == "retry":
-            self._queue.catalogue.refresh()     # who may run it can have changed
-        row = getattr(self._queue.actions, action)(self.id)
+        self._queue.actions.delete(self.id)
         self._queue.start_workers()
-        if row:
-            self._values = self._queue.row_json(row)
+
+    def _changed(self, row: "TaskRow") -> "Task":
+        """Take over what it has become; return itself."""
+        self._queue.start_workers()
+        self._values = self._queue.row_json(row)
         return self
 
 
@@ -9757,11 +10957,22 @@ class Task:
 # of its task. Code that runs inside a task adds through its worker, since a runner never opens the
 # database. Importing this declares nothing and opens nothing.
 
+if TYPE_CHECKING:
+    Who = Literal["user", "admin", "nobody"]
+    Declared = TypeVar("Declared", bound=Callable[..., Any])    # a function, or a Function
+
+    class Declaring(Protocol):
+        """What @task(...) is: it makes a Function of a function."""
+
+        def __call__(self, __target: "Callable[P, R]") -> "Function[P, R]": ...
+
+
 class JobQueue:
     """The whole queue of one data folder; every door, worker and test has one."""
 
-    def __init__(self, data=None, clock=Clock, environment=os.environ,
-                 patience=WEB_PATIENCE_SECONDS):
+    def __init__(self, data: "Path | str | None" = None, clock: "AnyClock" = Clock,
+                 environment: "Mapping[str, str]" = os.environ,
+                 patience: "float" = WEB_PATIENCE_SECONDS) -> None:
         folder = data_folder(data, environment)
         self.database = open_database(
             folder, clock, patience, database_address(folder, environment))
@@ -9806,33 +11017,35 @@ class JobQueue:
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,
                          self.keeping, self.alerts, self.files)
 
-    def enqueue(self, function, arguments=None, owner=None, **options):
+    def enqueue(self, function: "str", arguments: "Mapping[str, Any] | None" = None,
+                owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "Task":
         """Add one task; returns it. Invalid names every field that is wrong."""
         [task_id] = self.enqueue_many(function, [arguments or {}], owner, **options)
         return Task(self, {"id": task_id})
 
-    def enqueue_many(self, function, many, owner=None, **options):
+    def enqueue_many(self, function: "str", many: "Iterable[Mapping[str, Any]]",
+                     owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "list[int]":
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        return enqueue_all(self, function, many, {**options, "owner": owner})
+        return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner})
 
-    def get(self, task_id):
+    def get(self, task_id: "int") -> "Task":
         """A task by its id; NotFound if there is none."""
         return Task(self, self.get_json(task_id))
 
-    def get_json(self, task_id, owner_id=None):
+    def get_json(self, task_id: "int", owner_id: "int | None" = None) -> "JsonObject":
         """A task with all its keys; NotFound if it is not `owner_id`'s (None: anybody's)."""
         return self.row_json(self.tasks.get(task_id, owner_id))
 
-    def row_json(self, row):
+    def row_json(self, row: "TaskRow") -> "JsonObject":
         """A task as get_json() gives it, of its row: for one that may be gone already."""
-        shown, why = self.tasks.full_json(row), (None, None)
+        shown, code, words = self.tasks.full_json(row), None, None
         if shown["status"] == "pending":
-            why = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
-        return {**shown, "blocked": why[0], "blocked_text": why[1]}
+            code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
+        return {**shown, "blocked": code, "blocked_text": words}
 
-    def take_files(self, function, owner_id, arguments):
+    def take_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject":
         """Arguments with ids in the place of paths, of whose files copies are kept for the task."""
-        def take(value):
+        def take(value: "Any") -> "Any":
             return ([take(one) for one in value] if isinstance(value, (list, tuple)) else
                     self.files.take(value, owner_id) if isinstance(value, Path) else value)
         self.catalogue.refresh()
@@ -9840,23 +11053,25 @@ class JobQueue:
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
             known["schema"]) if name in arguments}}
 
-    def add(self, requests, owner_id):
+    def add(self, requests: "Iterable[Any]", owner_id: "int") -> "list[int]":
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id)
         self.start_workers()
-        return added["ids"]
+        ids: "list[int]" = added["ids"]
+        return ids
 
-    def add_orders(self, orders, owner_id, once=None, show=False):
+    def add_orders(self, orders: "list[Order]", owner_id: "int", once: "Once | None" = None,
+                   show: "bool" = False) -> "JsonObject":
         """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
         A request that is answered but `once` gets the ids of the first answer again."""
-        def action(transaction):
+        def action(transaction: "Connection") -> "JsonObject":
             now = self.database.clock.now()
-            known = once and once.find(transaction, now)
+            known = once.find(transaction, now) if once else None
             if known:
                 return known
             ids, created = self.adding.add(transaction, owner_id, orders, now)
-            added = {"ids": ids, "created": created}
+            added: "JsonObject" = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
             if show:
@@ -9865,67 +11080,70 @@ class JobQueue:
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
         return write(action, self.adding.foreseen(owner_id, orders))
 
-    def delete_queue(self, name, who):
+    def delete_queue(self, name: "str", who: "str") -> None:
         """Remove a queue that holds no tasks and that no function names."""
         self.queues.delete(name, who, {function["options"]["queue"]
                                        for function in self.catalogue.functions()})
 
-    def start_workers(self):
+    def start_workers(self) -> None:
         """Start workers for what was just added; if that cannot be done now, a tick will."""
         with in_passing("starting workers"):    # a killed one must not hold the place of a new one
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
                 self.reaper.bury_dead()
             self.starter.start_needed(self.tick.sleepers_missing())
 
-    def close(self):
+    def close(self) -> None:
         """Close the database."""
         self.database.close()
 
 
-_opened = {}                            # process id -> its JobQueue: none may cross a fork
+_opened: "dict[int, JobQueue]" = {}       # by process id: none may cross a fork
 
 
-def default_queue():
+def default_queue() -> "JobQueue":
     """The JobQueue of this process for code that only imported a function."""
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
-class Function:
+class Function(Generic[P, R]):
     """What @task and its kin make: call it to run it here, enqueue it for later."""
 
-    def __init__(self, name, kind, target, options, who, parameters):
+    def __init__(self, name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
+                 options: "JsonObject", who: "str", parameters: "JsonObject | None") -> None:
         self.name, self.who, self.options = name, who, options
-        self.kind = kind                # python, command, http_request or external
-        self.target = target
+        self.kind = kind                # python, command, http_request, external or script
+        self.target: "Any" = target       # a callable, list or dictionary, by its kind
         self.parameters = parameters    # name -> annotation or default; None: from the signature
-        self._chosen = {}
+        self.chosen: "UsingOptions" = {}  # for the tasks that are added through it
         self.__doc__ = getattr(target, "__doc__", None)
 
-    def __call__(self, *positional, **named):
+    def __call__(self, *positional: "P.args", **named: "P.kwargs") -> "R":
         """Run it here and now."""
         if self.kind != "python":
             raise TypeError("%s is run by workers: use .enqueue()" % self.name)
-        return self.target(*positional, **named)
+        result: "R" = self.target(*positional, **named)
+        return result
 
-    def using(self, **options):
+    def using(self, **options: "Unpack[UsingOptions]") -> "Function[P, R]":
         """The same function with other options for the tasks that are added through it."""
-        other = Function(self.name, self.kind, self.target, self.options, self.who, self.parameters)
-        other._chosen = {**self._chosen, **options}
+        other: "Function[P, R]" = Function(
+            self.name, self.kind, self.target, self.options, self.who, self.parameters)
+        other.chosen = {**self.chosen, **options}
         return other
 
-    def enqueue(self, *positional, **named):
+    def enqueue(self, *positional: "P.args", **named: "P.kwargs") -> "Task":
         """Add a task with these arguments; returns the Task."""
-        queue = None if current_task() else default_queue()
+        place = TaskContext.running or default_queue()
         arguments = self.arguments(positional, named)
-        return Task(queue, {"id": enqueue_all(queue, self.name, [arguments], self._chosen)[0]})
+        return Task(place, {"id": enqueue_all(place, self.name, [arguments], self.chosen)[0]})
 
-    def enqueue_many(self, many):
+    def enqueue_many(self, many: "Iterable[Mapping[str, Any]]") -> "list[int]":
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        queue = None if current_task() else default_queue()
-        return enqueue_all(queue, self.name, many, self._chosen)
+        return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen)
 
-    def arguments(self, positional, named):
+    def arguments(self, positional: "tuple[Any, ...]", named: "JsonObject") -> "JsonObject":
         """The arguments by name; TypeError as a call would raise it."""
+        given: "JsonObject"
         if self.parameters is None:
             import inspect
             signature = inspect.signature(self.target)
@@ -9941,13 +11159,15 @@ class Function:
 
 
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
-declared = {}                           # name -> Function, filled by importing tasks.py
-scheduled = []                          # (function, what @schedule says), in the same way
+declared: "dict[str, Function[..., Any]]" = {}    # by name, filled by importing tasks.py
+scheduled: "list[tuple[Callable[..., Any], JsonObject]]" = []     # what @schedule says, in the same way
 
 
-def _declare(name, kind, target, who, keywords, text=""):
+def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
+             who: "str", keywords: "JsonObject", text: "str" = "") -> "Function[P, R]":
     """Note a Function: keywords named like options are options, others have a {place} in `text`."""
-    options, parameters = keywords, None
+    options: "JsonObject" = keywords
+    parameters: "JsonObject | None" = None
     if kind != "python":
         options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
         parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
@@ -9967,18 +11187,32 @@ def _declare(name, kind, target, who, keywords, text=""):
         errors += wrong("two functions", "are called %s" % name)
     if errors:
         raise ValueError("%s: %s" % (name, join_errors(errors)))
-    declared[name] = Function(name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters)
-    return declared[name]
+    function: "Function[P, R]" = Function(
+        name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters)
+    declared[name] = function
+    return function
 
 
-def task(target=None, *, who="user", **options):
+if TYPE_CHECKING:
+    @overload
+    def task(target: "Callable[P, R]", *, who: "Who" = "user",
+             **options: "Unpack[TaskOptions]") -> "Function[P, R]": ...
+    @overload
+    def task(*, who: "Who" = "user", **options: "Unpack[TaskOptions]") -> "Declaring": ...
+
+
+def task(target: "Callable[P, R] | None" = None, *, who: "Who" = "user",
+         **options: "Unpack[TaskOptions]") -> "Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]":
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
-    def declare(function):
-        return _declare(function.__name__, "python", function, who, options)
+    def declare(function: "Callable[P, R]") -> "Function[P, R]":
+        return _declare(function.__name__, "python", function, who, {**options})
     return declare(target) if target is not None else declare
 
 
-def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", **options):
+def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, Any] | None" = None,
+             catch_up: "Literal['none', 'once', 'all']" = "once",
+             overlap: "Literal['skip', 'queue', 'allow']" = "skip",
+             **options: "Unpack[TaskOptions]") -> "Callable[[Declared], Declared]":
     """Declare when a function of tasks.py runs: beside @task, as often as one likes.
     `arguments` are those of its tasks by name; `options` are those of @task."""
     given = {"rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
@@ -9988,23 +11222,25 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
     if errors:
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
-    def declare(function):
+    def declare(function: "Declared") -> "Declared":
         scheduled.append((function, given))
         return function
     return declare
 
 
-def command(name, arguments, *, who="user", **rest):
+def command(name: "str", arguments: "Sequence[str | Path]", *, who: "Who" = "user",
+            **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
     Keywords that are options of tasks are options, all others are parameters: a type, or a
     default value."""
     if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
-    arguments = [str(part) for part in arguments]
-    return _declare(name, "command", arguments, who, rest, " ".join(arguments))
+    parts = [str(part) for part in arguments]
+    return _declare(name, "command", parts, who, rest, " ".join(parts))
 
 
-def http_request(name, method, address, *, who="user", headers=None, **rest):
+def http_request(name: "str", method: "str", address: "str", *, who: "Who" = "user",
+                 headers: "Mapping[str, str] | None" = None, **rest: "Any") -> "Function[..., NoReturn]":
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
     With GET, HEAD and DELETE the other parameters become the query."""
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
@@ -10018,7 +11254,7 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     return _declare(name, "http_request", target, who, rest, address)
 
 
-def external(name, *, queue, who="user", **rest):
+def external(name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a function that workers in any language run: see static/docs/workers.md.
     Our own workers leave its queue alone, so it must be one that no other function uses."""
     if queue == TASK_DEFAULTS["queue"]:
@@ -10033,6 +11269,24 @@ def external(name, *, queue, who="user", **rest):
 # What is known of this host: what a browser could fetch, whether it lets a worker live; and the
 # lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
 
+if TYPE_CHECKING:
+    class Visit(TypedDict):
+        """How a browser reached the page, as the web server shows it."""
+
+        door: "str"                       # a key of DOORS
+        https: "bool"
+        base: "str"                       # the path of the page
+        host: "str"
+        client: "str"                     # the address that asks: a browser's, or a proxy's
+        trusted: "bool"                   # that is one of trusted_proxies
+        forwarded: "bool"                 # the client says that it asks for another
+
+    class Exposure(TypedDict):
+        """What is private and an admin's browser could fetch; nothing until one looked."""
+
+        exposed: "list[str] | None"       # addresses
+        at: "float | None"
+
 TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 DOORS = {                       # what runs the page
@@ -10046,32 +11300,33 @@ DOORS = {                       # what runs the page
 WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
 
 
-def read_text(path):
+def read_text(path: "Path") -> "str":
     """A small file of the system, "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
 
 
-def is_open(path):
+def is_open(path: "Path") -> "bool":
     """True if every user of this machine can change it, or put another in its place."""
     with contextlib.suppress(OSError):  # it is not there, or not any more
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
 
-def exposure(queue):
-    """{"exposed": addresses that an admin's browser could fetch, "at"}; None until one looked."""
-    return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
+def exposure(queue: "JobQueue") -> "Exposure":
+    """Return what note_exposure() kept."""
+    known: "Exposure | None" = recall(queue.database, ".exposure")
+    return known or {"exposed": None, "at": None}
 
 
-def note_exposure(queue, exposed):
+def note_exposure(queue: "JobQueue", exposed: "list[str]") -> None:
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
         remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
 
 
-def canary_token(folder):
+def canary_token(folder: "Path") -> "str | None":
     """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
     path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
@@ -10081,14 +11336,14 @@ def canary_token(folder):
     return None
 
 
-def private_addresses(folder, script="", root=""):
+def private_addresses(folder: "Path", script: "str" = "", root: "str" = "") -> "list[str]":
     """Where a browser could reach what is private, if the web server gave it away.
     That is relative to the page or its start-up file `script`, or below a web folder or `root`."""
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
     beside, _, name = script.rpartition("/")
     starts = ("", beside + "/") if "." in name else ("",)
-    found = []
+    found: "list[str]" = []
     for path in files:
         if HOME in path.parents:
             found += [start + path.relative_to(HOME).as_posix() for start in starts]
@@ -10100,7 +11355,7 @@ def private_addresses(folder, script="", root=""):
 # What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
 # itself; who looks later and does not find it knows that it was ended, or never began.
 
-def note_worker_test(queue, token):
+def note_worker_test(queue: "JobQueue", token: "str") -> None:
     """Note that the test worker with that token has lived, unless another was started since."""
     with queue.database.transaction(durable=False) as transaction:
         known = recall(transaction, ".worker_test")
@@ -10108,21 +11363,29 @@ def note_worker_test(queue, token):
             remember(transaction, ".worker_test", {**known, "lived": True})
 
 
-def judge_worker_test(queue, test):
-    """(state, text, whether it failed by itself) of what stands in .worker_test."""
+class WorkerTest(NamedTuple):
+    """How the test of a worker went: running, ok or failed."""
+
+    state: "str"
+    text: "str"
+    is_own_fault: "bool"              # it failed by itself, no host ended it
+
+
+def judge_worker_test(queue: "JobQueue", test: "JsonObject") -> "WorkerTest":
+    """Judge what the row .worker_test says."""
     if "error" in test:
-        return "failed", test["error"], True
+        return WorkerTest("failed", test["error"], True)
     if test.get("lived"):
-        return "ok", "a worker lived for %d s" % TEST_SECONDS, False
+        return WorkerTest("ok", "a worker lived for %d s" % TEST_SECONDS, False)
     patience = TEST_SECONDS + TEST_SLACK_SECONDS
     if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
-        return "running", "a worker is being watched for %d s" % TEST_SECONDS, False
+        return WorkerTest("running", "a worker is being watched for %d s" % TEST_SECONDS, False)
     words = queue.workers.last_words(test["at"], test["at"] + patience)
     said = "a started worker did not report within %d s%s" % (patience, words)
-    return "failed", said, bool(words)
+    return WorkerTest("failed", said, bool(words))
 
 
-def worker_test(queue):
+def worker_test(queue: "JobQueue") -> "JsonObject":
     """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
     test = recall(queue.database, ".worker_test")
     if test is None:
@@ -10131,12 +11394,13 @@ def worker_test(queue):
     return {"state": state, "text": text, "at": iso(test["at"])}
 
 
-def start_worker_test(queue, door):
+def start_worker_test(queue: "JobQueue", door: "str | None") -> "JsonObject":
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
-        test = {"token": random_token(), "at": queue.database.clock.now(), "door": door}
+        token = random_token()
+        test: "JsonObject" = {"token": token, "at": queue.database.clock.now(), "door": door}
         try:
-            queue.starter.start_helper("--test", test["token"])
+            queue.starter.start_helper("--test", token)
         except START_ERRORS as error:
             test["error"] = explain_start_error(error)
         with queue.database.transaction() as transaction:
@@ -10144,7 +11408,7 @@ def start_worker_test(queue, door):
     return worker_test(queue)
 
 
-def fill_in(text, python, visit):
+def fill_in(text: "str", python: "str", visit: "Visit | None") -> "str":
     """A file of static/hosts with our paths, user and address in place of its examples."""
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
@@ -10160,7 +11424,7 @@ def fill_in(text, python, visit):
     return text
 
 
-def host_files(queue, visit=None):
+def host_files(queue: "JobQueue", visit: "Visit | None" = None) -> "list[dict[str, str]]":
     """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
     Request.visit(), the page's address."""
     python = "python3"
@@ -10177,10 +11441,14 @@ def host_files(queue, visit=None):
 #
 # FINDINGS: each thing that can be wrong here, or is worth knowing.
 
+if TYPE_CHECKING:
+    Look = Iterator[Union[str, "Finding"]]      # what somebody sees who looks at something here
+
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
-FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
+# By their codes: topic, verdict, what is so, what to do; code and sentence for everyone.
+FINDINGS: "dict[str, tuple[str, ...]]" = {
     "unknown": ("", BAD, "{why}"),
     "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
                     "copy all files of one version"),
@@ -10275,20 +11543,21 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
 class Finding:
     """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
 
-    def __init__(self, code, since=None, is_said=True, **seen):
+    def __init__(self, code: "str", since: "float | None" = None, is_said: "bool" = True,
+                 **seen: "object") -> None:
         self.code = code
-        self.topic, self.verdict, *texts = FINDINGS[code]
-        texts = [text.format(**seen) for text in (*texts, "", "", "", "")[:4]]
-        self.text, self.remedy = texts[:2]
-        self.said = tuple(texts[2:]) if texts[2] and is_said else None     # to everyone
+        self.topic, self.verdict, *forms = FINDINGS[code]
+        self.text, self.remedy, *said = (
+            form.format(**seen) for form in (*forms, "", "", "", "")[:4])
+        self.said = (said[0], said[1]) if said[0] and is_said else None     # to everyone
         self.since = since
 
-    def __str__(self):
+    def __str__(self) -> "str":
         """What is so and what to do."""
         return ": ".join(filter(None, (self.text, self.remedy)))
 
 
-def readable_time(moment):
+def readable_time(moment: "float") -> "str":
     """A moment as people read it, without its fractions."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
 
@@ -10306,7 +11575,12 @@ def readable_time(moment):
 # that has one for everyone; the advice is the first remedy. What a look raises becomes a
 # Finding, too.
 
-def _look_at_program(folder):
+if TYPE_CHECKING:
+    Found = tuple[str, Union[str, Finding]]     # the topic, and what was seen
+    About = TypeVar("About")                    # what is looked at
+
+
+def _look_at_program(folder: "Path") -> "Look":
     other = [name for name in ("worker.py", "static/index.html")
              if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
@@ -10325,7 +11599,7 @@ def _look_at_program(folder):
         yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
 
 
-def _look_at_data(folder):
+def _look_at_data(folder: "Path") -> "Look":
     yield str(folder)
     if not folder.is_dir():
         yield Finding("data_none")
@@ -10337,7 +11611,7 @@ def _look_at_data(folder):
         yield Finding("data_open", folder=folder)
 
 
-def _look_at_disk(folder):
+def _look_at_disk(folder: "Path") -> "Look":
     """How much room there is; a file like a worker's lock is made, written and removed."""
     free = free_bytes(folder if folder.is_dir() else HOME)
     yield "%.1f GB free" % (free / 1e9)
@@ -10364,7 +11638,7 @@ def _look_at_disk(folder):
 
 # About how the page is reached, by a Request.visit().
 
-def _look_at_visit(visit):
+def _look_at_visit(visit: "Visit") -> "Look":
     yield DOORS[visit["door"]]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
@@ -10380,7 +11654,7 @@ def _look_at_visit(visit):
 
 # About the queue, by the JobQueue.
 
-def _look_at_admin(queue):
+def _look_at_admin(queue: "JobQueue") -> "Look":
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     files = ", ".join(map(str, queue.setup.files()))
     yield "%d users" % len(queue.users.all())
@@ -10392,7 +11666,7 @@ def _look_at_admin(queue):
         yield Finding("code_left", files=files)
 
 
-def _look_at_exposure(queue):
+def _look_at_exposure(queue: "JobQueue") -> "Look":
     folder, seen = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     yield "the data is %s a web folder" % ("inside" if inside else "not inside")
@@ -10406,12 +11680,12 @@ def _look_at_exposure(queue):
         yield Finding("unlooked")
 
 
-def _look_at_workers(queue):
+def _look_at_workers(queue: "JobQueue") -> "Look":
     yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
-def _look_at_worker(queue):
+def _look_at_worker(queue: "JobQueue") -> "Look":
     test, mode = recall(queue.database, ".worker_test"), queue.modes.decide()[0]
     yield queue.interpreter.path()
     if test is None:
@@ -10425,7 +11699,7 @@ def _look_at_worker(queue):
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
 
 
-def _look_at_machines(queue):
+def _look_at_machines(queue: "JobQueue") -> "Look":
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
@@ -10440,7 +11714,7 @@ def _look_at_machines(queue):
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
 
 
-def _look_at_ticks(queue):
+def _look_at_ticks(queue: "JobQueue") -> "Look":
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
@@ -10449,7 +11723,7 @@ def _look_at_ticks(queue):
         yield Finding("nobody_comes")
 
 
-def _look_at_journal(queue):
+def _look_at_journal(queue: "JobQueue") -> "Look":
     database = queue.database
     if database.journal is None:        # a server's own business
         server = database.promises()
@@ -10460,7 +11734,7 @@ def _look_at_journal(queue):
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 
 
-def _look_at_database(queue, reads_all=True):
+def _look_at_database(queue: "JobQueue", reads_all: "bool" = True) -> "Look":
     database, size = queue.database, queue.database.size()
     if database.journal and size > READ_ALL_BYTES and not reads_all:
         yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
@@ -10473,7 +11747,7 @@ def _look_at_database(queue, reads_all=True):
             database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
 
 
-def _look_at_backup(queue):
+def _look_at_backup(queue: "JobQueue") -> "Look":
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
@@ -10486,7 +11760,7 @@ def _look_at_backup(queue):
         yield Finding("backup_due", command="backup" if queue.database.journal else "export")
 
 
-def _look_at_functions(queue):
+def _look_at_functions(queue: "JobQueue") -> "Look":
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
@@ -10499,7 +11773,7 @@ def _look_at_functions(queue):
         yield Finding("no_function", file=TASKS_FILE)
 
 
-def _look_at_schedules(queue):
+def _look_at_schedules(queue: "JobQueue") -> "Look":
     found = queue.schedules.find()
     yield "%d schedules" % len(found)
     for key in ("problem", "warning"):
@@ -10510,7 +11784,7 @@ def _look_at_schedules(queue):
                 some[0][key]))
 
 
-def _look_at_tasks(queue):
+def _look_at_tasks(queue: "JobQueue") -> "Look":
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
     leases = queue.claims.leases.left(now)
     failures = database.all(
@@ -10533,7 +11807,7 @@ def _look_at_tasks(queue):
         yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
-def _look_at_alerts(queue):
+def _look_at_alerts(queue: "JobQueue") -> "Look":
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND seen_at>=opened_at")
@@ -10549,7 +11823,7 @@ def _look_at_alerts(queue):
 
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
 
-def _describe_obstacles(queue):
+def _describe_obstacles(queue: "JobQueue") -> "Iterator[Finding]":
     database = queue.database
     try:
         if free_bytes(database.folder) < 1 << 20:
@@ -10565,7 +11839,7 @@ def _describe_obstacles(queue):
         yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
 
 
-def _describe_starts(queue):
+def _describe_starts(queue: "JobQueue") -> "Iterator[Finding]":
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
@@ -10586,47 +11860,63 @@ def _describe_starts(queue):
         yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
     elif mode == "cron" and nobody_works:
         cron = queue.rhythm.visitor("cron")
-        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-        yield Finding("cron_awaited", cron["last_at"], often=often, at=time_of_day(cron["last_at"]))
+        if cron:
+            often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+            yield Finding("cron_awaited", cron["last_at"], often=often,
+                          at=time_of_day(cron["last_at"]))
     if waits and "idle" not in states:
         yield Finding("busy" if "busy" in states else "starting",
                       more=", and " + failure["message"] if failure else "")
 
 
-def _describe_pause(queue):
+def _describe_pause(queue: "JobQueue") -> "Iterator[Finding]":
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
-    held = [queue.queues.blocked(name, queue.claims.machine) for name in names]
-    held = [(code, words) for code, words in held if code not in ("external", "machines")]
+    found = [queue.queues.blocked(name, queue.claims.machine) for name in names]
+    held = [one for one in found if one[0] not in ("external", "machines")]
     if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
         yield Finding("paused", words=held[0][1])
 
 
-def describe_work(queue):
+def describe_work(queue: "JobQueue") -> "Iterator[Finding]":
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
 
 
-def describe_service(queue):
+def describe_service(queue: "JobQueue") -> "JsonObject":
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
     finding = next((one for one in describe_work(queue) if one.said), None)
-    code, text = finding.said if finding else ("ok", "")
+    code, text = finding and finding.said or ("ok", "")
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 
 HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
 VISIT_TOPICS = {"Web server": _look_at_visit}
-TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
-          "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
-          "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
-          "Functions": _look_at_functions, "Schedules": _look_at_schedules,
-          "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
-Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
-Report = collections.namedtuple("Report", "checks findings")
+TOPICS: "dict[str, Callable[[JobQueue], Look]]" = {
+    "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
+    "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
+    "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
+    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks,
+    "Alerts": _look_at_alerts}
 
 
-def _look(topics, about):
-    """Yield (topic, words or Finding) of each topic, whatever goes wrong on the way."""
+class Check(NamedTuple):
+    """One line of what `check` says: what is so with a topic."""
+
+    name: "str"
+    verdict: "str"
+    text: "str"
+
+
+class Report(NamedTuple):
+    """What a host and a queue are like."""
+
+    checks: "list[Check]"
+    findings: "list[Finding]"
+
+
+def _look(topics: "Mapping[str, Callable[[About], Look]]", about: "About") -> "Iterator[Found]":
+    """Yield what is seen of each topic, whatever goes wrong on the way."""
     for topic, look in topics.items():
         try:
             yield from ((topic, one) for one in look(about))
@@ -10636,8 +11926,8 @@ def _look(topics, about):
                     type(error).__name__, storable(shorten(str(error), 300)))))
 
 
-def _report(found):
-    topics = {}
+def _report(found: "list[Found]") -> "Report":
+    topics: "dict[str, list[str | Finding]]" = {}
     for topic, one in found:
         topics.setdefault(topic, []).append(one)
     checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
@@ -10645,9 +11935,10 @@ def _report(found):
     return Report(checks, [one for _, one in found if isinstance(one, Finding)])
 
 
-def check_host(queue, visit=None):
+def check_host(queue: "JobQueue", visit: "Visit | None" = None) -> "Report":
     """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
-    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
+    looks: "dict[str, Callable[[JobQueue], Look]]" = {
+        **TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
         found += _look(VISIT_TOPICS, visit)
@@ -10656,10 +11947,20 @@ def check_host(queue, visit=None):
     return _report(found)
 
 
-def check_installation(data=None, test=None):
-    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised.
-    The JobQueue is given to `test` before."""
-    folder, topic, queue, found = HOME / "data", "Data", None, []
+class Installation(NamedTuple):
+    """The report of an installation, and its JobQueue if that could be opened."""
+
+    report: "Report"
+    queue: "JobQueue | None"
+
+
+def check_installation(data: "Path | str | None" = None,
+                       test: "Callable[[JobQueue], None] | None" = None) -> "Installation":
+    """Look at what may be broken: nothing is made, and nothing raised. The JobQueue is given to
+    `test` before."""
+    folder, topic = HOME / "data", "Data"
+    queue: "JobQueue | None" = None
+    found: "list[Found]" = []
     try:
         folder, topic = data_folder(data), "Database"
         queue = JobQueue(data) if os.path.lexists(folder) else None
@@ -10667,14 +11968,14 @@ def check_installation(data=None, test=None):
         topic = "Settings" if isinstance(error, Invalid) else topic
         found = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
-        return _report([*_look(HOST_TOPICS, folder), *found]), None
+        return Installation(_report([*_look(HOST_TOPICS, folder), *found]), None)
     if test:
         with contextlib.suppress(JobQueueError):        # the topics tell of it
             test(queue)
-    return check_host(queue), queue
+    return Installation(check_host(queue), queue)
 
 
-def next_step(report):
+def next_step(report: "Report") -> "str":
     """What to do next: the first remedy, of what is bad if anything is."""
     bad = [one for one in report.findings if one.verdict == BAD]
     remedy = next((one.remedy for one in bad or report.findings if one.remedy),
@@ -10693,6 +11994,9 @@ def next_step(report):
 # place stays there: workers and their shifts, sessions, who guesses passwords from where, what is
 # still to be told, what we remember of a host, and files.
 
+if TYPE_CHECKING:
+    Item = tuple[str, Any]              # the name and the value of a line
+
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
@@ -10706,7 +12010,7 @@ IMPORTER = "the import"         # has paused a queue; no user is called so
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _refuse_target(queue, target, kind):
+def _refuse_target(queue: "JobQueue", target: "Path", kind: "str") -> None:
     """SetupError if writing a backup or export to `target` would destroy something else."""
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
@@ -10718,7 +12022,7 @@ def _refuse_target(queue, target, kind):
                 raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 
 
-def _remove_older_parts(target, part):
+def _remove_older_parts(target: "Path", part: "Path") -> None:
     """Remove what was left a day before `part` or earlier by those who were killed on the way."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
@@ -10729,7 +12033,7 @@ def _remove_older_parts(target, part):
 
 
 @contextlib.contextmanager
-def _replacing(queue, target, kind):
+def _replacing(queue: "JobQueue", target: "Path | str", kind: "str") -> "Iterator[Path]":
     """A private file for the block, which takes the place of `target` once it is complete.
     Only another one of this kind is replaced. SetupError says what is wrong with `target`."""
     target = Path(target).absolute()
@@ -10750,13 +12054,13 @@ def _replacing(queue, target, kind):
         remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
 
 
-def back_up(queue, target):
+def back_up(queue: "JobQueue", target: "Path | str") -> None:
     """Write a checked copy of the database, as it is at one moment, to `target`; all goes on."""
     with _replacing(queue, target, "backup") as part:
         queue.database.copy_to(part)
 
 
-def save(queue, folder, name):
+def save(queue: "JobQueue", folder: "Path", name: "str") -> "Path":
     """Make a backup, or on PostgreSQL an export, if that leaves room for tasks; its path."""
     database = queue.database
     size = database.size()
@@ -10768,7 +12072,7 @@ def save(queue, folder, name):
     return target
 
 
-def restore(folder, file, force=False):
+def restore(folder: "Path", file: "Path", force: "bool" = False) -> "Path":
     """Put a backup in the place of the database; under which name that is kept.
     1. A copy of the backup is checked, and is written as databases are here.
     2. While anything lives it is refused, unless by `force`.
@@ -10803,7 +12107,7 @@ def restore(folder, file, force=False):
     return kept
 
 
-def _refuse_living(path, mode, now):
+def _refuse_living(path: "Path", mode: "str", now: "float") -> None:
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
         with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
@@ -10818,20 +12122,22 @@ def _refuse_living(path, mode, now):
                        "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
-def _rows_of(db, table):
+def _rows_of(db: "Reader", table: "str") -> "Iterator[JsonObject]":
     """All rows of a table as dictionaries, in the order of its key; some are read at a time."""
     key = EXPORTED[table]
-    rows, after, last = None, "", ()
+    rows: "list[JsonObject] | None" = None
+    last: "list[Any]" = []
+    after = ""
     while rows != []:
         rows = [dict(zip(row.keys(), row)) for row in db.all(
             "SELECT * FROM %s %s ORDER BY %s LIMIT %d" % (table, after, key, EXPORT_ROWS), last)]
         yield from rows
-        last = [rows[-1][name] for name in key.split(", ")] if rows else ()
+        last = [rows[-1][name] for name in key.split(", ")] if rows else []
         after = "WHERE (%s) > (%s)" % (key, ", ".join("?" * len(last)))
 
 
-def _exported(db):
-    """(table, row) of all that is kept, but what is remembered of this host."""
+def _exported(db: "Reader") -> "Iterator[Item]":
+    """Yield all that is kept, but what is remembered of this host."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
             name = row["name"] if table == "setting" else ""
@@ -10839,7 +12145,7 @@ def _exported(db):
                 yield table, row
 
 
-def export_lines(queue):
+def export_lines(queue: "JobQueue") -> "Iterator[str]":
     """Yield the lines of an export: all that is kept, as it is at one moment."""
     database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
     with database.snapshot() as db:
@@ -10854,7 +12160,7 @@ def export_lines(queue):
     yield _as_line({"end": counts})
 
 
-def export_to(queue, target):
+def export_to(queue: "JobQueue", target: "Path | str") -> None:
     """Write an export to the file `target`, as back_up() does."""
     with _replacing(queue, target, "export") as part, open(part, "w", encoding="ascii") as file:
         file.writelines(line + "\n" for line in export_lines(queue))
@@ -10862,7 +12168,7 @@ def export_to(queue, target):
         os.fsync(file.fileno())
 
 
-def import_lines(queue, lines):
+def import_lines(queue: "JobQueue", lines: "Iterable[str | bytes]") -> "dict[str, int]":
     """Store an export in a database without users and tasks, all or nothing; {table: rows}.
     Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
@@ -10880,9 +12186,11 @@ def import_lines(queue, lines):
     return counts
 
 
-def _store(transaction, lines, counts):
-    """Store the (name, value) of each line; what the header says of ids."""
-    name, header = next(lines, ("", {}))
+def _store(transaction: "Connection", lines: "Iterator[Item]",
+           counts: "dict[str, int]") -> "dict[str, int]":
+    """Store what each line says; return what the header says of ids."""
+    nothing: "Item" = ("", {})
+    name, header = next(lines, nothing)
     if name != "jobqueue":
         raise Malformed("This is no export of a jobqueue.")
     if header["schema"] != SCHEMA_VERSION:
@@ -10891,7 +12199,7 @@ def _store(transaction, lines, counts):
                              header["version"], header["schema"], VERSION, SCHEMA_VERSION))
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
         raise Conflict("There are users or tasks here: only an empty database takes an import.")
-    end = []
+    end: "list[JsonObject]" = []
     for table in reversed(EXPORTED):    # what a new one has
         transaction.run("DELETE FROM %s" % table)
     for table, some in itertools.groupby(lines, key=lambda line: line[0]):
@@ -10903,12 +12211,14 @@ def _store(transaction, lines, counts):
         transaction.insert_all(table, _checked(transaction, table, some, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
-    return header["counters"]
+    counters: "dict[str, int]" = header["counters"]
+    return counters
 
 
-def _checked(transaction, table, lines, counts):
+def _checked(transaction: "Connection", table: "str", lines: "Iterable[Item]",
+             counts: "dict[str, int]") -> "Iterator[JsonObject]":
     """The rows in `lines`, counted; Malformed for one with other columns than the table has."""
-    known = transaction.one(            # their names, whether there is a row or not
+    known = transaction.row(            # their names, whether there is a row or not
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(known):
@@ -10918,7 +12228,7 @@ def _checked(transaction, table, lines, counts):
         yield {name: row[name] for name in known}
 
 
-def _settle_in(queue, transaction, counters):
+def _settle_in(queue: "JobQueue", transaction: "Connection", counters: "dict[str, int]") -> None:
     """What is different here: where ids go on, what became of tasks, and that all waits."""
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
@@ -10939,6 +12249,20 @@ def _settle_in(queue, transaction, counters):
 #
 # An answer as WSGI wants it; problems as JSON.
 
+if TYPE_CHECKING:
+    Header = tuple[str, str]
+    Pieces = Generator[bytes, None, None]               # of a body, none empty
+    Content = Union[list[bytes], Portion, Pieces]       # a body as WSGI wants it
+    Environ = dict[str, Any]                            # of WSGI, and so is the next one
+    StartResponse = Callable[[str, list[Header]], object]
+
+    class Asked(Protocol):
+        """What an Answer depends on of a Request."""
+
+        method: "str"
+
+        def header(self, name: "str") -> "str | None": ...
+
 SECURITY_HEADERS = [
     ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
      "'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors "
@@ -10958,36 +12282,46 @@ STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 
 
+class Response(NamedTuple):
+    """A response as WSGI wants it."""
+
+    status: "str"                     # the number and its words
+    headers: "list[Header]"
+    content: "Content"
+
+
 class Answer:
     """Status, headers and body of a response; one that is kept is compressed only once. A body may
     be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
     neither kept nor compressed."""
 
-    def __init__(self, status, body=b"", kind=JSON_TYPE, headers=(), keep="no-cache, private"):
+    def __init__(self, status: "int", body: "bytes | Portion | Pieces" = b"", kind: "str" = JSON_TYPE,
+                 headers: "Sequence[Header]" = (), keep: "str | None" = "no-cache, private") -> None:
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
+        self.whole = body if isinstance(body, bytes) else b""   # what is held in memory
         self.keep = keep                # by browsers that ask whether it is still right; None: not
 
     @functools.cached_property
-    def tag(self):
+    def tag(self) -> "str":
         """Its ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
-        told = repr(SECURITY_HEADERS).encode() + self.body
+        told = repr(SECURITY_HEADERS).encode() + self.whole
         return 'W/"%s"' % hashlib.sha256(told).hexdigest()[:20]
 
     @functools.cached_property
-    def packed(self):
+    def packed(self) -> "bytes":
         """The body compressed."""
         import zlib
         packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
-        return packer.compress(self.body) + packer.flush()
+        return packer.compress(self.whole) + packer.flush()
 
-    def to(self, request=None):
-        """(status line, headers, body) as WSGI wants them, for who asks; None: for anybody."""
+    def to(self, request: "Asked | None" = None) -> "Response":
+        """Return the Response for who asks; None: for anybody."""
         from http import HTTPStatus
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
-        asks = request.header if request else lambda _: None
-        is_long = isinstance(body, bytes) and len(body) > PACK_BYTES
+        asks: "Callable[[str], str | None]" = request.header if request else lambda _: None
+        is_long = len(self.whole) > PACK_BYTES
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
             headers[0] = ("Cache-Control", self.keep)
             headers.append(("ETag", self.tag))
@@ -11002,20 +12336,22 @@ class Answer:
                 headers.append(("Content-Encoding", "gzip"))
             if status != 204:
                 headers.append(("Content-Type", self._kind))
-            if status != 204 and hasattr(body, "__len__"):
+            if status != 204 and isinstance(body, (bytes, Portion)):
                 headers.append(("Content-Length", str(len(body))))
-        has_body = status != 304 and not (request and request.method == "HEAD")
-        if not has_body and not isinstance(body, bytes):
-            body.close()
-        return "%d %s" % (status, HTTPStatus(status).phrase), headers, body if has_body else b""
+        content: "Content" = [body] if isinstance(body, bytes) else body
+        if status == 304 or request and request.method == "HEAD":
+            if not isinstance(content, list):
+                content.close()
+            content = [b""]
+        return Response("%d %s" % (status, HTTPStatus(status).phrase), headers, content)
 
 
-def json_answer(value, status=200, headers=()):
+def json_answer(value: "JsonObject", status: "int" = 200, headers: "Sequence[Header]" = ()) -> "Answer":
     """An Answer of JSON."""
     return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
 
 
-def problem(error, accepts=""):
+def problem(error: "Exception", accepts: "str" = "") -> "Answer":
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
@@ -11045,27 +12381,44 @@ def problem(error, accepts=""):
 # proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
 # beyond its limit.
 
-def read_address(text):
+if TYPE_CHECKING:
+    Address = Union[IPv4Address, IPv6Address]
+
+    class App(Protocol):
+        """What handlers use of the Application that answers."""
+
+        source: "str"                     # of its ticks
+        static: "StaticFiles"
+        one_by_one: "threading.Lock"      # for what takes much memory
+        waiting: "threading.BoundedSemaphore"     # for calls that wait for a task
+
+        @property
+        def document(self) -> "Answer":
+            """What /openapi.json answers."""
+
+
+def read_address(text: "str") -> "Address | None":
     """An IP address, also with a port or in brackets; None for anything else."""
     from ipaddress import ip_address
     match = re.fullmatch(
         r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+|([0-9a-fA-F:.]+)", text.strip())
     try:
-        address = ip_address(match[match.lastindex] if match else "")
+        address = ip_address(match[match.lastindex or 0] if match else "")
     except ValueError:
         return None
-    return getattr(address, "ipv4_mapped", None) or address
+    inner: "Address | None" = getattr(address, "ipv4_mapped", None)
+    return inner or address
 
 
-def is_trusted(text, networks):
+def is_trusted(text: "str", networks: "str") -> "bool":
     """True for an address in one of these networks."""
     address = read_address(text) if networks else None
     return address is not None and any(address in network for network in read_networks(networks))
 
 
-def nearest_client(environ, trusted):
+def nearest_client(environ: "Environ", trusted: "str") -> "str":
     """Where a request comes from: each trusted proxy tells it of who asked, as the last item."""
-    address = environ.get("REMOTE_ADDR", "")
+    address: "str" = environ.get("REMOTE_ADDR", "")
     for item in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", 10)):
         said = read_address(item) if is_trusted(address, trusted) else None
         if said is None:
@@ -11074,7 +12427,7 @@ def nearest_client(environ, trusted):
     return address
 
 
-def asked_path(environ):
+def asked_path(environ: "Environ") -> "str":
     """The path that the browser asked for, with plain slashes; "" if nobody says it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
     if not path.startswith("/"):        # with a scheme and a host before it
@@ -11082,14 +12435,14 @@ def asked_path(environ):
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
 
-def inner_path(environ):
+def inner_path(environ: "Environ") -> "str":
     """PATH_INFO, decoded; Passenger hands it on as it was sent."""
     path = environ.get("PATH_INFO", "")
     sent = environ.get("REQUEST_URI", "").partition("?")[0]
     return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
 
 
-def find_base(environ, base_path=""):
+def find_base(environ: "Environ", base_path: "str" = "") -> "str":
     """The path below which the browser finds this site, with a slash at both ends.
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
     asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO."""
@@ -11103,27 +12456,34 @@ def find_base(environ, base_path=""):
                  encoding="latin-1", errors="replace")
 
 
-def kept_within(low, high):
+def kept_within(low: "int", high: "int") -> "Schema":
     """The schema of a whole number in a query: one too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
+
+
+class Upload(NamedTuple):
+    """A body that is a file."""
+
+    size: "int"
+    pieces: "Iterator[bytes]"
 
 
 class Request:
     """What a handler needs of a request, read from a WSGI environment."""
 
-    def __init__(self, environ, settings):
+    def __init__(self, environ: "Environ", settings: "Settings") -> None:
         self._environ = environ
         names = ("base_path", "https", "trusted_proxies")
         try:
             base_path, https, trusted = map(settings.get, names)
         except JobQueueError:           # the database cannot be read
             base_path, https, trusted = (SETTINGS[name].default for name in names)
-        self._client = environ.get("REMOTE_ADDR", "")
+        self._client: "str" = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
         self.address = nearest_client(environ, trusted)     # as far as anybody knows
         host = self._added("X-Forwarded-Host")  # that the browser asked for
-        self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
-        self.method = environ["REQUEST_METHOD"]
+        self._host: "str" = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
+        self.method: "str" = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
@@ -11132,25 +12492,49 @@ class Request:
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
-        self.query_text = environ.get("QUERY_STRING", "")
-        self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
-                       or environ.get("HTTPS", "").lower() in TRUE_WORDS
-                       or self._added("X-Forwarded-Proto") == "https")
-        self.app = self.person = None   # the Application that answers, and who asks it,
-        self.attempt = None             # or, of a running task, its cancel_requested
-        self.given = self._digest = None    # query or body, as the route's schema wants it
-        self.pause = environ.get("jobqueue.pause")  # how we may wait, see Exchange.pause(), or None
+        self.query_text: "str" = environ.get("QUERY_STRING", "")
+        self.content_type: "str" = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        self.secure: "bool" = (https == "always" or environ.get("wsgi.url_scheme") == "https"
+                             or environ.get("HTTPS", "").lower() in TRUE_WORDS
+                             or self._added("X-Forwarded-Proto") == "https")
+        self.app: "App"                   # the Application that answers: it sets this,
+        self.asker: "Person | None" = None        # and who asks it,
+        self.attempt: "int | None" = None         # or, of a running task, its cancel_requested
+        self.given: "JsonObject" = {}     # query or body, as the route's schema wants it
+        self._digest = ""               # of the body, once it has been read
+        # How we may wait, see Exchange.pause(), or None.
+        self.pause: "Callable[[float], bool] | None" = environ.get("jobqueue.pause")
         prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
         self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
         # The address of the start-up file, and the folder that the web server serves, if known.
-        self.places = environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/")
+        self.places: "tuple[str, str]" = (
+            environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
 
+    @property
+    def person(self) -> "Person":
+        """Return who asks; Unauthorized if nobody is known to."""
+        if self.asker is None:
+            raise Unauthorized("Please log in. Programs send an API token as X-Api-Key, or as "
+                               "Authorization: Bearer, which some web servers drop.")
+        return self.asker
+
+    @person.setter
+    def person(self, person: "Person") -> None:
+        """Let this person ask."""
+        self.asker = person
+
+    @property
+    def token(self) -> "Token":
+        """Return the token of the program that asks."""
+        if self.person.token is None:
+            raise RuntimeError("a person asks")
+        return self.person.token
+
     @functools.cached_property
-    def door(self):
+    def door(self) -> "str":
         """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
         environ = self._environ
         if "mod_wsgi.version" in environ:
@@ -11161,32 +12545,33 @@ class Request:
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
-    def header(self, name):
+    def header(self, name: "str") -> "str | None":
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
 
-    def _added(self, name):
+    def _added(self, name: "str") -> "str":
         """What a trusted proxy added to a header, at its end; "" if nothing. `Forwarded` and
         X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
         sent = self.header(name) if self._is_proxied else None
         return (sent or "").rpartition(",")[2].strip().lower()
 
-    def doubtful(self):
+    def doubtful(self) -> "list[str]":
         """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
-    def query(self):
+    def query(self) -> "dict[str, str]":
         """The query as {name: last value}."""
         try:
             return dict(parse_qsl(self.query_text, keep_blank_values=True, max_num_fields=50))
         except ValueError:
             raise Malformed("The query has too many fields.") from None
 
-    def read_query(self, schema):
+    def read_query(self, schema: "Schema") -> "JsonObject":
         """The query as `schema` wants it, or Malformed: with a typo in a filter all would match."""
-        given, known = self.query, schema["properties"]
+        given: "JsonObject" = dict(self.query)
+        known = schema["properties"]
         for name in given.keys() & known.keys():
             value = given[name] = parse_text(known[name], given[name])
             if isinstance(value, int) and "keptWithin" in known[name]:
@@ -11197,14 +12582,14 @@ class Request:
             raise Malformed(join_errors(errors), errors)
         return {name: value for name, value in given.items() if value is not None}
 
-    def read_object(self, schema):
+    def read_object(self, schema: "Schema") -> "JsonObject":
         """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
         given = self.json()
         if not isinstance(given, dict):
             raise Malformed("The body must be a JSON object.")
         return checked(schema, given)
 
-    def json(self):
+    def json(self) -> "Any":
         """The body as JSON."""
         if self.content_type != JSON_TYPE:
             raise UnsupportedType("Send the body as application/json.")
@@ -11213,7 +12598,7 @@ class Request:
         except UnicodeDecodeError:
             raise Malformed("The body is not UTF-8.") from None
 
-    def lines(self):
+    def lines(self) -> "Iterator[JsonObject | Invalid]":
         """The objects of a body with one JSON object a line; for each bad line an Invalid."""
         for line in filter(bytes.strip, self._body_lines()):
             try:
@@ -11223,7 +12608,7 @@ class Request:
             except Malformed as error:
                 yield Invalid("", wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
 
-    def _body_lines(self):
+    def _body_lines(self) -> "Iterator[bytes]":
         rest = b""
         for piece in self._pieces(LINES_MAX_BYTES):
             *whole, rest = (rest + piece).split(b"\n")
@@ -11232,72 +12617,77 @@ class Request:
             yield from whole
         yield rest
 
-    def upload(self, limit):
-        """(size, pieces) of a body that is a file; TooLarge if it has more than `limit` bytes."""
+    def upload(self, limit: "int") -> "Upload":
+        """Return the body, a file; TooLarge if it has more than `limit` bytes."""
         if self.content_type != BYTES_TYPE or not self._environ.get("CONTENT_LENGTH"):
             raise UnsupportedType("Send the file as %s, with its Content-Length." % BYTES_TYPE)
-        if self._length and self._length > limit:
+        size = self._size()
+        if size > limit:
             raise TooLarge("A file may have %d MB here (max_file_mb)." % (limit >> 20))
-        return self._length, self._pieces(limit)
+        return Upload(size, self._pieces(limit))
 
-    def _pieces(self, limit):
+    def _size(self) -> "int":
+        if self._length is None:
+            raise Malformed("Content-Length must be a number.")
+        return self._length
+
+    def _pieces(self, limit: "int") -> "Iterator[bytes]":
         """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
         if self.header("Content-Encoding") not in (None, "identity"):
             raise UnsupportedType("Send the body without compression.")
-        if self._length is None:
-            raise Malformed("Content-Length must be a number.")
-        if self._length > limit:
+        if self._size() > limit:
             raise TooLarge("The body is larger than %d bytes." % limit)
         import hashlib
         about = "%s %s %s\n" % (self.method, self.path, self.content_type)
-        self._digest = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
+        hashed = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
         while self.left:
             piece = self._read()
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
-            self._digest.update(piece)
+            hashed.update(piece)
             yield piece
+        self._digest = hashed.hexdigest()
 
-    def _read(self):
+    def _read(self) -> "bytes":
         piece = b""
         with contextlib.suppress(OSError):      # as some servers say that the client is gone
             piece = self._environ["wsgi.input"].read(min(self.left, PIECE_BYTES))
         self.left -= len(piece)
         return piece
 
-    def take_the_rest(self):
+    def take_the_rest(self) -> None:
         """Read what is left of the body, without which CGI and uWSGI may lose the answer."""
         if self.door != "server" and self.left <= LINES_MAX_BYTES:
             while self.left and self._read():
                 pass
 
-    def once(self):
+    def once(self) -> "Once | None":
         """The Once of a request with an Idempotency-Key whose body has been read; None without."""
         key = self.header("Idempotency-Key")
         if key is None:
             return None
         if not re.fullmatch("[ -~]{1,200}", key):
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
-        return Once(self.person.id, key, self._digest.hexdigest())
+        return Once(self.person.id, key, self._digest)
 
-    def cookies(self):
+    def cookies(self) -> "list[str]":
         """Its values: one left from another base path does not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:4]
 
-    def set_cookie(self, token, seconds=SESSION_SECONDS):
+    def set_cookie(self, token: "str", seconds: "float" = SESSION_SECONDS) -> "Header":
         """The header that sets it."""
         return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
             self.cookie_name, token, self.base, seconds, "; Secure" if self.secure else "")
 
-    def bearer(self):
+    def bearer(self) -> "str | None":
         """The API token of Authorization: Bearer or X-Api-Key, or None."""
         sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
         kind, _, token = sent.partition(" ")        # Apache renames what a rewrite passes on
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
-    def check_origin(self, strict):
+    def check_origin(self, strict: "bool") -> None:
         """Denied unless a browser says that our own page sent this (CSRF)."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
@@ -11311,7 +12701,7 @@ class Request:
             raise Denied("This request does not come from this site's own page. If it does, a "
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
-    def visit(self):
+    def visit(self) -> "Visit":
         """How the page was reached, as the web server shows it."""
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
@@ -11319,13 +12709,19 @@ class Request:
                 "forwarded": self.header("X-Forwarded-For") is not None}
 
 
+class _StaticFile(NamedTuple):
+    stamp: "tuple[int, int]"          # when it was changed, and its size
+    answer: "Answer"
+
+
 class StaticFiles:
     """The files of static/, by a fixed list of names; browsers get them without their comments."""
 
-    def __init__(self, folder):
-        self._folder, self._known = folder, {}      # name -> (stamp, Answer)
+    def __init__(self, folder: "Path") -> None:
+        self._folder = folder
+        self._known: "dict[str, _StaticFile]" = {}
 
-    def answer(self, name):
+    def answer(self, name: "str") -> "Answer":
         """The file; NotFound for every name that is not a file there."""
         path = self._folder / name
         if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
@@ -11333,15 +12729,16 @@ class StaticFiles:
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
-            if self._known.get(name, (None,))[0] != stamp:
+            known = self._known.get(name)
+            if known is None or known.stamp != stamp:
                 body = path.read_bytes()
                 if path.suffix in (".js", ".css"):
                     body = COMMENTS.sub(b"", body)
                 answer = Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
-                self._known[name] = stamp, answer
+                known = self._known[name] = _StaticFile(stamp, answer)
         except OSError:
             raise NotFound("There is no file %s." % name) from None
-        return self._known[name][1]
+        return known.answer
 
 
 # web/handlers_tasks.py -------------------------------------------------------
@@ -11352,29 +12749,29 @@ class StaticFiles:
 # the path) and returns an Answer, or what is answered as JSON with the status that its row names,
 # None for nothing. Its docstring is what /openapi.json says of it.
 
-def get_page(queue, request):
+def get_page(queue: "JobQueue", request: "Request") -> "Answer":
     """The page, always at an address that ends with a slash."""
     if request.lacks_slash:
         return Answer(308, headers=[("Location", request.base)])
     return request.app.static.answer("index.html")
 
 
-def tick(queue, request):
+def tick(queue: "JobQueue", request: "Request") -> "Answer":
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
-    ticked = queue.tick.maybe(request.app.source if request.person else "address")
-    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
+    ticked = queue.tick.maybe(request.app.source if request.asker else "address")
+    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
     told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
 
-def get_health(queue, _):
+def get_health(queue: "JobQueue", _: "Request") -> "JsonObject":
     """Process answers, database opens, schema is current."""
     database = queue.database
     database.check_file()
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
-def session_json(queue, person):
+def session_json(queue: "JobQueue", person: "Person") -> "JsonObject":
     """Return a session as the API shows it."""
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
@@ -11384,7 +12781,7 @@ def session_json(queue, person):
             "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
-def session_answer(queue, request, token, status):
+def session_answer(queue: "JobQueue", request: "Request", token: "str", status: "int") -> "Answer":
     """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
@@ -11392,21 +12789,21 @@ def session_answer(queue, request, token, status):
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
-def post_setup(queue, request):
+def post_setup(queue: "JobQueue", request: "Request") -> "Answer":
     """Make the first admin, or give an admin a new password, and log in.
     Needs the code of a setup-code file. 404 if there is an admin and no such file."""
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
-def delete_session(queue, request):
+def delete_session(queue: "JobQueue", request: "Request") -> "Answer":
     """Log out."""
     for token in request.cookies():
         queue.sessions.close(token)
     return Answer(204, headers=[request.set_cookie("", 0)])
 
 
-def owner_for(queue, request, names):
+def owner_for(queue: "JobQueue", request: "Request", names: "set[str]") -> "int":
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
         return request.person.id
@@ -11415,9 +12812,10 @@ def owner_for(queue, request, names):
     if len(names) > 1:
         raise field_error("owner", "must be the same for all tasks of one request")
     try:
-        return queue.users.find(names.pop())["id"]
+        owner_id: "int" = queue.users.find(names.pop())["id"]
     except NotFound:
         raise field_error("owner", "is no user") from None
+    return owner_id
 
 
 # One task, an array of them, or one for each line: checked as they are read, together with what
@@ -11425,7 +12823,8 @@ def owner_for(queue, request, names):
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
-def _add_once(queue, request, asked, show):
+def _add_once(queue: "JobQueue", request: "Request", asked: "Iterator[JsonObject | Invalid]",
+              show: "bool") -> "JsonObject":
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
     person = request.person
     try:
@@ -11445,7 +12844,7 @@ def _add_once(queue, request, asked, show):
         return known
 
 
-def post_tasks(queue, request):
+def post_tasks(queue: "JobQueue", request: "Request") -> "Answer | JsonObject":
     """Add one task, an array of them, or one for each line."""
     if request.content_type == LINES_TYPE:
         return _add_once(queue, request, request.lines(), False)
@@ -11463,14 +12862,16 @@ def post_tasks(queue, request):
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def wanted_owner(queue, request, given, scope):
+def wanted_owner(queue: "JobQueue", request: "Request", given: "JsonObject",
+                 scope: "int | None") -> "int | None":
     """Return the id of the owner that is asked for, or `scope`; Denied for another person's."""
     name = given.get("owner")
     if not name:
         return scope
     if scope is not None and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
-    return queue.users.find(name)["id"]
+    owner_id: "int" = queue.users.find(name)["id"]
+    return owner_id
 
 
 # What spreadsheets are given of a task; what they would take for a formula begins with ' there.
@@ -11478,7 +12879,7 @@ CSV_COLUMNS = ("id owner function queue status reason priority attempts created_
                "started_at finished_at error arguments result").split()
 
 
-def _csv(rows):
+def _csv(rows: "Iterable[JsonObject]") -> "str":
     import csv
     text = io.StringIO()
     for row in rows:
@@ -11490,15 +12891,22 @@ def _csv(rows):
     return text.getvalue()
 
 
-# What begins them (by this mark spreadsheets know UTF-8), and the text of some tasks.
-EXPORTS = {
-    "csv": ("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
-    "ndjson": (LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
+class Export(NamedTuple):
+    """A kind of file with tasks: its media type, what begins it, and the text of some tasks."""
+
+    kind: "str"
+    first: "str"
+    text: "Callable[[Iterable[JsonObject]], str]"
+
+
+EXPORTS = {                             # by this mark spreadsheets know UTF-8
+    "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
+    "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
          "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
 OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
-MOMENT = {"type": "string", "format": "date-time"}
-WHICH_TASKS = {
+MOMENT: "Schema" = {"type": "string", "format": "date-time"}
+WHICH_TASKS: "dict[str, Schema]" = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
          "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
@@ -11513,10 +12921,11 @@ WHICH_TASKS = {
                   "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": OWNER_FILTER}
 # What a list tells besides, each if it is asked for with 1.
-ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
-        "failed": lambda tasks, wanted: tasks.failures(wanted),
-        "running": lambda tasks, wanted: tasks.list_json(
-            tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
+ALSO: "dict[str, Callable[[TaskList, Filter], Any]]" = {
+    "counts": lambda tasks, wanted: tasks.count(wanted),
+    "failed": lambda tasks, wanted: tasks.failures(wanted),
+    "running": lambda tasks, wanted: tasks.list_json(
+        tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
 LISTED_TASKS = object_of(
     **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
@@ -11526,27 +12935,31 @@ LISTED_TASKS = object_of(
     format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
 
 
-def _wanted(queue, request, given):
+def _wanted(queue: "JobQueue", request: "Request", given: "JsonObject") -> "Filter":
     """The Filter that a query or the object of an action describes."""
+    def text(name: "str") -> "str | None":
+        return given.get(name) or None
+
+    def moment(name: "str") -> "float | None":
+        return parse_time(given[name], name) if given.get(name) else None
     words, ids = given.get("status"), given.get("ids")
     return Filter(wanted_owner(queue, request, given, request.person.scope),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
-                  *(given.get(name) or None for name in ("function", "queue", "q", "error")),
-                  *(given.get(name) and parse_time(given[name], name)
-                    for name in ("ended_since", "since", "until")),
+                  text("function"), text("queue"), text("q"), text("error"),
+                  moment("ended_since"), moment("since"), moment("until"),
                   list(map(int, ids.split(","))) if ids else None)
 
 
-def get_tasks(queue, request):
+def get_tasks(queue: "JobQueue", request: "Request") -> "Answer | JsonObject":
     """A page of the list, newest first; or a file of all that match."""
     given, tasks = request.given, queue.tasks
     wanted, sort = _wanted(queue, request, given), given.get("sort") or NEWEST
     if given.get("format"):
         if sort not in (NEWEST, OLDEST):
             raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
-        kind, first, text = EXPORTS[given["format"]]
-        pieces = itertools.chain([first], map(text, tasks.pages(wanted, sort)))
-        return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), kind, [(
+        export = EXPORTS[given["format"]]
+        pieces = itertools.chain([export.first], map(export.text, tasks.pages(wanted, sort)))
+        return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), export.kind, [(
             "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
     fields = given["fields"].split(",") if given.get("fields") else ()
     rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
@@ -11556,12 +12969,13 @@ def get_tasks(queue, request):
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def due_at(row):
+def due_at(row: "Row") -> "float":
     """Since when a pending task may start."""
-    return max(row["created_at"], row["run_at"] or 0)
+    at: "float" = max(row["created_at"], row["run_at"] or 0)
+    return at
 
 
-def get_overview(queue, request):
+def get_overview(queue: "JobQueue", request: "Request") -> "JsonObject":
     """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
@@ -11583,7 +12997,7 @@ def get_overview(queue, request):
         "service": describe_service(queue)}
 
 
-def get_task(queue, request, task_id):
+def get_task(queue: "JobQueue", request: "Request", task_id: "int") -> "Answer":
     """One task."""
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
@@ -11596,7 +13010,7 @@ WOULD_BE = object_of(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "el
                    priority=about(kept_within(-100, 100), "else the function's"))
 
 
-def get_forecast(queue, request):
+def get_forecast(queue: "JobQueue", request: "Request") -> "JsonObject":
     """When a task would begin and end if it were added now."""
     given, person = request.given, request.person
     function = queue.requests.function(given["function"], person)
@@ -11617,78 +13031,89 @@ ACTION = titled("Action", object_of(
                     "patternMessage": "must be what the answer before said"}}))
 
 
-def _act_on_filter(queue, request, given):
-    """(changed, left at most, how to go on or None); only what was there at first is changed.
+class _Acted(NamedTuple):
+    """How far an action came: how many it changed, and how many are left at most."""
+
+    done: "int"
+    remaining: "int"
+    going_on: "str | None"                # how to go on, if it has to
+
+
+def _act_on_filter(queue: "JobQueue", request: "Request", given: "JsonObject") -> "_Acted":
+    """Do an action to the tasks that a filter wants and that were there at first.
     They are counted first. That may take several requests, too: how to go on then ends with the
     count that is expected."""
     action, wanted = given["action"], _wanted(queue, request, given["filter"])
     expected = given.get("expected_count")
     place = given.get("continue") or "0-%d-0-%s" % (
         queue.database.last_id("task"), "" if expected is None else int(expected))
-    low, top, number, *counting = place.split("-")
-    low, top, number = int(low), int(top), int(number)
-    if counting:
+    parts = place.split("-")
+    low, top, number = map(int, parts[:3])
+    if len(parts) > 3:
         counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
         number += sum(counts)
         if low < top:
-            return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
-        if counting[0] != str(number):
+            return _Acted(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
+        if parts[3] != str(number):
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % number,
                            wrong("expected_count", "must be %d now" % number), count=number)
         low = 0
     done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
     if low >= top:
-        return done, 0, None
+        return _Acted(done, 0, None)
     remaining = max(0, number - done)
-    return done, remaining, "%d-%d-%d" % (low, top, remaining)
+    return _Acted(done, remaining, "%d-%d-%d" % (low, top, remaining))
 
 
-def post_actions(queue, request):
+def post_actions(queue: "JobQueue", request: "Request") -> "JsonObject":
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
     With a filter: repeat with what the answer said as continue, until that is null."""
-    given, remaining, going_on = request.given, 0, None
+    given = request.given
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
         done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
+        acted = _Acted(done, 0, None)
     else:
-        done, remaining, going_on = _act_on_filter(queue, request, given)
-    if done:
-        queue.actions.note_bulk(given["action"], done, given.get("filter"), *request.person.who)
-    return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
+        acted = _act_on_filter(queue, request, given)
+    if acted.done:
+        queue.actions.note_bulk(given["action"], acted.done, given.get("filter"),
+                                *request.person.who)
+    return {"action": given["action"], "done": acted.done, "remaining": acted.remaining,
+            "continue": acted.going_on}
 
 
 UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})
 FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
-def post_file(queue, request):
+def post_file(queue: "JobQueue", request: "Request") -> "JsonObject":
     """Hand in a file: the body is its bytes; an argument names it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 
 
-def get_files(queue, request, task_id):
+def get_files(queue: "JobQueue", request: "Request", task_id: "int") -> "JsonObject":
     """What a task left, then (with an id) what it was given."""
     queue.tasks.get(task_id, request.person.scope)
     return {"files": list(queue.files.describe(task_id))}
 
 
-def get_file(queue, request, task_id, name):
+def get_file(queue: "JobQueue", request: "Request", task_id: "int", name: "str") -> "Answer":
     """A file of a task, by its name or id. Images and text are shown, everything else is saved.
     No browser runs what is in it: its own bytes say what it is, and it stays in a sandbox."""
     if request.attempt is None:
         queue.tasks.get(task_id, request.person.scope)
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
-    try:
-        file, kind = queue.files.open(task_id, row)
-    except (OSError, TypeError):
-        raise NotFound("There is no file %s." % shorten(name, 60)) from None
-    where = "%s; filename*=UTF-8''%s" % (
-        "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
-    return Answer(200, Portion(file, row["size"]), kind,
-                  [*FILE_HEADERS, ("Content-Disposition", where)], None)
+    with contextlib.suppress(OSError):
+        if row is not None:
+            file, kind = queue.files.open(task_id, row)
+            where = "%s; filename*=UTF-8''%s" % (
+                "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
+            return Answer(200, Portion(file, row["size"]), kind,
+                          [*FILE_HEADERS, ("Content-Disposition", where)], None)
+    raise NotFound("There is no file %s." % shorten(name, 60))
 
 
 LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
@@ -11696,20 +13121,20 @@ LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if
                    download=about(TEXT, "1: all of it, as a file"))
 
 
-def get_log(queue, request, task_id):
+def get_log(queue: "JobQueue", request: "Request", task_id: "int") -> "Answer | JsonObject":
     """What an attempt printed, from a byte offset on."""
     db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
     given = request.given
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with request.app.one_by_one:
-            text = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
+            whole = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES).text.encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
-        return Answer(200, text, "text/plain; charset=utf-8",
+        return Answer(200, whole, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    text, following, cut, times = read_log(db, task_id, attempt, offset)
+    part = read_log(db, task_id, attempt, offset)
     return {"attempt": attempt, "attempts": logged_attempts(db, task_id), "offset": offset,
-            "next": following, "text": text, "cut": cut, "times": times,
+            "next": part.next_offset, "text": part.text, "cut": part.is_cut, "times": part.times,
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}
 
 
@@ -11719,7 +13144,7 @@ def get_log(queue, request, task_id):
 #
 # Handlers are as in web/handlers_tasks.py.
 
-def get_schedules(queue, request):
+def get_schedules(queue: "JobQueue", request: "Request") -> "JsonObject":
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
@@ -11729,7 +13154,7 @@ def get_schedules(queue, request):
             "ticks": queue.rhythm.state(), "service": describe_service(queue)}
 
 
-def post_schedules(queue, request):
+def post_schedules(queue: "JobQueue", request: "Request") -> "JsonObject":
     """Make a schedule."""
     owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
@@ -11741,7 +13166,7 @@ PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
-def preview_rule(given, now):
+def preview_rule(given: "JsonObject", now: "float") -> "JsonObject":
     """What a rule says in English, and the next times that it gives from `now` on."""
     at = parse_time(given["from"], "from") if given.get("from") else now
     rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
@@ -11749,7 +13174,7 @@ def preview_rule(given, now):
             "times": preview(rule, at, int(given.get("count", UPCOMING)))}
 
 
-def patch_schedule(queue, request, schedule_id):
+def patch_schedule(queue: "JobQueue", request: "Request", schedule_id: "int") -> "JsonObject":
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
     queue.schedules.change(schedule_id, request.given, request.person.scope,
@@ -11764,7 +13189,7 @@ WHICH_FIGURES = object_of(**{
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
 
-def get_exposition(queue, _):
+def get_exposition(queue: "JobQueue", _: "Request") -> "Answer":
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
     due = map(due_at, queue.tasks.firsts(PENDING))
@@ -11781,7 +13206,7 @@ def get_exposition(queue, _):
     return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
 
 
-def get_metrics(queue, request):
+def get_metrics(queue: "JobQueue", request: "Request") -> "JsonObject":
     """How much was done and how long it took, in steps of an hour up to a week.
     Users see the figures of the functions that they may add, whoever's tasks these were."""
     given, person = request.given, request.person
@@ -11794,7 +13219,7 @@ def get_metrics(queue, request):
     own = None if person.scope is None else {one["name"] for one in queue.catalogue.functions()
                                              if one["who"] == "user"}
 
-    def wants(function, lane):
+    def wants(function: "str", lane: "str") -> "bool":
         return ((own is None or function in own) and given.get("queue", lane) == lane
                 and given.get("function", function) == function)
     return queue.metrics.read(start, end, step, wants, person.scope)
@@ -11808,7 +13233,7 @@ LISTED_ACTIVITY = object_of(
     owner=OWNER_FILTER, **PAGE_FIELDS)
 
 
-def get_activity(queue, request):
+def get_activity(queue: "JobQueue", request: "Request") -> "JsonObject":
     """What happened, newest first; there may be more although few or none were found."""
     given, person = request.given, request.person
     since, until = (given.get(name) and parse_moment(given[name]).timestamp()
@@ -11827,9 +13252,9 @@ def get_activity(queue, request):
          "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
-def get_workers(queue, request):
+def get_workers(queue: "JobQueue", request: "Request") -> "JsonObject":
     """The worker processes; what they run only if one may know."""
-    def shown(row):
+    def shown(row: "Row") -> "JsonObject":
         hidden = request.person.scope not in (None, row["owner_id"])
         told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in told},
@@ -11841,12 +13266,12 @@ def get_workers(queue, request):
             "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
 
 
-def get_queue(queue, _, name):
+def get_queue(queue: "JobQueue", _: "Request", name: "str") -> "JsonObject":
     """One queue."""
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
-def get_queues(queue, _):
+def get_queues(queue: "JobQueue", _: "Request") -> "JsonObject":
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
@@ -11856,18 +13281,18 @@ def get_queues(queue, _):
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
 
 
-def post_queues(queue, request):
+def post_queues(queue: "JobQueue", request: "Request") -> "JsonObject":
     """Make a queue."""
     return patch_queue(queue, request, request.given["name"], new=True)
 
 
-def patch_queue(queue, request, name, new=False):
+def patch_queue(queue: "JobQueue", request: "Request", name: "str", new: "bool" = False) -> "JsonObject":
     """Change a queue's limits, pause or resume it."""
     queue.queues.change(name, request.given, request.person.name, new)
     return get_queue(queue, request, name)
 
 
-def get_host(queue, request):
+def get_host(queue: "JobQueue", request: "Request") -> "JsonObject":
     """What `check` says of this host."""
     folder, visit = queue.database.folder, request.visit()
     report, seen = check_host(queue, visit), exposure(queue)
@@ -11879,7 +13304,7 @@ def get_host(queue, request):
         "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
 
 
-def get_backup(queue, _):
+def get_backup(queue: "JobQueue", _: "Request") -> "Answer":
     """Download a checked copy of the database, or on PostgreSQL an export."""
     path = save(queue, queue.database.folder, "download")
     try:
@@ -11895,7 +13320,7 @@ def get_backup(queue, _):
 EXPOSURE = titled("Exposure", object_of(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
-def post_exposure(queue, request):
+def post_exposure(queue: "JobQueue", request: "Request") -> None:
     """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
     known = private_addresses(queue.database.folder, *request.places)
     exposed = request.given["exposed"]
@@ -11904,12 +13329,12 @@ def post_exposure(queue, request):
     note_exposure(queue, list(dict.fromkeys(exposed)))
 
 
-def get_settings(queue, _):
+def get_settings(queue: "JobQueue", _: "Request") -> "dict[str, list[JsonObject]]":
     """All settings with their bounds and where each value comes from."""
     return {"settings": queue.settings.describe()}
 
 
-def patch_settings(queue, request):
+def patch_settings(queue: "JobQueue", request: "Request") -> "dict[str, list[JsonObject]]":
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
@@ -11917,7 +13342,7 @@ def patch_settings(queue, request):
     return get_settings(queue, request)
 
 
-def patch_user(queue, request, name):
+def patch_user(queue: "JobQueue", request: "Request", name: "str") -> "Answer | JsonObject":
     """Change a user: admins anybody, others their own password.
     A changed password ends all sessions; whoever changed their own gets a new one."""
     users, person, given = queue.users, request.person, dict(request.given)
@@ -11934,7 +13359,8 @@ def patch_user(queue, request, name):
     if set(given) - {"password"}:
         raise Denied("Only admins may change roles and limits and disable users.")
     check_password(given.get("password") or "", person.name)
-    known, headers = users.confirm(person, current, "current_password"), []
+    known = users.confirm(person, current, "current_password")
+    headers: "list[Header]" = []
     user = users.change(person.name, known, person.name, password=given["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
@@ -11942,7 +13368,7 @@ def patch_user(queue, request, name):
     return json_answer(user, headers=headers)
 
 
-def _change_mailbox(queue, person, given):
+def _change_mailbox(queue: "JobQueue", person: "Person", given: "JsonObject") -> "JsonObject":
     """One's own address: it is mailed a code first, which is then sent back alone."""
     if len(given) > 1:
         raise field_error("email", "must be sent alone, and so must email_code")
@@ -11959,7 +13385,7 @@ def _change_mailbox(queue, person, given):
 MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))
 
 
-def post_tokens(queue, request):
+def post_tokens(queue: "JobQueue", request: "Request") -> "JsonObject":
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
@@ -11972,12 +13398,19 @@ def post_tokens(queue, request):
     return queue.tokens.add(person.id, given["name"], scope, known, limits, person.name)
 
 
-def _wait_for_work(queue, request):
-    """(the first tasks that come within the time that a worker's call may wait, and this server
-    can; after how many seconds to ask again)"""
-    wait, clock, tasks = request.given["claim"].get("wait"), queue.database.clock, []
+class _Waited(NamedTuple):
+    """The first tasks that came, and after how many seconds to ask again."""
+
+    tasks: "list[JsonObject]"
+    again: "float"
+
+
+def _wait_for_work(queue: "JobQueue", request: "Request") -> "_Waited":
+    """Wait for tasks as long as a worker's call may, and this server can."""
+    wait, clock = request.given["claim"].get("wait"), queue.database.clock
+    tasks: "list[JsonObject]" = []
     if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
-        return [], ASK_AGAIN_SECONDS
+        return _Waited([], ASK_AGAIN_SECONDS)
     try:
         until = clock.monotonic() + wait
         while not tasks and clock.monotonic() < until:
@@ -11985,42 +13418,43 @@ def _wait_for_work(queue, request):
                 is_heard = request.pause(WAIT_LOOK_SECONDS)
             if not is_heard:
                 break
-            tasks = queue.remote.claim_late(request.person.token, request.given)
-        return tasks, 0
+            tasks = queue.remote.claim_late(request.token, request.given)
+        return _Waited(tasks, 0)
     finally:
         request.app.waiting.release()
 
 
-def post_worker_turn(queue, request):
+def post_worker_turn(queue: "JobQueue", request: "Request") -> "JsonObject":
     """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
-    answer = queue.remote.turn(request.person.token, request.given)
+    answer = queue.remote.turn(request.token, request.given)
     if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
         answer["tasks"], answer["wait"] = _wait_for_work(queue, request)
     return answer
 
 
-def post_worker_tasks(queue, request, task_id):
+def post_worker_tasks(queue: "JobQueue", request: "Request", task_id: "int") -> "JsonObject":
     """Add what a running task asks for, a task in each line, for its owner.
     The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
     functions it adds these, and those that any user may add."""
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
-    owner_id = queue.remote.owner_of(request.person.token, task_id, claim)
-    bound, barred = request.person.token.get("functions"), set()
-    if bound is not None:
-        barred = {one["name"] for one in queue.catalogue.functions()
-                  if one["who"] != "user" and one["name"] not in bound}
+    owner_id = queue.remote.owner_of(request.token, task_id, claim)
+    bound: "list[str] | None" = request.token.get("functions")
+    barred = set() if bound is None else {
+        one["name"] for one in queue.catalogue.functions()
+        if one["who"] != "user" and one["name"] not in bound}
+    words = "is for others: this token is bound to %s" % ", ".join(bound or ())
     with queue.database.unhurried():
         orders = queue.requests.check(
-            field_error("function", "is for others: this token is bound to %s" % ", ".join(bound))
+            field_error("function", words)
             if isinstance(one, dict) and one.get("function") in barred else one
             for one in request.lines())
     return queue.add_orders(orders, owner_id, request.once())
 
 
-def post_worker_file(queue, request, task_id):
+def post_worker_file(queue: "JobQueue", request: "Request", task_id: "int") -> "JsonObject":
     """Keep a file that a running task leaves; the same name again takes its place."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
-    owner_id = queue.tasks.get(task_id)["owner_id"]
+    owner_id: "int" = queue.tasks.get(task_id)["owner_id"]
     return queue.files.receive(owner_id, request.given["name"], *sent, task_id)
 
 
@@ -12030,6 +13464,11 @@ def post_worker_file(queue, request, task_id):
 #
 # ROUTES says of each request who may make it, what it takes, what is answered and what else is done
 # around it. /openapi.json is made of the same rows.
+
+if TYPE_CHECKING:
+    Handled = Union[Answer, JsonObject, None]   # the JSON of an answer, or nothing to tell
+    PathParts = tuple[Any, ...]         # what a path has in the places of its pattern
+    Handler = Callable[..., Handled]    # its parameters: queue, request, *path parts
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
 CLAIM = "claim"                         # of a running task, sent as a token is
@@ -12041,142 +13480,160 @@ ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 # anybody commits or a second has passed. OWN is a change that viewers may make: of their account.
 # WHOLE holds what logs in, too: it is not for a token that only reads.
 FRESH, CHANGE, KEPT, OWN, WHOLE = 1, 2, 4, 8, 16
-FILES = tuple(kind.partition(";")[0] for kind in STATIC_TYPES.values())
+FILES = " ".join(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
 _RUNNING_TASK = "/api/worker/tasks/" + ID
-FILE_TYPES = (*(kind.partition(";")[0] for kind in SHOWN_TYPES.values()), BYTES_TYPE)
+FILE_TYPES = " ".join((*(kind.partition(";")[0] for kind in SHOWN_TYPES.values()), BYTES_TYPE))
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 
-def _does(words, handler):
+if TYPE_CHECKING:
+    @overload
+    def _does(words: "str", handler: "Callable[[JobQueue, Request], Handled]") -> "Handler": ...
+    @overload
+    def _does(words: "str", handler: "Callable[[JobQueue, Request, Any], Handled]") -> "Handler": ...
+
+
+def _does(words: "str", handler: "Handler") -> "Handler":
     """A handler that fits into its row, with what its docstring would say."""
     handler.__doc__ = words
     return handler
 
 
-# What a GET takes is its query, else it is the body. An answer is a status and what the body is:
-# schemas of static/api.json, or media types.
-Route = collections.namedtuple("Route", "method path handler who takes answer needs", defaults=(0,))
-ROUTES = [Route(*row) for row in (
-    ("GET", "/", get_page, ANYONE, None, (200, *FILES)),
-    ("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
-        request.app.static.answer(name)), ANYONE, None, (200, *FILES)),
-    ("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
-        lambda _, request, name: request.app.static.answer("languages/" + name)),
-     ANYONE, None, (200, JSON_TYPE)),
-    ("GET", "/openapi.json", _does("This document.", lambda _, request:
-        request.app.document), ANYONE, None, (200, JSON_TYPE)),
-    ("GET", "/healthz", get_health, ANYONE, None, (200, "Health")),
-    ("GET", "/metrics", get_exposition, METRICS, None, (200, "text/plain")),
-    ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
-    ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), OWN),
-    ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
-    ("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
-        queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
-     ANYONE, LOG_IN, (200, "Session")),
-    ("GET", "/api/session", _does("Who am I.", lambda queue, request:
-        session_json(queue, request.person)), USER, None, (200, "Session")),
-    ("DELETE", "/api/session", delete_session, USER, None, (204,), OWN),
-    ("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
-        "sessions": queue.sessions.all(request.person.id, request.cookies())}),
-     USER, None, (200, "SessionList")),
-    ("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
-        queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
-                                 request.cookies())), USER, None, (204,), OWN),
-    ("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
-        lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
-     USER, None, (200, "FunctionList"), FRESH),
-    ("GET", "/api/overview", get_overview, USER, None, (200, "Overview"), KEPT),
-    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList", "text/csv", LINES_TYPE),
-     KEPT),
-    ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
-    ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
-    ("GET", _TASK, get_task, USER, None, (200, "Task")),
-    ("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
-        queue.actions.delete(task_id, *request.person.who)), USER, None, (204,), CHANGE),
-    ("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
-        lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
-            task_id, *request.person.who))), USER, None, (200, "Task"), CHANGE),
-    ("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
-        lambda queue, request, task_id: queue.row_json(queue.actions.retry(
-            task_id, *request.person.who))), USER, None, (200, "Task"), FRESH | CHANGE),
-    ("POST", "/api/files", post_file, USER, UPLOAD, (201, "Uploaded")),
-    ("GET", _TASK + "/files", get_files, USER, None, (200, "FileList")),
-    ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
-    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
-    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast")),
-    ("GET", "/api/schedules", get_schedules, USER, object_of(**PAGE_FIELDS), (200, "ScheduleList"), FRESH),
-    ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
-     FRESH | CHANGE),
-    ("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
-        lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
-     USER, PREVIEW, (200, "Preview")),
-    ("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
-        queue.schedules.get(number, request.person.scope)), USER, None, (200, "ScheduleDetail")),
-    ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"),
-     CHANGE),
-    ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
-        queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
-     USER, None, (204,)),
-    ("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
-        number: queue.row_json(queue.schedules.run(number, request.person.scope,
-                                                   request.person.answerable))),
-     USER, None, (201, "Task"), CHANGE),
-    ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList")),
-    ("GET", "/api/metrics", get_metrics, USER, WHICH_FIGURES, (200, "Metrics"), KEPT),
-    ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList")),
-    ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
-    ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
-    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue")),
-    ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
-    ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
-        queue.delete_queue(name, request.person.name)), ADMIN, None, (204,)),
-    ("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
-        queue, _: queue.alerts.all()), ADMIN, None, (200, "AlertList")),
-    ("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
-        lambda queue, _: queue.alerts.test()), ADMIN, None, (202, "AlertTest")),
-    ("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
-        "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
-            alert_id, request.given["how"])), ADMIN, MUTE, (200, "Alert")),
-    ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport")),
-    ("GET", "/api/backup", get_backup, ADMIN, None, (200, BYTES_TYPE), WHOLE),
-    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,)),
-    ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
-        queue, request: start_worker_test(queue, request.door)), ADMIN, None, (202, "WorkerTest")),
-    ("GET", "/api/settings", get_settings, ADMIN, None, (200, "SettingList")),
-    ("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, (200, "SettingList"),
-     CHANGE),
-    ("GET", "/api/users", _does("All users.", lambda queue, request:
-        {"users": queue.users.all()}), ADMIN, None, (200, "UserList")),
-    ("POST", "/api/users", _does("Make a user.", lambda queue, request:
-        queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, (201, "User")),
-    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), CHANGE | OWN),
-    ("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
-        name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
-     ADMIN, None, (204,)),
-    ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
-        queue.users.delete(name, request.person.name)), ADMIN, None, (204,)),
-    ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
-        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
-            queue, request, request.given, request.person.own))}),
-     USER, object_of(owner=OWNER_FILTER), (200, "TokenList")),
-    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), OWN),
-    ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
-        queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
-                                                      request.person.name)),
-     USER, None, (204,), OWN),
-    ("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
-        queue, request: queue.remote.hello(request.person.token, request.given)),
-     WORKER, HELLO, (200, "Welcome")),
-    ("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, (200, "TurnAnswer")),
-    ("POST", _RUNNING_TASK, post_worker_tasks, WORKER, NEW_TASKS, (201, "Created"),
-     FRESH | CHANGE),
-    ("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, (201, "Uploaded")),
-    ("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, (200, *FILE_TYPES)),
-    ("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
-        lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
-     CLAIM, None, (200, "ResultList")),
-)]
+class Route(NamedTuple):
+    """A request, who may make it, what it takes and what is answered."""
+
+    method: "str"
+    path: "str"                       # a pattern
+    handler: "Handler"
+    who: "str"
+    takes: "Schema | None"            # of a GET its query, else its body
+    status: "int"
+    kinds: "str"                      # what the body is: schemas of static/api.json, or media types
+    needs: "int" = 0
+
+
+ROUTES = [
+    Route("GET", "/", get_page, ANYONE, None, 200, FILES),
+    Route("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
+             request.app.static.answer(name)), ANYONE, None, 200, FILES),
+    Route("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
+             lambda _, request, name: request.app.static.answer("languages/" + name)),
+          ANYONE, None, 200, JSON_TYPE),
+    Route("GET", "/openapi.json", _does("This document.", lambda _, request:
+             request.app.document), ANYONE, None, 200, JSON_TYPE),
+    Route("GET", "/healthz", get_health, ANYONE, None, 200, "Health"),
+    Route("GET", "/metrics", get_exposition, METRICS, None, 200, "text/plain"),
+    Route("GET", "/tick", tick, TICKER, None, 200, "Ticked"),
+    Route("POST", "/tick", tick, TICKER, None, 200, "Ticked", OWN),
+    Route("POST", "/api/setup", post_setup, ANYONE, SET_UP, 201, "Session"),
+    Route("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
+             queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
+          ANYONE, LOG_IN, 200, "Session"),
+    Route("GET", "/api/session", _does("Who am I.", lambda queue, request:
+             session_json(queue, request.person)), USER, None, 200, "Session"),
+    Route("DELETE", "/api/session", delete_session, USER, None, 204, "", OWN),
+    Route("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
+             "sessions": queue.sessions.all(request.person.id, request.cookies())}),
+          USER, None, 200, "SessionList"),
+    Route("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
+             queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
+                                      request.cookies())), USER, None, 204, "", OWN),
+    Route("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
+             lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
+          USER, None, 200, "FunctionList", FRESH),
+    Route("GET", "/api/overview", get_overview, USER, None, 200, "Overview", KEPT),
+    Route("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, 200, "TaskList text/csv " + LINES_TYPE,
+          KEPT),
+    Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),
+    Route("POST", "/api/tasks/actions", post_actions, USER, ACTION, 200, "ActionDone", FRESH | CHANGE),
+    Route("GET", _TASK, get_task, USER, None, 200, "Task"),
+    Route("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
+             queue.actions.delete(task_id, *request.person.who)), USER, None, 204, "", CHANGE),
+    Route("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
+             lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
+                 task_id, *request.person.who))), USER, None, 200, "Task", CHANGE),
+    Route("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
+             lambda queue, request, task_id: queue.row_json(queue.actions.retry(
+                 task_id, *request.person.who))), USER, None, 200, "Task", FRESH | CHANGE),
+    Route("POST", "/api/files", post_file, USER, UPLOAD, 201, "Uploaded"),
+    Route("GET", _TASK + "/files", get_files, USER, None, 200, "FileList"),
+    Route("GET", _TASK + "/files/" + NAME, get_file, USER, None, 200, FILE_TYPES),
+    Route("GET", _TASK + "/log", get_log, USER, LOG_PART, 200, "Log text/plain"),
+    Route("GET", "/api/forecast", get_forecast, USER, WOULD_BE, 200, "Forecast"),
+    Route("GET", "/api/schedules", get_schedules, USER, object_of(**PAGE_FIELDS), 200,
+          "ScheduleList", FRESH),
+    Route("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, 201, "ScheduleDetail",
+          FRESH | CHANGE),
+    Route("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
+             lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
+          USER, PREVIEW, 200, "Preview"),
+    Route("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
+             queue.schedules.get(number, request.person.scope)), USER, None, 200, "ScheduleDetail"),
+    Route("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, 200, "ScheduleDetail",
+          CHANGE),
+    Route("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
+             queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
+          USER, None, 204, ""),
+    Route("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
+             number: queue.row_json(queue.schedules.run(number, request.person.scope,
+                                                        request.person.answerable))),
+          USER, None, 201, "Task", CHANGE),
+    Route("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, 200, "ActivityList"),
+    Route("GET", "/api/metrics", get_metrics, USER, WHICH_FIGURES, 200, "Metrics", KEPT),
+    Route("GET", "/api/workers", get_workers, USER, None, 200, "WorkerList"),
+    Route("GET", "/api/queues", get_queues, USER, None, 200, "QueueList", KEPT),
+    Route("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, 201, "Queue", CHANGE),
+    Route("GET", _QUEUE, get_queue, USER, None, 200, "Queue"),
+    Route("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, 200, "Queue", CHANGE),
+    Route("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
+             queue.delete_queue(name, request.person.name)), ADMIN, None, 204, ""),
+    Route("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
+             queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
+    Route("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
+             lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
+             "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
+                 alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
+    Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
+    Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
+    Route("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, 204, ""),
+    Route("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
+             queue, request: start_worker_test(queue, request.door)), ADMIN, None, 202, "WorkerTest"),
+    Route("GET", "/api/settings", get_settings, ADMIN, None, 200, "SettingList"),
+    Route("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, 200, "SettingList",
+          CHANGE),
+    Route("GET", "/api/users", _does("All users.", lambda queue, request:
+             {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
+    Route("POST", "/api/users", _does("Make a user.", lambda queue, request:
+             queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, 201, "User"),
+    Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
+    Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
+             name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
+          ADMIN, None, 204, ""),
+    Route("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
+             queue.users.delete(name, request.person.name)), ADMIN, None, 204, ""),
+    Route("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
+             "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
+                 queue, request, request.given, request.person.own))}),
+          USER, object_of(owner=OWNER_FILTER), 200, "TokenList"),
+    Route("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, 201, "CreatedToken", OWN),
+    Route("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
+             queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
+                                                           request.person.name)),
+          USER, None, 204, "", OWN),
+    Route("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
+             queue, request: queue.remote.hello(request.token, request.given)),
+          WORKER, HELLO, 200, "Welcome"),
+    Route("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, 200, "TurnAnswer"),
+    Route("POST", _RUNNING_TASK, post_worker_tasks, WORKER, NEW_TASKS, 201, "Created",
+          FRESH | CHANGE),
+    Route("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, 201, "Uploaded"),
+    Route("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, 200, FILE_TYPES),
+    Route("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
+             lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
+          CLAIM, None, 200, "ResultList"),
+]
 
 
 # Where what was made is found, by what is answered.
@@ -12184,15 +13641,17 @@ MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 
 
-def match_path(pattern, path):
+def match_path(pattern: "str", path: "str") -> "PathParts | None":
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""
     fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
     if not place:
         return () if path == fixed else None
     match = re.fullmatch(pattern, path) if path.startswith(fixed) else None
-    if not match or ID not in pattern:
-        return match and match.groups()
+    if match is None:
+        return None
+    if ID not in pattern:
+        return match.groups()
     return (int(match[1]), *match.groups()[1:])
 
 
@@ -12203,7 +13662,7 @@ CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
 OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
-def component(kind, name):
+def component(kind: "str", name: "str") -> "dict[str, str]":
     """Return a reference to a component of the description."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
@@ -12212,7 +13671,7 @@ def component(kind, name):
 #
 # /openapi.json, made of ROUTES.
 
-def _documented(part, schemas):
+def _documented(part: "Any", schemas: "dict[str, Schema]") -> "Any":
     """A part of our schemas as others read it; what has a title stands in `schemas`."""
     if isinstance(part, (list, tuple)):
         return [_documented(one, schemas) for one in part]
@@ -12230,24 +13689,27 @@ def _documented(part, schemas):
     return component("schemas", part["title"])
 
 
-def _parameters(route, schemas):
+def _parameters(route: "Route", schemas: "dict[str, Schema]") -> "list[JsonObject]":
     names = {"Id": ID in route.path, "Name": NAME in route.path,
              "IfNoneMatch": route.method == "GET" and route.who != TICKER,
              "IdempotencyKey": route.takes is NEW_TASKS}
-    is_query = route.takes is UPLOAD or route.takes and route.method == "GET"
-    query = route.takes["properties"] if is_query else {}
+    takes: "Schema" = {}
+    if route.takes and (route.takes is UPLOAD or route.method == "GET"):
+        takes = route.takes
     return [component("parameters", name) for name in names if names[name]] + [
-        {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
-         "schema": _documented(one, schemas)} for name, one in query.items()]
+        {"name": name, "in": "query", "required": name in takes.get("required", ()),
+         "schema": _documented(one, schemas)} for name, one in takes.get("properties", {}).items()]
 
 
-def _responses(route):
-    status, *kinds = route.answer
-    content = dict((kind, {"schema": {}}) if "/" in kind else
-                   (JSON_TYPE, {"schema": component("schemas", kind)}) for kind in kinds)
+def _responses(route: "Route") -> "JsonObject":
+    content: "JsonObject" = {}
+    for name in route.kinds.split():
+        media = name if "/" in name else JSON_TYPE
+        content[media] = {"schema": {} if "/" in name else component("schemas", name)}
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
-    found = {str(kind.status): component("responses", kind.__name__) for kind in errors}
-    found[str(status)] = {"description": "Done.", "content": content}
+    found: "JsonObject" = {
+        str(kind.status): component("responses", kind.__name__) for kind in errors}
+    found[str(route.status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
         found["200"] = {"description": "Nothing was added: this task has the unique_key.",
                         "content": content}
@@ -12256,10 +13718,11 @@ def _responses(route):
     return found
 
 
-def _operation(route, schemas):
-    summary, _, more = route.handler.__doc__.partition("\n")
-    told = {"summary": summary.rstrip("."), "x-who": route.who, "responses": _responses(route),
-            "description": " ".join(more.split()), "parameters": _parameters(route, schemas)}
+def _operation(route: "Route", schemas: "dict[str, Schema]") -> "JsonObject":
+    summary, _, more = (route.handler.__doc__ or "").partition("\n")
+    told: "JsonObject" = {"summary": summary.rstrip("."), "x-who": route.who,
+                        "responses": _responses(route), "description": " ".join(more.split()),
+                        "parameters": _parameters(route, schemas)}
     if route.who == ANYONE:
         told["security"] = []
     if route.who == TICKER:
@@ -12268,8 +13731,9 @@ def _operation(route, schemas):
     if route.who == CLAIM:
         told["security"] = [{"bearer": []}, {"key": []}]
     if route.takes and route.method != "GET":
-        content = ({BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
-                   {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
+        content: "JsonObject" = (
+            {BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
+            {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
         if route.takes is NEW_TASKS:
             content[LINES_TYPE] = {"schema": {
                 "type": "string", "pattern": "[!-~]",
@@ -12278,7 +13742,7 @@ def _operation(route, schemas):
     return told
 
 
-def describe_api(document):
+def describe_api(document: "JsonObject") -> "JsonObject":
     """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
     parts = document["components"]
     document["info"]["version"] = VERSION
@@ -12289,7 +13753,7 @@ def describe_api(document):
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
                  "properties": OPTION_SCHEMAS}, parts["schemas"])
     content = {"application/problem+json": {"schema": component("schemas", "Problem")}}
-    parts["responses"] = {kind.__name__: {"description": kind.__doc__.splitlines()[0],
+    parts["responses"] = {kind.__name__: {"description": (kind.__doc__ or "").partition("\n")[0],
                                           "content": content} for kind in CHANGING_FAILS}
     return document
 
@@ -12300,21 +13764,32 @@ def describe_api(document):
 #
 # The dispatcher keeps to ROUTES, checks what is sent and answers errors, all in one place.
 
+class _Kept:
+    """An answer that is kept, and as of when."""
+
+    def __init__(self) -> None:
+        self.answer: "Answer | None" = None
+        self.version: "object" = None
+        self.until = 0.0
+        self.making = threading.Lock()      # one makes it for all who ask
+
+
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
-    def __init__(self, queue, source="request"):
+    def __init__(self, queue: "JobQueue", source: "str" = "request") -> None:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # what was asked by whom -> the answer, and as of when
+        # What was asked by whom: path, query, scope and role -> the answer.
+        self._cache: "dict[tuple[str, str, int | None, str], _Kept]" = {}
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
             with in_passing("settling here"):
                 queue.files.settle()
 
-    def __call__(self, environ, start_response):
+    def __call__(self, environ: "Environ", start_response: "StartResponse") -> "Content":
         with self.queue.database.deadline():
             request = Request(environ, self.queue.settings)
             try:
@@ -12323,18 +13798,18 @@ class Application:
                 answer = problem(self._invited_to_setup(error))
             except Exception as error:
                 answer = problem(error)
-            status, headers, body = answer.to(request)
+            status, headers, content = answer.to(request)
         if request.left:
             request.take_the_rest()
         start_response(status, headers)
-        return [body] if isinstance(body, bytes) else body
+        return content
 
     @functools.cached_property
-    def document(self):
+    def document(self) -> "Answer":
         """What /openapi.json answers."""
-        return json_answer(describe_api(load_json(self.static.answer("api.json").body.decode())))
+        return json_answer(describe_api(load_json(self.static.answer("api.json").whole.decode())))
 
-    def _invited_to_setup(self, error):
+    def _invited_to_setup(self, error: "Unauthorized") -> "JobQueueError":
         """The 401 that says if there is no admin, whose code is then there to be read."""
         try:
             error.extra = {"setup": not self.queue.users.has_admin()}
@@ -12345,45 +13820,45 @@ class Application:
                 self.queue.setup.code()
         return error
 
-    def route(self, request):
+    def route(self, request: "Request") -> "Answer":
         """What the row of ROUTES for a request answers; errors are raised."""
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
-        allowed = []
+        methods: "list[str]" = []
         for route in ROUTES:
             parts = match_path(route.path, request.path)
             if parts is not None and route.method == method:
-                self._admit(request, route.who, route.needs, *parts)
+                self._admit(request, route.who, route.needs, parts)
                 return self._handle(request, route, parts)
             if parts is not None:
-                allowed.append(route.method)
-        if not allowed:
+                methods.append(route.method)
+        if not methods:
             raise NotFound("There is nothing at this address.")
-        allowed = ", ".join([*allowed, *(["HEAD"] if "GET" in allowed else [])])
+        allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
         raise NotAllowed("%s is not possible here; possible: %s." % (
             shorten(request.method, 20), allowed), headers=[("Allow", allowed)])
 
-    def _handle(self, request, route, parts):
-        if request.person and route.handler is not tick:
+    def _handle(self, request: "Request", route: "Route", parts: "PathParts") -> "Answer":
+        if request.asker and route.handler is not tick:
             with self.queue.database.deadline(0.5):     # any request does the housekeeping
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
-        key = request.path, request.query_text, request.person.scope, request.person.role
+        person, database = request.person, self.queue.database
+        key = request.path, request.query_text, person.scope, person.role
         if len(self._cache) >= 20:
             self._cache.clear()
-        kept, database = self._cache.setdefault(key, SimpleNamespace(
-            answer=None, version=None, until=0.0, making=threading.Lock())), self.queue.database
+        kept = self._cache.setdefault(key, _Kept())
         version, now = database.version_seen(), database.clock.monotonic()
-        with kept.making:               # one makes it for all who ask
-            if kept.version == version and now <= kept.until:
+        with kept.making:
+            if kept.answer and kept.version == version and now <= kept.until:
                 return kept.answer
             answer = self._perform(request, route, parts)
             if answer.keep:
                 kept.answer, kept.version, kept.until = answer, version, now + CACHE_SECONDS
             return answer
 
-    def _perform(self, request, route, parts):
+    def _perform(self, request: "Request", route: "Route", parts: "PathParts") -> "Answer":
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD
@@ -12402,14 +13877,13 @@ class Application:
                 self.queue.start_workers()
         if isinstance(found, Answer):
             return found
-        status, *kinds = route.answer
         if found is None:
-            return Answer(status)
-        place = MADE_AT.get(kinds[0]) if status == 201 else None
+            return Answer(route.status)
+        place = MADE_AT.get(route.kinds) if route.status == 201 else None
         headers = [("Location", request.base + quote(place % found))] if place else []
-        return json_answer(found, status, headers)
+        return json_answer(found, route.status, headers)
 
-    def _admit(self, request, who, needs, *parts):
+    def _admit(self, request: "Request", who: "str", needs: "int", parts: "PathParts") -> None:
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
@@ -12417,38 +13891,37 @@ class Application:
         if (who == ANYONE or request.attempt is not None
                 or who == TICKER and self._admit_ticker(request)):
             return
-        request.person = request.person or who != CLAIM and self._identify(request, who) or None
-        if request.person is None:
-            raise Unauthorized("This API token is not known." if request.bearer() is not None
-                               else "Please log in. Programs send an API token as X-Api-Key, or as "
-                               "Authorization: Bearer, which some web servers drop.")
-        if who == ADMIN and not request.person.is_admin:
+        if request.asker is None and who != CLAIM:
+            request.asker = self._identify(request, who)
+        if request.asker is None and request.bearer() is not None:
+            raise Unauthorized("This API token is not known.")
+        person, token = request.person, request.person.token
+        if who == ADMIN and not person.is_admin:
             raise Denied("Only admins may do this.")
-        if who in SCOPES and not (request.person.token and request.person.is_admin):
+        if who in SCOPES and not (token and person.is_admin):
             raise Denied("This needs a token of the scope %s, and of an admin." % SCOPES[who])
-        reads = (request.person.token or {}).get("scope") == "read" or (
-            request.person.role == "viewer" and not needs & OWN)
+        reads = token and token["scope"] == "read" or person.role == "viewer" and not needs & OWN
         if reads and (request.method not in ("GET", "HEAD") or needs & WHOLE):
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
-    def _admit_ticker(self, request):
+    def _admit_ticker(self, request: "Request") -> "bool":
         """True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
-        person = sent and self.queue.tokens.person(sent)
-        if person and person.token["scope"] == "tick":
+        person = self.queue.tokens.person(sent) if sent else None
+        if person and person.token and person.token["scope"] == "tick":
             return True
         if token is None and request.method == "POST":
             return False                # any user may, too
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
-    def _identify(self, request, who):
+    def _identify(self, request: "Request", who: "str") -> "Person | None":
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
             scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
             person = self.queue.tokens.person(token)
-            if person and person.token["scope"] not in scopes:
+            if person and person.token and person.token["scope"] not in scopes:
                 raise Denied("This API token is for something else.")
             return person
         tokens = request.cookies()
@@ -12466,11 +13939,11 @@ class Application:
         return person
 
 
-applications = {}                      # process id -> its Application, for `application`
+applications: "dict[int, Application]" = {}   # by the process id, for `application`
 _code = file_stamps(CODE_FILES)         # what this process runs
 
 
-def _application():
+def _application() -> "Application":
     """This process's Application; a new one if the database was replaced by another, SetupError if
     newer code has made a newer one of it."""
     known = applications.get(os.getpid())
@@ -12485,14 +13958,14 @@ def _application():
     return known
 
 
-def application(environ, start_response):
+def application(environ: "Environ", start_response: "StartResponse") -> "Content":
     """The WSGI callable for web servers that import this file."""
     try:
         app = _application()
     except Exception as error:          # there is no queue
-        status, headers, body = problem(error, environ.get("HTTP_ACCEPT", "")).to()
+        status, headers, content = problem(error, environ.get("HTTP_ACCEPT", "")).to()
         start_response(status, headers)
-        return [body if environ["REQUEST_METHOD"] != "HEAD" else b""]
+        return content if environ["REQUEST_METHOD"] != "HEAD" else [b""]
     return app(environ, start_response)
 
 
@@ -12506,6 +13979,38 @@ def application(environ, start_response):
 # thread looks every second who is late and shuts that connection, which wakes the thread. It does
 # the same to the slowest client when there is no room for another one. What is larger than
 # LARGE_BYTES, body or answer, waits in a file without a name and not in memory.
+
+if TYPE_CHECKING:
+    Endpoint = tuple[str, int]          # an address and a port; with IPv6 there is more behind
+    Source = Union[bytes, Portion, Pieces]      # of a part of a response
+
+    class Listener(Protocol):
+        """What an Exchange uses of its Server."""
+
+        app: "Application"
+        clock: "AnyClock"
+        folder: "Path"
+        is_stopping: "bool"
+        connections: "dict[Socket, Exchange | None]"
+        answering: "threading.BoundedSemaphore"
+        turns: "tuple[threading.Lock, threading.Lock]"
+
+        def answers_to(self, host: "str | None", address: "str") -> "bool": ...
+
+    class HandlerBase:
+        """What an Exchange has of a BaseHTTPRequestHandler."""
+
+        server: "Listener"
+        request: "Socket"
+        connection: "Socket"              # the same
+        client_address: "Endpoint"
+        rfile: "io.BufferedReader"
+        close_connection: "bool"
+
+        def setup(self) -> None: ...
+        def finish(self) -> None: ...
+else:
+    HandlerBase = object
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = (rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/[!-~]{0,8000}) "
@@ -12541,12 +14046,12 @@ class BadRequest(JobQueueError):
 
     code = "bad_request"
 
-    def __init__(self, status, detail):
+    def __init__(self, status: "int", detail: "str") -> None:
         super().__init__(detail)
         self.status = status
 
 
-def compose(status, headers, body, keep=False):
+def compose(status: "str", headers: "list[Header]", body: "bytes", keep: "bool" = False) -> "bytes":
     """A whole response as bytes."""
     from wsgiref.handlers import format_date_time
     lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
@@ -12555,20 +14060,22 @@ def compose(status, headers, body, keep=False):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
 
-def compose_refusal(error, accepts=""):
+def compose_refusal(error: "BadRequest | Busy", accepts: "str" = "") -> "bytes":
     """The whole response to a request that the server refuses."""
-    return compose(*problem(error, accepts).to())
+    status, headers, content = problem(error, accepts).to()
+    return compose(status, headers, b"".join(content))
 
 
 class Body:
     """A request's body, taken whole at the first read: nobody who holds a lock waits for more."""
 
-    def __init__(self, exchange, resources):
-        self._exchange, self._resources = exchange, resources   # an ExitStack, until the answer
-        self._size, self._file = int(exchange.headers.get("content-length", 0)), io.BytesIO()
+    def __init__(self, exchange: "Exchange", resources: "contextlib.ExitStack") -> None:
+        self._exchange, self._resources = exchange, resources   # these until the answer
+        self._size = int(exchange.headers.get("content-length", 0))
+        self._file: "BinaryIO" = io.BytesIO()
         self.is_taken = not self._size  # nothing of it is left where the next request begins
 
-    def read(self, size):
+    def read(self, size: "int") -> "bytes":
         """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
         if not self.is_taken:
             answering = self._exchange.server.answering
@@ -12580,7 +14087,7 @@ class Body:
             self.is_taken = True
         return self._file.read(size)
 
-    def _take(self):
+    def _take(self) -> None:
         exchange, folder = self._exchange, self._exchange.server.folder
         is_large, left = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
@@ -12604,7 +14111,7 @@ class Body:
         if is_large:
             self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
 
-    def _next_piece(self, left):
+    def _next_piece(self, left: "int") -> "bytes":
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         with contextlib.suppress(OSError):      # as good as an end
@@ -12617,36 +14124,41 @@ class Body:
         return piece
 
 
-class Exchange:
+class _Answered(NamedTuple):
+    keep: "bool"                          # the connection stays
+    sources: "list[Source]"               # what the whole response is made of
+
+
+class Exchange(HandlerBase):
     """A connection in its phase, until when: what is ours of a BaseHTTPRequestHandler."""
 
     disable_nagle_algorithm = True
     is_late = False                     # with what it was to send: nothing more is read
 
-    def setup(self):
+    def setup(self) -> None:
         """Let the server know of it."""
         super().setup()
         self.enter("head")
         self.server.connections[self.request] = self
 
-    def enter(self, phase):
+    def enter(self, phase: "str") -> None:
         """Begin a phase."""
         self.phase = phase
         self.since = self.server.clock.monotonic()
         self.deadline = self.since + PATIENCE[phase]
 
-    def advance(self, size):
+    def advance(self, size: "int") -> None:
         """The client sent or took so many bytes, which makes up for some of its time."""
         later = self.since + size / UPLOAD_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
 
-    def hurry(self):
+    def hurry(self) -> None:
         """End what is late; who is late with a request can still be told so."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
-    def pause(self, seconds):
+    def pause(self, seconds: "float") -> "bool":
         """Wait before we answer, while others are answered; False if nobody would hear us then."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
@@ -12658,12 +14170,12 @@ class Exchange:
             self.server.answering.acquire()
             self.enter("work")
 
-    def end(self, how=SHUT_BOTH):
+    def end(self, how: "int" = SHUT_BOTH) -> None:
         """End what its thread waits for."""
         with contextlib.suppress(OSError):
             self.request.shutdown(how)
 
-    def handle_one_request(self):
+    def handle_one_request(self) -> None:
         """Answer a request as soon as its first byte is there."""
         self.close_connection = True
         if not self.rfile.peek(1):
@@ -12676,12 +14188,13 @@ class Exchange:
             return self._send(False, refusal)
         self.enter("work")
         with self.server.answering, contextlib.ExitStack() as resources:
-            keep, *sources = self._answer(Body(self, resources))
+            keep, sources = self._answer(Body(self, resources))
         self._send(keep, *sources)
 
-    def parse_request(self):
+    def parse_request(self) -> None:
         """The gate: read the head of a request; BadRequest unless it is well-formed."""
-        self._head_left, self.headers = HEAD_MAX_BYTES, {}
+        self._head_left = HEAD_MAX_BYTES
+        self.headers: "dict[str, str]" = {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
         self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
         for _ in range(HEAD_MAX_LINES):
@@ -12703,7 +14216,7 @@ class Exchange:
         self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _read_line(self, pattern, words):
+    def _read_line(self, pattern: "bytes", words: "str") -> "re.Match[bytes]":
         line = self.rfile.readline(self._head_left + 1)
         self._head_left -= len(line)
         if self._head_left < 0:
@@ -12717,7 +14230,7 @@ class Exchange:
             raise ConnectionAbortedError("the client left in the midst of a line")
         raise BadRequest(400, words)
 
-    def _add_header(self, name, value):
+    def _add_header(self, name: "str", value: "str") -> None:
         if "_" in name:
             return                      # would look like another header to WSGI
         if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
@@ -12728,19 +14241,21 @@ class Exchange:
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
 
-    def _answer(self, body):
-        """(True if the connection stays, what the whole response is made of)"""
-        said = []
-        content = self.server.app(self._environ(body), lambda *told: said.extend(told))
-        keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
+    def _answer(self, body: "Body") -> "_Answered":
+        said: "list[tuple[str, list[Header]]]" = []
+        content = self.server.app(
+            self._environ(body), lambda status, headers: said.append((status, headers)))
+        [(status, headers)] = said
+        keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
         if isinstance(content, Portion):
-            return keep, compose(*said, b"", keep), content
+            return _Answered(keep, [compose(status, headers, b"", keep), content])
         if not isinstance(content, list):
-            return False, self._chunks(*said, content)
-        return keep, self._put_aside(compose(*said, b"".join(content), keep))
+            return _Answered(False, [self._chunks(status, headers, content)])
+        whole = compose(status, headers, b"".join(content), keep)
+        return _Answered(keep, [self._put_aside(whole)])
 
-    def _chunks(self, status, headers, parts):
+    def _chunks(self, status: "str", headers: "list[Header]", parts: "Pieces") -> "Pieces":
         """A response that is made while it is sent; but in HTTP/1.0, its last chunk is its end."""
         coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
         yield compose(status, [*headers, *coding], b"")
@@ -12750,7 +14265,7 @@ class Exchange:
                 part = next(parts, b"")
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
-    def _put_aside(self, data):
+    def _put_aside(self, data: "bytes") -> "Portion | bytes":
         """What is to be sent; a Portion of a file, if it is large and there is room for one."""
         if len(data) > LARGE_BYTES:
             import tempfile
@@ -12761,7 +14276,7 @@ class Exchange:
                     return Portion(file, len(data))
         return data
 
-    def _environ(self, body):
+    def _environ(self, body: "Body") -> "Environ":
         path, _, query = self.path.partition("?")
         apart = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
@@ -12773,7 +14288,7 @@ class Exchange:
                 "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server",
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
-    def _send(self, keep, *sources):
+    def _send(self, keep: "bool", *sources: "Source") -> None:
         """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
@@ -12787,7 +14302,7 @@ class Exchange:
         self.enter("idle")
         self.close_connection = not keep
 
-    def finish(self):
+    def finish(self) -> None:
         """Close our side first and read on for a moment, so that the answer is not lost."""
         self.enter("farewell")
         with contextlib.suppress(OSError):
@@ -12801,7 +14316,26 @@ class Exchange:
 #
 # The built-in web server; CGI.
 
-class Server:
+if TYPE_CHECKING:
+    class ServerBase:
+        """What a Server has of a ThreadingHTTPServer."""
+
+        socket: "Socket"
+        server_address: "Endpoint"
+
+        def __init__(self: "Listener", address: "Endpoint", handler: "type[Exchange]") -> None: ...
+        def handle_request(self) -> None: ...
+        def server_close(self) -> None: ...
+        def get_request(self) -> "tuple[Socket, Endpoint]":
+            raise NotImplementedError
+        def process_request(self, request: "Socket", client_address: "Endpoint") -> None: ...
+        def process_request_thread(self, request: "Socket", client_address: "Endpoint") -> None: ...
+        def shutdown_request(self, request: "Socket") -> None: ...
+else:
+    ServerBase = object
+
+
+class Server(ServerBase):
     """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
 
     At the limits of connections and descriptors the client that has been waited for the longest is
@@ -12813,11 +14347,14 @@ class Server:
     allow_reuse_port = False            # two servers never share a port
     timeout = 0.5                       # so often `run` looks around
 
-    def __init__(self, app, address, clock, background, handler):
+    def __init__(self, app: "Application", address: "Endpoint", clock: "AnyClock",
+                 background: "Callable[[], object] | None", handler: "type[Exchange]") -> None:
         super().__init__(address, handler)
-        self.address, self.app, self.clock = self.server_address[:2], app, clock
+        self.address: "Endpoint" = self.server_address[:2]
+        self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
-        self.connections = {}           # socket -> its Exchange, None before its thread runs
+        # Each with its Exchange, None before its thread runs.
+        self.connections: "dict[Socket, Exchange | None]" = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._background = background   # to be run in a thread, as soon as this host allows one
@@ -12825,7 +14362,7 @@ class Server:
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
 
-    def run(self):
+    def run(self) -> None:
         """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
@@ -12839,13 +14376,13 @@ class Server:
                     exchange.end()
                 self._changed.wait(0.05)
 
-    def stop(self):
+    def stop(self) -> None:
         """Make `run` return; may be called from a signal handler."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
-    def _look_around(self):
+    def _look_around(self) -> None:
         """Hurry those who are late, and start the background thread where that was not possible."""
         now = self.clock.monotonic()
         with self._changed:
@@ -12857,17 +14394,17 @@ class Server:
                 threading.Thread(target=self._background, daemon=True).start()
                 self._background = None
 
-    def _exchanges(self, *phases):
+    def _exchanges(self, *phases: "str") -> "list[Exchange]":
         return [one for one in self.connections.values() if one and one.phase in phases]
 
-    def _cut_the_slowest(self):
+    def _cut_the_slowest(self) -> "bool":
         """End the exchange that has been waited for the longest; False if all wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
-    def get_request(self):
+    def get_request(self) -> "tuple[Socket, Endpoint]":
         """Accept a connection, as soon as there is a descriptor for it."""
         try:
             return super().get_request()
@@ -12878,7 +14415,7 @@ class Server:
                     self._changed.wait(0.05)
             raise
 
-    def process_request(self, request, client_address):
+    def process_request(self, request: "Socket", client_address: "Endpoint") -> None:
         """Give a connection its thread, at the limit in place of the slowest one; else 503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
@@ -12902,14 +14439,14 @@ class Server:
         request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
         return self.process_request_thread(request, client_address)
 
-    def shutdown_request(self, request):
+    def shutdown_request(self, request: "Socket") -> None:
         """Forget a connection and close it, while nobody cuts it."""
         with self._changed:
             self.connections.pop(request, None)
             super().shutdown_request(request)
             self._changed.notify_all()
 
-    def handle_error(self, *_):
+    def handle_error(self, *_: "object") -> None:
         """What ended a connection: a client that went away is no news."""
         error = sys.exc_info()[1]
         if isinstance(error, JobQueueError):    # in the middle of an answer
@@ -12917,7 +14454,7 @@ class Server:
         elif not isinstance(error, OSError):
             sys.__excepthook__(*sys.exc_info())
 
-    def answers_to(self, host, address):
+    def answers_to(self, host: "str | None", address: "str") -> "bool":
         """True if we may be asked under this name; a page of another site may use only its own."""
         is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
@@ -12929,7 +14466,8 @@ class Server:
         return host is None or everything or re.sub(":[0-9]+$", "", host.lower()) in self._names
 
 
-def open_server(app, host, port, clock=Clock, background=None):
+def open_server(app: "Application", host: "str", port: "int", clock: "AnyClock" = Clock,
+                background: "Callable[[], object] | None" = None) -> "Server":
     """A Server that listens; CGI requests, too, read this file, and do without http.server."""
     import importlib
     import socket
@@ -12938,29 +14476,30 @@ def open_server(app, host, port, clock=Clock, background=None):
     for name in NEEDED_LATER:
         importlib.import_module(name)
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
-    server = type("HttpServer", (Server, ThreadingHTTPServer), {
+    kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
         "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
-    return server(app, (host, port), clock, background, handler)
+    server: "Server" = kind(app, (host, port), clock, background, handler)
+    return server
 
 
-def run_cgi():
+def run_cgi() -> None:
     """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
-    environ = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
-    environ = {"REQUEST_METHOD": "GET", **environ, "wsgi.input": sys.stdin.buffer,
-               "wsgi.run_once": True}
-    head = []
+    given = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
+    environ: "Environ" = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,
+                        "wsgi.run_once": True}
+    head: "list[str]" = []
 
-    def start_response(status, headers, _=None):
+    def start_response(status: "str", headers: "list[Header]", _: "object" = None) -> None:
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
     with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
-        body = application(environ, start_response)
+        content = application(environ, start_response)
     with contextlib.suppress(OSError, sqlite3.Error):
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
-        sys.stdout.buffer.writelines(body)
+        sys.stdout.buffer.writelines(content)
         sys.stdout.flush()
         for app in applications.values():
             app.queue.close()
@@ -12977,7 +14516,7 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
-def say(text, end="\n"):
+def say(text: "str", end: "str" = "\n") -> None:
     """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -12991,7 +14530,8 @@ def say(text, end="\n"):
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
-def show(options, value, text):
+def show(options: "Namespace", value: "JsonObject | list[JsonObject] | None",
+         text: "str | None") -> None:
     """Print a result: `value` as JSON if that was asked for, else `text`."""
     if options.json:
         text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
@@ -12999,19 +14539,19 @@ def show(options, value, text):
         say(text)
 
 
-def table(titles, rows):
+def table(titles: "Sequence[str]", rows: "Iterable[Iterable[object]]") -> "str":
     """Columns of text, each as wide as its widest cell."""
-    rows = [titles] + [["" if cell is None else str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [titles, *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)
 
 
 # web/serve.py ----------------------------------------------------------------
 #
 # The command `serve`.
 
-def _tick_for_ever(queue):
+def _tick_for_ever(queue: "JobQueue") -> None:
     code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
@@ -13038,7 +14578,7 @@ sys.exit(jobqueue["main"]())
 """
 
 
-def _use_compiled_module(data):
+def _use_compiled_module(data: "Path") -> None:
     if __name__ != "__main__" or not sys.executable:
         return
     import marshal
@@ -13058,7 +14598,7 @@ def _use_compiled_module(data):
             "--data", str(data)])
 
 
-def _say_where(queue, address):
+def _say_where(queue: "JobQueue", address: "tuple[str, int]") -> None:
     """Print where the page is, and how it is opened for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
@@ -13068,7 +14608,7 @@ def _say_where(queue, address):
             "    %s#setup=%s\n" % (link, queue.setup.code()))
 
 
-def cmd_serve(queue, options):
+def cmd_serve(queue: "JobQueue", options: "Namespace") -> None:
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
@@ -13090,66 +14630,105 @@ def cmd_serve(queue, options):
 #
 # Clients of commands: this host's queue, or another site over HTTP.
 
-class Shell:
+if TYPE_CHECKING:
+    # A query or an object; JSON lines, one for each task; a file.
+    Given = Union[JsonObject, bytes, BinaryIO, None]
+
+
+class Shell(Person):
     """Who asks on the command line of this host: the site's own code, which may do everything."""
 
-    name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
-    who, own, token = (scope, name), None, None
+    name, role, is_admin = "the command line", "admin", True
+    scope = own = token = expires_at = None
+    who = scope, name
 
-    def __init__(self, users, owner):
+    def __init__(self, users: "Users", owner: "str | None") -> None:
         self._find = functools.partial(users.owner, owner)
 
     @property
-    def id(self):
+    def answerable(self) -> None:
+        """Return None: nobody's rights count for what is asked."""
+
+    @property
+    def id(self) -> "int":  # type: ignore[override]   # looked up when it is wanted: there may be no admin
         """Whose tasks are added: the named owner's, else the default one's."""
-        return self._find()["id"]
+        user_id: "int" = self._find()["id"]
+        return user_id
 
 
-def _as_sent(method, given):
-    """(query, body, its type) of a request for what is given, such as an open file."""
-    if isinstance(given, io.IOBase):
-        size = os.fstat(given.fileno()).st_size
-        return urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE
+class _Sent(NamedTuple):
+    """The parts of a request in which something is sent."""
+
+    query: "str"
+    body: "bytes | Portion"
+    kind: "str"               # the type of the body
+
+
+def _as_sent(method: "str", given: "Given") -> "_Sent":
+    """Return what is given, such as an open file, as it is sent."""
     if isinstance(given, bytes):
-        return "", given, LINES_TYPE
+        return _Sent("", given, LINES_TYPE)
+    if given is not None and not isinstance(given, dict):
+        size = os.fstat(given.fileno()).st_size
+        return _Sent(urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
-        return "", json.dumps(given or {}).encode("ascii"), JSON_TYPE
-    given = {name: value for name, value in (given or {}).items() if value is not None}
-    return urlencode(given, errors="replace"), b"", JSON_TYPE
+        return _Sent("", json.dumps(given or {}).encode("ascii"), JSON_TYPE)
+    query = {name: value for name, value in (given or {}).items() if value is not None}
+    return _Sent(urlencode(query, errors="replace"), b"", JSON_TYPE)
 
 
-class ThisSite:
+class Site:
+    """What commands ask: the API of this host's own queue, or that of another site."""
+
+    clock: "AnyClock" = Clock
+
+    def answer(self, method: "str", path: "str", given: "Given" = None) -> "Any":
+        """Return what the API answers: an object, None for nothing, the pieces of a file.
+        Errors are raised. `given` is the query of a GET, else the body."""
+        raise NotImplementedError
+
+    def ask(self, method: "str", path: "str", given: "Given" = None) -> "JsonObject":
+        """Return the object that the API answers."""
+        found: "JsonObject" = self.answer(method, path, given)
+        return found
+
+    def pieces(self, path: "str", given: "Given" = None) -> "Iterable[bytes]":
+        """Return the pieces of the file that the API answers."""
+        found: "Iterable[bytes]" = self.answer("GET", path, given)
+        return found
+
+
+class ThisSite(Site):
     """The API of this host's own queue: the handlers, without a server between."""
 
-    def __init__(self, queue):
+    def __init__(self, queue: "JobQueue") -> None:
         self._app = Application(queue, "code")
         self.clock = queue.database.clock
 
-    def ask(self, method, path, given=None):
-        """What the API answers, None for nothing, the pieces of a file; errors are raised.
-        `given` is the query of a GET, else the body; bytes are JSON lines, one for each task."""
+    def answer(self, method: "str", path: "str",
+               given: "Given" = None) -> "JsonObject | Iterable[bytes] | None":
+        """As Site.answer() says."""
         owner = None
         if method == "POST" and isinstance(given, dict):
             given = dict(given)
             owner = given.pop("owner", None)
         query, body, kind = _as_sent(method, given)
-        request = Request({
+        environ: "dict[str, Any]" = {
             "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
             "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)),
             "wsgi.input": io.BytesIO(body) if isinstance(body, bytes) else given,
-            "jobqueue.door": "shell"}, self._app.queue.settings)
-        request.person = Shell(self._app.queue.users, owner)
+            "jobqueue.door": "shell"}
+        request = Request(environ, self._app.queue.settings)
+        request.asker = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
             answer = self._app.route(request).body
         return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
-class OtherSite:
+class OtherSite(Site):
     """The API of another site, over HTTP; whoever's token it is asks."""
 
-    clock = Clock
-
-    def __init__(self, address, token_file):
+    def __init__(self, address: "str", token_file: "str | None") -> None:
         if not re.match("https?://", address):
             raise field_error("--server", "must be an address such as https://example.org/jobs")
         self._address = address.rstrip("/")
@@ -13157,16 +14736,17 @@ class OtherSite:
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
-    def ask(self, method, path, given=None):
-        """As ThisSite.ask() does."""
+    def answer(self, method: "str", path: "str",
+               given: "Given" = None) -> "JsonObject | Iterable[bytes] | None":
+        """As Site.answer() says."""
         import urllib.request
         query, body, kind = _as_sent(method, given)
         with self._heard():
             request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
-                                             {"Content-Type": kind, "Content-Length": len(body)},
+                                             {"Content-Type": kind, "Content-Length": str(len(body))},
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
-            answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
+            answer: "HTTPResponse" = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
             kind = answer.headers.get("Content-Type", JSON_TYPE)
             if kind.startswith("text/html"):    # the page of something else: no API answers that
                 raise ValueError(kind)
@@ -13176,12 +14756,12 @@ class OtherSite:
                 text = answer.read()
             return json.loads(text) if text else None
 
-    def _pieces(self, answer):
+    def _pieces(self, answer: "HTTPResponse") -> "Iterator[bytes]":
         with answer, self._heard():
             yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
 
     @contextlib.contextmanager
-    def _heard(self):
+    def _heard(self) -> "Iterator[None]":
         """What goes wrong with the other site becomes an error that people can read."""
         import http.client
         import urllib.error
@@ -13196,7 +14776,7 @@ class OtherSite:
             raise SetupError("%s is not the address of a jobqueue." % self._address) from None
 
     @staticmethod
-    def _refusal(error):
+    def _refusal(error: "HTTPError") -> "JobQueueError":
         """The error that a site answered with, as it was raised there."""
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
@@ -13211,9 +14791,23 @@ class OtherSite:
 #
 # Rows of COMMANDS that ask one route, and answers in words.
 
-def argument(flag, schema, null=None, parse=parse_text, **details):
+if TYPE_CHECKING:
+    Argument = tuple[str, dict[str, Any]]       # its name or flag, and what argparse is told of it
+    # What runs a command: it gets a Site, the JobQueue or None, and the options.
+    Run = Callable[[Any, Namespace], Optional[int]]
+
+
+class Command(NamedTuple):
+    """A row of COMMANDS: what runs it, whose docstring is its help, and its arguments."""
+
+    run: "Run"
+    arguments: "Sequence[Argument]"
+
+
+def argument(flag: "str", schema: "Schema", null: "str | None" = None,
+             parse: "Callable[[Schema, str], Any]" = parse_text, **details: "Any") -> "Argument":
     """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
-    def read(text):
+    def read(text: "str") -> "Any":
         import argparse
         value = None if text == null else parse(schema, text)
         errors = check_value(schema, value, "")
@@ -13223,7 +14817,7 @@ def argument(flag, schema, null=None, parse=parse_text, **details):
             raise argparse.ArgumentTypeError(("%(field)s %(message)s" % errors[0]).strip())
         return value
 
-    row = {"help": schema.get("description", "").replace("%", "%%")}
+    row: "dict[str, Any]" = {"help": schema.get("description", "").replace("%", "%%")}
     if schema.get("type") == "boolean":
         return flag, {**row, "action": "store_const", "const": True}
     if "enum" in schema:
@@ -13231,12 +14825,13 @@ def argument(flag, schema, null=None, parse=parse_text, **details):
     return flag, {**row, "type": read, **details}
 
 
-POSITIVE, SWITCH = integer_within(1, INTEGER_MAX), {"type": "boolean"}
-PLACES = {                              # what stands in addresses
+POSITIVE = integer_within(1, INTEGER_MAX)
+SWITCH: "Schema" = {"type": "boolean"}
+PLACES: "dict[str, Argument]" = {         # what stands in addresses
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
 
-def arguments(schemas, *names):
+def arguments(schemas: "dict[str, Schema]", *names: "str") -> "list[Argument]":
     """The rows of the options that have these names in `schemas`."""
     return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
 
@@ -13244,7 +14839,7 @@ def arguments(schemas, *names):
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site, key, given):
+def ask_all(site: "Site", key: "str", given: "JsonObject") -> "JsonObject":
     """A list of the API with the rows of all its pages, or the first `limit`."""
     page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
     rows = page[key]
@@ -13257,40 +14852,43 @@ def ask_all(site, key, given):
     return {**page, key: rows}
 
 
-def _over_route(method, path, run, words, rows):
+def _over_route(method: "str", path: "str", run: "Run", words: "str | None",
+                rows: "Iterable[str | Argument]") -> "Command":
     """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
     the schemas of the arguments that are only named."""
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
     route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
     run.__doc__ = words or route.handler.__doc__
-    return run, [argument(row, route.takes["properties"][row.strip("-").replace("-", "_")])
-                 if isinstance(row, str) else row for row in rows]
+    schemas = route.takes["properties"] if route.takes else {}
+    return Command(run, [argument(row, schemas[row.strip("-").replace("-", "_")])
+                         if isinstance(row, str) else row for row in rows])
 
 
-def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
+def asks(method: "str", path: "str", *rows: "str | Argument", words: "str | None" = None,
+         text: "Callable[[JsonObject], str | None]" = lambda value: None, **fixed: "Any") -> "Command":
     """A command that asks the API once and prints the answer as `text` does.
     It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
-    def run(site, options):
+    def run(site: "Site", options: "Namespace") -> None:
         given = {name: value() if callable(value) else value for name, value in fixed.items()}
         given.update(options.given)
         address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value = site.ask(method, address, given)
-        show(options, value, text(value))
+        value: "JsonObject | None" = site.answer(method, address, given)
+        show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
 
-def kind_text(schema):
+def kind_text(schema: "Schema") -> "str":
     """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
-    kinds = schema.get("format", schema.get("type", "JSON"))
+    kinds = schema.get("format") or schema.get("type", "JSON")
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-def parameters_text(schema):
+def parameters_text(schema: "Schema") -> "str":
     """A function's parameters as they are written behind `add`; in brackets if not required."""
     required = schema.get("required", ())
     parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(one))
@@ -13298,17 +14896,17 @@ def parameters_text(schema):
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
-def status_text(task):
+def status_text(task: "JsonObject") -> "str":
     """Return a task's status, with the reason if it has one."""
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-def _lines(value):
+def _lines(value: "JsonObject") -> "str":
     return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
                      for name, part in value.items() if part not in (None, [], False))
 
 
-def _range_text(told):
+def _range_text(told: "Iterable[str]") -> "str":
     """A range of moments as people say it: in 10 to 15 minutes."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
@@ -13320,17 +14918,17 @@ def _range_text(told):
             if low == high else "in %d to %d %s" % (low, high, unit))
 
 
-def _forecast_text(told):
+def _forecast_text(told: "JsonObject | None") -> "str | None":
     if told is None:
         return None
     before = told["before"] if told["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
-    parts = [before is not None and "%s before it" % before] + [
+    parts = [None if before is None else "%s before it" % before, *(
         told[key] and word + _range_text(told[key])
-        for key, word in (("expected_start", "begins "), ("expected_end", "ends "))]
+        for key, word in (("expected_start", "begins "), ("expected_end", "ends ")))]
     return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
 
 
-def task_text(task):
+def task_text(task: "JsonObject") -> "str":
     """Return a task as a command prints it."""
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
@@ -13338,7 +14936,7 @@ def task_text(task):
                    "forecast": _forecast_text(task.get("forecast"))})
 
 
-def _standing(one):
+def _standing(one: "JsonObject") -> "str | None":
     """Why a queue or a schedule does nothing, or what is wrong with it."""
     if not one["paused"]:
         return one.get("blocked") or one.get("problem") or one.get("warning")
@@ -13346,7 +14944,7 @@ def _standing(one):
     return "paused by %s%s" % (one["paused_by"], why)
 
 
-def schedule_text(shown):
+def schedule_text(shown: "JsonObject") -> "str":
     """Return a schedule with its coming and past runs, as a command prints it."""
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
@@ -13355,31 +14953,32 @@ def schedule_text(shown):
     return "\n".join([_lines({**shown, "upcoming": [], "history": []}), *coming, *history])
 
 
-def _count_text(name):
+def _count_text(name: "str") -> "Callable[[JsonObject], int | str]":
     return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
 # Columns of lists that are more than what a row has under their name.
-CELLS = {"parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
-         "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
-         "disabled": lambda one: "yes" if one["disabled"] else "",
-         "pending": _count_text("pending"), "running": _count_text("running"),
-         "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
-         "machines": lambda one: ",".join(one["machines"] or [])}
+CELLS: "dict[str, Callable[[JsonObject], object]]" = {
+    "parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
+    "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
+    "disabled": lambda one: "yes" if one["disabled"] else "",
+    "pending": _count_text("pending"), "running": _count_text("running"),
+    "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
+    "machines": lambda one: ",".join(one["machines"] or [])}
 
 
-def columns(names, rows):
+def columns(names: "str", rows: "Iterable[JsonObject]") -> "str":
     """A table of what rows of the API have under these names."""
-    names = names.split()
-    return table([name.upper() for name in names], [
-        [CELLS[name](row) if name in CELLS else row[name] for name in names] for row in rows])
+    wanted = names.split()
+    return table([name.upper() for name in wanted], [
+        [CELLS[name](row) if name in CELLS else row[name] for name in wanted] for row in rows])
 
 
-def lists(key, names, *rows, words=None):
+def lists(key: "str", names: "str", *rows: "str | Argument", words: "str | None" = None) -> "Command":
     """A command that prints a list of the API as a table of the columns `names`."""
-    def run(site, options):
+    def run(site: "Site", options: "Namespace") -> None:
         if "format" in options.given:
-            pieces = site.ask("GET", "/api/" + key, options.given)
+            pieces = site.pieces("/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
@@ -13388,9 +14987,9 @@ def lists(key, names, *rows, words=None):
     return _over_route("GET", "/api/" + key, run, words, rows)
 
 
-def parse_rate(_, text):
+def parse_rate(_: "Schema", text: "str") -> "JsonObject":
     """Read a rate: COUNT/SECONDS."""
-    count, _, pause = text.partition("/")
+    count, pause = text.partition("/")[::2]
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}
 
 
@@ -13398,13 +14997,13 @@ def parse_rate(_, text):
 #
 # Commands about functions and tasks.
 
-def known_function(site, name):
+def known_function(site: "Site", name: "str") -> "JsonObject":
     """What the API says of one function; the least of one that is not known."""
     known = ask_all(site, "functions", {})["functions"]
     return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
 
 
-def cmd_help_of(site, options):
+def cmd_help_of(site: "Site", options: "Namespace") -> None:
     """Print how one function is added: its parameters and what its options are unless said."""
     function = known_function(site, options.given["function"])
     if "name" not in function:
@@ -13421,9 +15020,10 @@ def cmd_help_of(site, options):
     say("\nAll options: python3 jobqueue.py add --help")
 
 
-def typed_arguments(function, texts):
+def typed_arguments(function: "JsonObject", texts: "Iterable[str]") -> "JsonObject":
     """What name=value texts say, each value as the function's schema wants it."""
-    given, known = {}, function["schema"]["properties"]
+    given: "JsonObject" = {}
+    known = function["schema"]["properties"]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -13434,9 +15034,9 @@ def typed_arguments(function, texts):
     return given
 
 
-def _hand_in(site, function, given):
+def _hand_in(site: "Site", function: "JsonObject", given: "JsonObject") -> "JsonObject":
     """Arguments with ids in the place of @paths, whose files are handed in."""
-    def send(value):
+    def send(value: "Any") -> "Any":
         if isinstance(value, list):
             return list(map(send, value))
         if not str(value).startswith("@"):
@@ -13447,7 +15047,7 @@ def _hand_in(site, function, given):
                         if name in given}}
 
 
-def read_csv(path):
+def read_csv(path: "str") -> "Iterator[list[str]]":
     """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
     try:
@@ -13460,7 +15060,7 @@ def read_csv(path):
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
-def _typed_rows(function, words, path):
+def _typed_rows(function: "JsonObject", words: "Sequence[str]", path: "str") -> "Iterator[JsonObject]":
     """The arguments in each row of a CSV file but the first, which names the parameters.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
@@ -13475,7 +15075,7 @@ def _typed_rows(function, words, path):
         yield typed_arguments(function, [*words, *texts])
 
 
-def cmd_add(site, options):
+def cmd_add(site: "Site", options: "Namespace") -> None:
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     request = dict(options.given)
     words, path = request.pop("words"), request.pop("each", None)
@@ -13483,7 +15083,8 @@ def cmd_add(site, options):
     if path is None:
         request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
-        return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+        show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+        return
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
     lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
@@ -13491,10 +15092,10 @@ def cmd_add(site, options):
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
     added = site.ask("POST", "/api/tasks", b"\n".join(lines))
-    return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
+    show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
-def cmd_wait(site, options):
+def cmd_wait(site: "Site", options: "Namespace") -> "int":
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
     path = "/api/tasks/%(id)d" % options.given
     deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
@@ -13512,7 +15113,7 @@ def cmd_wait(site, options):
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(site, options):
+def cmd_log(site: "Site", options: "Namespace") -> None:
     """Print what a task's last attempt printed, or that of --attempt."""
     given = dict(options.given)
     path = "/api/tasks/%d/log" % given.pop("id")
@@ -13523,11 +15124,11 @@ def cmd_log(site, options):
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _save_file(site, address, path, size):
+def _save_file(site: "Site", address: "str", path: "Path", size: "int") -> None:
     """Save what the site has there in a new file, all of it or nothing."""
     with open(path, "xb") as file:
         try:
-            file.writelines(site.ask("GET", address))
+            file.writelines(site.pieces(address))
             if file.tell() != size:
                 raise SetupError("%s has not come as a whole." % path.name)
         except BaseException:           # else the next time it would be in the way
@@ -13535,7 +15136,7 @@ def _save_file(site, address, path, size):
             raise
 
 
-def cmd_files(site, options):
+def cmd_files(site: "Site", options: "Namespace") -> None:
     """Print a task's files, or save what it left into the folder --save, which is made."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
     found = site.ask("GET", path)
@@ -13551,19 +15152,19 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
                  "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
-def _act_on_each(site, action, ids):
+def _act_on_each(site: "Site", action: "str", ids: "Iterable[int]") -> "int":
     """Do it to one after the other; the exit code of the last that could not be changed."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.ask(method, path % task_id)
+            site.answer(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def cmd_act(site, options):
+def cmd_act(site: "Site", options: "Namespace") -> "int":
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
     wanted, action = dict(options.given), options.command
     ids, sure = wanted.pop("ids"), wanted.pop("yes", False)
@@ -13573,7 +15174,8 @@ def cmd_act(site, options):
     if ids:
         return _act_on_each(site, action, ids)
     wanted.pop("all", None)
-    done, place = 0, {"expected_count": None}
+    done = 0
+    place: "JsonObject" = {"expected_count": None}
     while place:
         try:
             answer = site.ask("POST", "/api/tasks/actions", {
@@ -13587,14 +15189,15 @@ def cmd_act(site, options):
         else:
             done += answer["done"]
             place = answer["continue"] and {"continue": answer["continue"]}
-    return show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
+    show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
+    return 0
 
 
 # web/commands_site.py --------------------------------------------------------
 #
 # Commands about settings, people, schedules, the host, its data.
 
-def cmd_settings(site, options):
+def cmd_settings(site: "Site", options: "Namespace") -> None:
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
@@ -13602,12 +15205,13 @@ def cmd_settings(site, options):
     found = site.ask("GET", "/api/settings") if value is None else site.ask(
         "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
     if name is None:
-        return show(options, found, columns("name value unit from label help", found["settings"]))
-    row = next(row for row in found["settings"] if row["name"] == name)
-    return show(options, row, str(row["value"]))
+        show(options, found, columns("name value unit from label help", found["settings"]))
+    else:
+        row = next(row for row in found["settings"] if row["name"] == name)
+        show(options, row, str(row["value"]))
 
 
-def read_password():
+def read_password() -> "str":
     """A password from the terminal, asked twice, or the first line of standard input."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\n")
@@ -13618,21 +15222,22 @@ def read_password():
     return password
 
 
-def cmd_add_token(site, options):
+def cmd_add_token(site: "Site", options: "Namespace") -> None:
     """Make an API token, which is printed once or written to a file."""
     given = dict(options.given)
     path = given.pop("file", None)
     token = site.ask("POST", "/api/tokens", given)
     if path is None:
-        return show(options, token, token["token"])
+        show(options, token, token["token"])
+        return
     try:
-        return write_private(Path(path), token["token"] + "\n")
+        write_private(Path(path), token["token"] + "\n")
     except OSError:
-        site.ask("DELETE", "/api/tokens/%d" % token["id"])
+        site.answer("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 
-def cmd_preview(_, options):
+def cmd_preview(_: None, options: "Namespace") -> None:
     """Print when a rule is due."""
     given = dict(options.given)
     given["rule"] = " ".join(given.pop("words"))
@@ -13640,7 +15245,7 @@ def cmd_preview(_, options):
     show(options, found, "\n".join(moment["local"] for moment in found["times"]))
 
 
-def cmd_add_schedule(site, options):
+def cmd_add_schedule(site: "Site", options: "Namespace") -> None:
     """Add a schedule and print its id."""
     given = dict(options.given)
     name, *words = given.pop("words") or [""]
@@ -13663,14 +15268,15 @@ SEED_FIGURES = {
     "maximum service time": "service.max"}
 
 
-def _figure(told, path):
+def _figure(told: "JsonObject", path: "str") -> "str":
     """A number of an answer by its names, as text; nothing was measured: a dash."""
+    found: "Any" = told
     for name in path.split("."):
-        told = told[name]
-    return "-" if told is None else "%.4g" % told if isinstance(told, float) else str(told)
+        found = found[name]
+    return "-" if found is None else "%.4g" % found if isinstance(found, float) else str(found)
 
 
-def _figures_table(titles, rows, paths):
+def _figures_table(titles: "Sequence[str]", rows: "Sequence[JsonObject]", paths: "Sequence[str]") -> "str":
     """A table of some figures of each row, with a bar of what ended."""
     most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
     return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
@@ -13679,7 +15285,7 @@ def _figures_table(titles, rows, paths):
          "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
 
 
-def cmd_stats(site, options):
+def cmd_stats(site: "Site", options: "Namespace") -> None:
     """Print how much was done and how long it took: by time, by function, and all of it."""
     given, now = dict(options.given), site.clock.now()
     since = given.pop("since", "1d")
@@ -13695,7 +15301,7 @@ def cmd_stats(site, options):
                             for name, path in SEED_FIGURES.items()])]))
 
 
-def cmd_set_queue(site, options):
+def cmd_set_queue(site: "Site", options: "Namespace") -> None:
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
     name = limits.pop("name")
@@ -13706,16 +15312,17 @@ def cmd_set_queue(site, options):
     show(options, made, None)
 
 
-def _channel_text(one):
+def _channel_text(one: "JsonObject") -> "str":
     state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
     return "%s %s: %s" % (one["channel"], one["recipient"], state)
 
 
-def cmd_test_alerts(site, options):
+def cmd_test_alerts(site: "Site", options: "Namespace") -> "int":
     """Send everybody who is told of alerts a message, once, and say how that went."""
     made = {(one["channel"], one["recipient"]): one["id"] for one in
             site.ask("POST", "/api/alerts/test", {})["deliveries"]}
-    until, found = time.monotonic() + SENDING_SECONDS, []
+    until = time.monotonic() + SENDING_SECONDS
+    found: "list[JsonObject]" = []
     while time.monotonic() < until:
         states = site.ask("GET", "/api/alerts")["channels"]
         found = [one for one in states if one["last"] == made.get(
@@ -13727,13 +15334,13 @@ def cmd_test_alerts(site, options):
     return 1 if len(found) < len(made) or any(one["error"] for one in found) else 0
 
 
-def cmd_tick(queue, _):
+def cmd_tick(queue: "JobQueue", _: "Namespace") -> None:
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
 
-def cmd_backup(queue, options):
+def cmd_backup(queue: "JobQueue", options: "Namespace") -> None:
     """Copy the database to a file, while everything goes on."""
     path = options.given["file"]
     back_up(queue, path)
@@ -13741,13 +15348,13 @@ def cmd_backup(queue, options):
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
 
 
-def cmd_restore(_, options):
+def cmd_restore(_: None, options: "Namespace") -> None:
     """Put a backup in the place of the database, which is kept under another name."""
     kept = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(kept)}, "It is restored. What was there is now %s" % kept)
 
 
-def cmd_export(queue, options):
+def cmd_export(queue: "JobQueue", options: "Namespace") -> None:
     """Write all that is kept as lines of JSON, which import reads."""
     path = options.given["file"]
     if path == "-":
@@ -13759,22 +15366,24 @@ def cmd_export(queue, options):
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB" % (path, size / 1e6))
 
 
-def cmd_import(queue, options):
+def cmd_import(queue: "JobQueue", options: "Namespace") -> None:
     """Read what export wrote into a database without users and tasks; its queues are paused."""
     import shutil
     import tempfile
     path = options.given["file"]
-    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
-          if path == "-" else open(path, "rb")) as lines:
-        if path == "-":                 # nobody is kept waiting, and no server, until all is here
+    if path == "-":                     # nobody is kept waiting, and no server, until all is here
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as lines:
             shutil.copyfileobj(sys.stdin, lines)
             lines.seek(0)
-        counts = import_lines(queue, lines)
+            counts = import_lines(queue, lines)
+    else:
+        with open(path, "rb") as file:
+            counts = import_lines(queue, file)
     show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
                           "are paused: see python3 jobqueue.py queue resume" % counts)
 
 
-def watch_worker_test(queue):
+def watch_worker_test(queue: "JobQueue") -> None:
     """Start a test worker and say at the end whether it lives."""
     complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
     test = start_worker_test(queue, None)
@@ -13784,14 +15393,15 @@ def watch_worker_test(queue):
     complain(test["text"])
 
 
-def cmd_check(_, options):
+def cmd_check(_: None, options: "Namespace") -> "int":
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
     is_quick = {"quick", "files"} & options.given.keys()
     report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
-    shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
+    shown: "JsonObject" = {"checks": [check._asdict() for check in report.checks], "advice": None,
+                         "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
         shown["advice"] = next_step(report)
@@ -13817,27 +15427,27 @@ QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 # schemas. What runs a command gets the site, and the options: `given` is what its own arguments
 # are. It returns the exit code, if that is not 0.
 
-OWNER = ("--owner", {"metavar": "USER"})
+OWNER: "Argument" = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
 LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")
 ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
 # Of all commands, and of those that ask the API.
-COMMON = [
+COMMON: "list[Argument]" = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
-ABOUT_SITES = [
+ABOUT_SITES: "list[Argument]" = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
     ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
 
-# {a command, or two words for an action of one: (what runs it, its arguments)}. Those in LOCAL are
-# about this host and get its queue; all others get a site whose API they ask.
-COMMANDS = {
-    "serve": (cmd_serve, [
+# {a command, or two words for an action of one: its row}. Those in LOCAL are about this host and
+# get its queue; all others get a site whose API they ask.
+COMMANDS: "dict[str, Command]" = {
+    "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
         argument("--port", integer_within(0, 65535), default=8000, help="port to listen on (8000)")]),
-    "add": (cmd_add, [
+    "add": Command(cmd_add, [
         ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
         ("words", {"metavar": "name=value", "nargs": "*", "default": ()}),
         *arguments(REQUEST_SCHEMA["properties"], *list(REQUEST_SCHEMA["properties"])[2:]),
@@ -13849,16 +15459,16 @@ COMMANDS = {
                              "help": "all that match as CSV, whatever the limit"}),
                   words="Tasks, newest first."),
     "show": asks("GET", TASK, text=task_text),
-    "wait": (cmd_wait, [PLACES["id"], argument(
+    "wait": Command(cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
-    "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
-    "files": (cmd_files, [PLACES["id"], ("--save", {"metavar": "DIR", "help": "where to"})]),
-    **dict.fromkeys(ACTION_ROUTES, (cmd_act, [
+    "log": Command(cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
+    "files": Command(cmd_files, [PLACES["id"], ("--save", {"metavar": "DIR", "help": "where to"})]),
+    **dict.fromkeys(ACTION_ROUTES, Command(cmd_act, [
         argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
         argument("--all", about(SWITCH, "all tasks")),
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
-    "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
-                                ("value", {"nargs": "?", "default": None})]),
+    "settings": Command(cmd_settings, [("name", {"nargs": "?", "default": None}),
+                                       ("value", {"nargs": "?", "default": None})]),
     "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
     "user add": asks("POST", "/api/users", PLACES["name"], "--role",
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
@@ -13878,7 +15488,7 @@ COMMANDS = {
         "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
                        words="Set how many tasks of a user may wait to be run."),
     "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
-    "token add": (cmd_add_token, [
+    "token add": Command(cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
                  help="what it may: all that USER may, of that only reading, only call the address "
@@ -13887,21 +15497,22 @@ COMMANDS = {
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
     "token delete": asks("DELETE", "/api/tokens/{id}"),
     "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
-    "schedule add": (cmd_add_schedule, [
+    "schedule add": Command(cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
         ZONE, *arguments(SCHEDULE_FIELDS, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
     "schedule show": asks("GET", SCHEDULE, text=schedule_text),
-    "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
-                                       ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
+    "schedule preview": Command(cmd_preview, [
+        ("words", {"nargs": "*", "default": (), "metavar": "RULE"}), ZONE,
+        *arguments(PREVIEW["properties"], "from", "count")]),
     "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
                            words="Let a schedule add nothing until it is resumed."),
     "schedule resume": asks("PATCH", SCHEDULE, paused=False, words="Let a schedule go on."),
     "schedule run": asks("POST", SCHEDULE + "/run", text=lambda task: str(task["id"])),
     "schedule delete": asks("DELETE", SCHEDULE),
     "queue list": lists("queues", "name pending running max_running rate machines problem"),
-    "queue set": (cmd_set_queue, [
+    "queue set": Command(cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
         argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=parse_rate,
@@ -13915,18 +15526,18 @@ COMMANDS = {
                       "--until", "--event", "--task", "--worker", "--function", "--owner", LIMIT),
     "alert list": lists("alerts", "id opened_at ended_at told title text"),
     "alert mute": asks("POST", "/api/alerts/{id}/mute", "how"),
-    "alert test": (cmd_test_alerts, []),
+    "alert test": Command(cmd_test_alerts, []),
     "workers": lists("workers", "id machine pid state mode tasks task function"),
-    "stats": (cmd_stats, [
+    "stats": Command(cmd_stats, [
         argument("--since", about(TEXT, "such as 12h, 7d or 4w ago, or a time"), metavar="TIME"),
         *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
-    "tick": (cmd_tick, []),
-    "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
-    "restore": (cmd_restore, [("file", {"metavar": "FILE"}), argument(
+    "tick": Command(cmd_tick, []),
+    "backup": Command(cmd_backup, [("file", {"metavar": "FILE"})]),
+    "restore": Command(cmd_restore, [("file", {"metavar": "FILE"}), argument(
         "--force", about(SWITCH, "even while something lives here"))]),
-    "export": (cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
-    "import": (cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
-    "check": (cmd_check, [
+    "export": Command(cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
+    "import": Command(cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
+    "check": Command(cmd_check, [
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
@@ -13938,24 +15549,24 @@ LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
-def terminal_width():
+def terminal_width() -> "int":
     """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
 
 
-def command_parser(words):
+def command_parser(words: "list[str]") -> "ArgumentParser":
     """The parser of all commands, with the arguments of the one that these words are of: of all
     they take longer than most commands."""
     import argparse
     shape = functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)
-    looks = {"formatter_class": shape}
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                         "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
-               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.", **looks)
+               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.",
+        formatter_class=shape)
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
     parser.set_defaults(data=None, json=False, server=None, token_file=None)
     groups = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
@@ -13965,11 +15576,11 @@ def command_parser(words):
             actions = [other.split()[1] for other in COMMANDS if other.startswith(group + " ")]
             line = "%ss: %s." % (group.capitalize(), ", ".join(actions))
             groups[group] = groups[""].add_parser(
-                group, help=line, description=line, **looks).add_subparsers(
+                group, help=line, description=line, formatter_class=shape).add_subparsers(
                     dest="action", metavar="ACTION", required=True)
-        line = run.__doc__.partition("\n")[0]
+        line = (run.__doc__ or "").partition("\n")[0]
         sub = groups[group].add_parser(action, help=line, description=line, allow_abbrev=False,
-                                       argument_default=argparse.SUPPRESS, **looks)
+                                       argument_default=argparse.SUPPRESS, formatter_class=shape)
         if name.split() != words[:name.count(" ") + 1]:
             continue
         for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ())):
@@ -13979,8 +15590,15 @@ def command_parser(words):
     return parser
 
 
-def parse_command(words):
-    """(options, what runs them) of a command line; name=value may also stand behind --options."""
+class ParsedCommand(NamedTuple):
+    """A command line that was read: its options, and what runs it."""
+
+    options: "Namespace"
+    run: "Run"
+
+
+def parse_command(words: "list[str]") -> "ParsedCommand":
+    """Read a command line; name=value may also stand behind --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
@@ -13990,10 +15608,10 @@ def parse_command(words):
     if rest:
         options.words = [*options.words, *rest]
     options.given = {name: vars(options)[name] for name in options.fields if name in options}
-    return options, cmd_help_of if wants_help else options.run
+    return ParsedCommand(options, cmd_help_of if wants_help else options.run)
 
 
-def _site(options):
+def _site(options: "Namespace") -> "JobQueue | Site | None":
     """What a command asks: this host's queue or its API, or another site's; None for nothing."""
     name = options.name_of_command
     if name in NEED_NOTHING:
@@ -14006,7 +15624,7 @@ def _site(options):
     return queue if name in LOCAL else ThisSite(queue)
 
 
-def main(words=None):
+def main(words: "list[str] | None" = None) -> "int":
     """Run one command; returns its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:      # who started us has closed it
@@ -14028,19 +15646,20 @@ def main(words=None):
         return 130
 
 
-def _start():
+def _start() -> "int":
     """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
     script = os.environ.get("SCRIPT_FILENAME", "")
-    if not os.path.isfile(script) or os.path.basename(script).startswith("jobqueue"):
-        return run_cgi()
-    # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
-    complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
-             "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
-    print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
-          "See the web server's log.")
-    return 2
+    if os.path.isfile(script) and not os.path.basename(script).startswith("jobqueue"):
+        # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
+        complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
+                 "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
+        print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
+              "See the web server's log.")
+        return 2
+    run_cgi()
+    return 0
 
 
 if __name__ == "__main__":

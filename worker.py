@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 # Built from src/ by src/build.py: edit there.
+# mypy: ignore-errors
 """The worker of jobqueue: claims tasks, has its runner run them, records how they ended.
 
     python3 worker.py                 for cron: work on what is there or due for at most 50 s
@@ -46,16 +47,16 @@ import socket
 import sys
 import threading
 import time
-import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, JobQueue, JobQueueError, Outcome, RetryAfter,
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Claims, Connection, Every, Fail, FileSite,
+                      Function, JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter,
                       TaskContext, append_log, declared, dump_json, is_deep, storable)
-
 
 # A copy that broke off lacks the last lines of worker.py:
 #     if __name__ == "__main__":
@@ -64,6 +65,15 @@ from jobqueue import (RESULT_MAX_DEPTH, Every, Fail, JobQueue, JobQueueError, Ou
 jobqueue.refuse_half(__file__)
 
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from http.client import HTTPResponse
+    from typing import Any, BinaryIO, Protocol, TextIO, TypedDict
+    from urllib.request import OpenerDirector, Request
+
+    from jobqueue import (AnnouncedFunction, Announcement, AnyClock, AnyTuple, ClaimedTask,
+                          FieldError, JsonObject, Schema, Stamps)
 
 
 # worker/signatures.py --------------------------------------------------------
@@ -76,31 +86,34 @@ VERSION = "1.0.0"                       # of the jobqueue.py that this belongs t
 # Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
+if TYPE_CHECKING:
+    TypeHint = Any                      # a type, or what typing makes of types; NOTHING for none
+
 NOTHING = object()                      # no default, no type hint
 
-SIMPLE_TYPES = {
+SIMPLE_TYPES: "dict[TypeHint, Schema]" = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
     bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
     set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string", "format": "file"},
     date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
     datetime: {"type": "string", "format": "date-time"}}
-CONVERSIONS = {
+CONVERSIONS: "dict[TypeHint, Callable[[Any], Any]]" = {
     datetime: jobqueue.parse_moment, date: date.fromisoformat, clock_time: clock_time.fromisoformat,
     int: int, float: float, Path: Path, set: set, tuple: tuple}
 
 
-def is_union(origin):
+def is_union(origin: "TypeHint") -> "bool":
     """True for Optional[X], Union[X, Y] and X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
-def are_alike(inner):
+def are_alike(inner: "tuple[TypeHint, ...]") -> "bool":
     """True if all items have one type; those of Tuple[str, int] have one for each place."""
     return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
 
 
-def type_schema(kind):
+def type_schema(kind: "TypeHint") -> "Schema":
     """The schema of a type hint; {} (a text field) for what is not understood."""
     import typing
     with contextlib.suppress(TypeError):
@@ -108,7 +121,8 @@ def type_schema(kind):
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin: "TypeHint" = typing.get_origin(kind)
+    inner = typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
     if is_union(origin):                # of several types only a text field can hold all
@@ -120,7 +134,7 @@ def type_schema(kind):
     return dict(SIMPLE_TYPES.get(origin, {}))
 
 
-def make_nullable(schema):
+def make_nullable(schema: "Schema") -> "Schema":
     """The schema that also allows null."""
     if "enum" in schema:
         return schema if None in schema["enum"] else jobqueue.or_null(schema)
@@ -128,12 +142,13 @@ def make_nullable(schema):
     return jobqueue.or_null({**schema, "type": kind}) if isinstance(kind, str) else schema
 
 
-def to_python(kind, value):
+def to_python(kind: "TypeHint", value: "Any") -> "Any":
     """A JSON value as the type hint wants it."""
     if value is None or kind is type(value) or kind in (None, NOTHING):
         return value
     import typing
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin: "TypeHint" = typing.get_origin(kind)
+    inner = typing.get_args(kind)
     if is_union(origin):
         others = [member for member in inner if member is not type(None)]
         return to_python(others[0], value) if len(others) == 1 else value
@@ -150,7 +165,7 @@ def to_python(kind, value):
     return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
 
 
-def type_hints(target):
+def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
     """{name: type} of a function; hints that cannot be evaluated are left out."""
     import typing
     with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
@@ -165,18 +180,19 @@ def type_hints(target):
     return hints
 
 
-def parameter_help(text):
+def parameter_help(text: "str") -> "dict[str, str]":
     """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
     found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.*\S)", text, re.MULTILINE))
     section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
                         r"((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)", text, re.MULTILINE)
-    for line in (r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.*\S)",
-                 r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*\S)") if section else ():
-        found.update(re.findall(line, section[1], re.MULTILINE))
+    if section:
+        for line in (r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.*\S)",
+                     r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*\S)"):
+            found.update(re.findall(line, section[1], re.MULTILINE))
     return found
 
 
-def documentation(function):
+def documentation(function: "Function") -> "str":
     """A Python function's docstring without its indentation; empty for all others."""
     from inspect import getdoc
     return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
@@ -185,7 +201,7 @@ def documentation(function):
 class Parameters:
     """A function's parameters: their type hints, defaults and documentation."""
 
-    def __init__(self, function):
+    def __init__(self, function: "Function") -> None:
         self.function, self.open, given = function, False, function.parameters
         if given is None:
             from inspect import signature
@@ -204,7 +220,7 @@ class Parameters:
             if self.kinds[name] is NOTHING and default is not None:
                 self.kinds[name] = type(default)
 
-    def schema(self):
+    def schema(self) -> "Schema":
         """JSON Schema 2020-12 of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
@@ -213,15 +229,15 @@ class Parameters:
                 "additionalProperties": self.open}
 
     @functools.cached_property
-    def files(self):
+    def files(self) -> "list[str]":
         """The names of those that are files."""
         return jobqueue.file_parameters(self.schema())
 
-    def convert(self, arguments):
+    def convert(self, arguments: "JsonObject") -> "dict[str, Any]":
         """JSON arguments as Python values."""
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
 
-    def _property(self, name, text):
+    def _property(self, name: "str", text: "str | None") -> "Schema":
         schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
@@ -241,7 +257,7 @@ class Parameters:
         return schema
 
 
-def describe(function):
+def describe(function: "Function") -> "AnnouncedFunction":
     """A function as the catalogue keeps it."""
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
@@ -252,9 +268,10 @@ def describe(function):
             "external": function.kind == "external"}
 
 
-def describe_schedules():
+def describe_schedules() -> "list[JsonObject]":
     """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
-    described, numbers = [], {}
+    described: "list[JsonObject]" = []
+    numbers: "dict[str, int]" = {}
     for target, given in jobqueue.scheduled:
         name = getattr(target, "name", None) or target.__name__
         if name not in declared:
@@ -267,13 +284,13 @@ def describe_schedules():
     return described
 
 
-def is_owners(file):
+def is_owners(file: "str") -> "bool":
     """True for the owner's files: beside tasks.py, or beside ours."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
 
 
-def explain_import(error):
+def explain_import(error: "BaseException") -> "JsonObject":
     """What is wrong with tasks.py, where: {"message", "file", "line"}."""
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
@@ -286,16 +303,16 @@ def explain_import(error):
             "file": file, "line": line}
 
 
-def working_folder():
+def working_folder() -> "str":
     """The folder of tasks.py; for the samples there may be none."""
     folder = jobqueue.TASKS_FILE.parent
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
-def declare_samples():
+def declare_samples() -> None:
     """Functions to try the page with; gone once there is a tasks.py."""
     @jobqueue.task
-    def add(a: int, b: int, seconds: float = 0) -> int:
+    def add(a: "int", b: "int", seconds: "float" = 0) -> "int":
         """Add two numbers, slowly if you like.
 
         :param seconds: how long to think about it
@@ -305,7 +322,7 @@ def declare_samples():
         return a + b
 
     @jobqueue.task
-    def count_down(start: int = 10) -> str:
+    def count_down(start: "int" = 10) -> "str":
         """Count down once a second, and say how far it is."""
         for left in range(start, 0, -1):
             print(left, flush=True)
@@ -314,7 +331,7 @@ def declare_samples():
         return "lift-off"
 
 
-def read_functions():
+def read_functions() -> "Announcement":
     """Import tasks.py and announce what it declares, or what is wrong with it."""
     os.chdir(working_folder())
     samples = not jobqueue.TASKS_FILE.exists()
@@ -331,7 +348,8 @@ def read_functions():
             if one.kind != "external" and queue in external:
                 raise ValueError("%s: the queue %s is for external functions" % (one.name, queue))
         functions = [describe(function) for function in declared.values()]
-        found = {"functions": functions, "schedules": describe_schedules(), "error": None}
+        found: "Announcement" = {
+            "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
         found = {"error": explain_import(error)}
     # When one of these changes, so may the functions.
@@ -355,7 +373,7 @@ class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
 
 
-def as_word(value):
+def as_word(value: "object") -> "str":
     """A value as programs read it."""
     if value is None or isinstance(value, (str, Path)):
         return str(value or "")
@@ -363,9 +381,10 @@ def as_word(value):
     return text[1:-1] if text.startswith('"') else text
 
 
-def fill_parts(target, arguments):
+def fill_parts(target: "list[str]", arguments: "JsonObject") -> "list[str]":
     """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
-    parts, guarded = [], True
+    parts: "list[str]" = []
+    guarded = True
     for part in target:
         names = re.findall(jobqueue.PLACE, part)
         values = [item for value in map(arguments.get, names)
@@ -383,7 +402,7 @@ def fill_parts(target, arguments):
     return parts
 
 
-def run_program(parts, context):
+def run_program(parts: "list[str]", context: "TaskContext") -> "dict[str, int]":
     """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
@@ -402,12 +421,12 @@ def run_program(parts, context):
     return {"exit_code": 0}
 
 
-def run_command(function, arguments, context):
+def run_command(function: "Function", arguments: "JsonObject", context: "TaskContext") -> "dict[str, int]":
     """Run a program with the arguments in their places; no shell."""
     return run_program(fill_parts(function.target, arguments), context)
 
 
-def run_script(function, arguments, context):
+def run_script(function: "Function", arguments: "JsonObject", context: "TaskContext") -> "dict[str, int]":
     """Run a script of the folders with schedules, never one twice at once."""
     import fcntl
     name = arguments["script"]
@@ -441,7 +460,7 @@ ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 
 
-def refuse_climbing(template, arguments):
+def refuse_climbing(template: "str", arguments: "JsonObject") -> None:
     """Fail if a value would lead out of its place in the path, however often a server decodes it.
 
     nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
@@ -457,7 +476,7 @@ def refuse_climbing(template, arguments):
                        "would lead out of its place in the address" % " and ".join(names))
 
 
-def build_request(target, arguments, context):
+def build_request(target: "JsonObject", arguments: "JsonObject", context: "TaskContext") -> "Request":
     """The urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
@@ -477,7 +496,7 @@ def build_request(target, arguments, context):
 
 
 @functools.lru_cache(maxsize=None)
-def http_opener(authorities=None, by_proxy=False):
+def http_opener(authorities: "str | None" = None, by_proxy: "bool" = False) -> "OpenerDirector":
     """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
     proxy is that of the environment."""
     import ssl
@@ -489,7 +508,7 @@ def http_opener(authorities=None, by_proxy=False):
     return opener
 
 
-def run_request(function, arguments, context):
+def run_request(function: "Function", arguments: "JsonObject", context: "TaskContext") -> "Any":
     """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
@@ -525,7 +544,7 @@ TRY_AGAIN = (408, 429, 502, 503, 504)
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
 
 
-def told_by(answer):
+def told_by(answer: "HTTPResponse") -> "str":
     """What an answer says that is no success; Fail if jobqueue itself refuses for good."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
@@ -534,13 +553,48 @@ def told_by(answer):
         return "the server answered %d %s" % (answer.status, answer.reason)
 
 
+class TaskSite:
+    """The site that has the files of a task, and the results of those that it comes after."""
+
+    def __init__(self, place: "FileSite", context: "TaskContext") -> None:
+        self._address, self._authorities = place
+        self._context = context
+
+    def ask(self, path: "str", file: "BinaryIO | None" = None) -> "HTTPResponse":
+        """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
+        from http.client import HTTPException
+        from urllib.request import Request
+        task = self._context
+        if not self._address:
+            raise Fail("its files are on another machine, and the setting page_address is empty")
+        place = "%s/api/worker/tasks/%d/%s" % (self._address.rstrip("/"), task.id, path)
+        size = os.fstat(file.fileno()).st_size if file else 0
+        opener = http_opener(self._authorities, by_proxy=place.startswith("https:"))
+        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
+                   "X-Api-Key": task.claim}
+        for pause in FILE_PAUSES:
+            request = Request(place, file and jobqueue.Portion(file, size), headers)
+            try:
+                answer: "HTTPResponse" = opener.open(request, timeout=FILE_SECONDS)
+                if answer.status < 300:
+                    return answer
+                told: "str | Exception" = told_by(answer)
+            except (HTTPException, OSError) as error:
+                told = error
+            time.sleep(pause)
+            if file:
+                file.seek(0)
+        raise ConnectionError("the site is not heard: %s" % told)
+
+
 class TaskFiles:
-    """The files of the task that runs; `site` is (address, certificates) if it has them."""
+    """The files of the task that runs; `site` has them if they are not here."""
 
-    def __init__(self, site, context, data):
-        self.site, self._context, self._data = site, context, data
+    def __init__(self, site: "FileSite | None", context: "TaskContext", data: "Path") -> None:
+        self.site = TaskSite(site, context) if site else None
+        self._context, self._data = context, data
 
-    def bring(self, value):
+    def bring(self, value: "Any") -> "Any":
         """An argument with paths of copies in the place of the ids of files."""
         if isinstance(value, list):
             return list(map(self.bring, value))
@@ -549,7 +603,7 @@ class TaskFiles:
         folder = self._context.folder / GIVEN / value
         folder.mkdir(parents=True, exist_ok=True)
         if self.site:
-            with self.ask("files/" + value) as answer:
+            with self.site.ask("files/" + value) as answer:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 return self._copy(answer, folder / jobqueue.file_name(unquote(name)))
         source = jobqueue.given_folder(self._data, value)
@@ -559,13 +613,13 @@ class TaskFiles:
         raise Fail("the file that it was given, %s, is not there any more" % value)
 
     @staticmethod
-    def _copy(file, path):
+    def _copy(file: "BinaryIO", path: "Path") -> "str":
         import shutil
         with open(path, "wb") as copy:
             shutil.copyfileobj(file, copy, jobqueue.PIECE_BYTES)
         return str(path)
 
-    def leave(self, path):
+    def leave(self, path: "Path") -> "str":
         """The name of a file that the function returns: it becomes the task's. Of a path that leads
         to no file it is all."""
         if not path.is_file():
@@ -575,50 +629,27 @@ class TaskFiles:
                 self._copy(file, self._context.folder / path.name)
         return path.name
 
-    def close(self):
+    def close(self) -> None:
         """Remove what it was given; send what it leaves if that belongs elsewhere."""
         if not self._context.has_folder:
             return
         import shutil
         folder = self._context.folder
         shutil.rmtree(folder / GIVEN, ignore_errors=True)
-        names = self.site and jobqueue.names_left(folder) or []
+        if not self.site:
+            return
+        names = jobqueue.names_left(folder) or []
         for name in names[:jobqueue.FILES_MAX]:
             try:
                 with jobqueue.open_plain(folder, name) as file:
-                    self.ask("files?name=" + quote(name, safe="", errors="replace"), file).close()
+                    quoted = quote(name, safe="", errors="replace")
+                    self.site.ask("files?name=" + quoted, file).close()
             except ConnectionError:
                 raise
             except (Fail, OSError) as error:
                 print("Not kept: %s (%s)" % (name, error))
         if names[jobqueue.FILES_MAX:]:
             print("Not kept: the %d after these" % len(names[jobqueue.FILES_MAX:]))
-
-    def ask(self, path, file=None):
-        """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
-        from http.client import HTTPException
-        from urllib.request import Request
-        (address, authorities), task = self.site, self._context
-        if not address:
-            raise Fail("its files are on another machine, and the setting page_address is empty")
-        place = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
-        size = os.fstat(file.fileno()).st_size if file else 0
-        opener = http_opener(authorities, by_proxy=place.startswith("https:"))
-        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
-                   "X-Api-Key": task.claim}
-        for pause in FILE_PAUSES:
-            request = Request(place, file and jobqueue.Portion(file, size), headers)
-            try:
-                answer = opener.open(request, timeout=FILE_SECONDS)
-                if answer.status < 300:
-                    return answer
-                told = told_by(answer)
-            except (HTTPException, OSError) as error:
-                told = error
-            time.sleep(pause)
-            if file:
-                file.seek(0)
-        raise ConnectionError("the site is not heard: %s" % told)
 
 
 # worker/runner.py ------------------------------------------------------------
@@ -634,15 +665,84 @@ class TaskFiles:
 # one: some of it is undone, the rest is found, told as what the task left behind, and the worker
 # replaces the runner. A fork of it never speaks for it.
 
+if TYPE_CHECKING:
+    # What a process has used: seconds of the processor with ended children, and the peak of memory in
+    # bytes. It is made for each attempt, so it is a plain pair.
+    Usage = tuple[float, int]
+
+    class Report(TypedDict):
+        """What a function says of its progress."""
+
+        progress: "float | None"          # from 0 to 1
+        message: "str | None"
+
+    class _Ended(TypedDict):
+        kind: "str"                       # succeeded, error, fail or unknown_function
+
+    class ToldOutcome(_Ended, total=False):
+        """How an attempt ended, in the runner's words."""
+
+        result: "str"                     # JSON text
+        error_type: "str"
+        error_message: "str"
+        retry_after: "float"
+        seconds: "float"
+        cpu_seconds: "float"
+        peak_memory: "int"
+        traceback: "str"
+        report: "Report"                  # the last, if it was not told yet
+        left: "str"                       # what the task left behind in the runner
+
+    class ToWorker(TypedDict, total=False):
+        """A line from the runner: its functions, or the claim of an attempt and what is said of it."""
+
+        announce: "Announcement"
+        claim: "str"
+        report: "Report"
+        enqueue: "list[JsonObject]"       # requests for tasks
+        more: "bool"                      # more of them follow
+        results: "bool"                   # asks for the results of the tasks that this one comes after
+        outcome: "ToldOutcome"
+
+    class RunOrder(TypedDict):
+        """What the runner is told of an attempt that it is to run."""
+
+        id: "int"
+        owner: "str"
+        attempt: "int"
+        crashes: "int"
+        claim: "str"
+        function: "str"
+        arguments: "str"                  # JSON text
+        site: "FileSite | None"           # where its files are, if they are not here
+
+    class ToRunner(TypedDict, total=False):
+        """A line from the worker: orders, or one of the answers to what was asked last."""
+
+        orders: "list[RunOrder]"
+        ids: "list[int]"                  # of the tasks that were added
+        results: "list[Any]"
+        refused: "Refusal"
+
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
 BATCH_MAX = 128                         # tasks in a batch
-RUN_KINDS = {"command": run_command, "http_request": run_request, "script": run_script}
+RUN_KINDS: "dict[str, Callable[[Function, JsonObject, TaskContext], Any]]" = {
+    "command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
 
 
-def arm_lifeline(end):
+class Refusal(NamedTuple):
+    """An error of jobqueue, as the worker answers it: the name of its class, and what that is made of."""
+
+    kind: "str"
+    detail: "str"
+    errors: "list[FieldError]"
+    retry_after: "float | None"
+
+
+def arm_lifeline(end: "int") -> None:
     """Have the kernel kill this whole process group once the worker's end is closed."""
     import fcntl
     os.set_inheritable(end, False)
@@ -652,7 +752,7 @@ def arm_lifeline(end):
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     except OSError:                     # no such kernel: a thread waits for the end of the file
-        def wait():
+        def wait() -> None:
             os.set_blocking(end, True)
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -661,7 +761,7 @@ def arm_lifeline(end):
         os._exit(0)                     # it was closed before we were armed
 
 
-def write_result(result):
+def write_result(result: "object") -> "str":
     """What a function returned, as JSON; ValueError that says what would be right."""
     try:
         return "null" if result is None else dump_json(result)
@@ -670,7 +770,7 @@ def write_result(result):
                          "lists or dictionaries" % error) from None
 
 
-def outcome_of_exception(error, kind):
+def outcome_of_exception(error: "BaseException", kind: "str") -> "ToldOutcome":
     """An exception as an outcome: type, message, and the traceback below our own frames."""
     import traceback
     frames = error.__traceback__
@@ -684,8 +784,8 @@ def outcome_of_exception(error, kind):
             "error_message": storable(str(said))[:4000], "traceback": storable(text)[-100_000:]}
 
 
-def usage():
-    """(CPU seconds so far with ended children, peak memory in bytes)"""
+def usage() -> "Usage":
+    """Return what this process has used so far."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
@@ -694,31 +794,32 @@ def usage():
 # What a task changes in its process the next would feel. Some of it is looked at after each task,
 # all of it after the last of a batch and after each that did one of CHANGES (Python's audit
 # events): a look at all takes 10 us, and quick functions run 15,000 times a second.
-LIMITS = [getattr(resource, "RLIMIT_" + name)
+LIMITS: "list[int]" = [getattr(resource, "RLIMIT_" + name)
           for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
           if hasattr(resource, "RLIMIT_" + name)]
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
+VARIABLES: "dict[bytes, bytes]" = getattr(ENVIRONMENT, "_data")   # what it holds; quicker to copy
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED = [getattr(signal, "SIG" + name) for name in
+HANDLED: "list[int]" = [getattr(signal, "SIG" + name) for name in
            "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
                "threads", "other functions of Python", "other settings of Python")
 ALL_TRACES = "limits", "a child", "another priority"
 
 
-def some_traces():
+def some_traces() -> "AnyTuple":
     """What SOME_TRACES says, by the modules of C, which are quicker."""
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            (os.environ is ENVIRONMENT, dict(ENVIRONMENT._data)), list(sys.path), _thread._count(),
+            (os.environ is ENVIRONMENT, dict(VARIABLES)), list(sys.path), _thread._count(),
             (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
              open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
 
 
-def all_traces():
+def all_traces() -> "AnyTuple":
     """What ALL_TRACES says."""
     has_child = False                   # that runs, or has ended and was not waited for
     with contextlib.suppress(ChildProcessError):
@@ -727,53 +828,61 @@ def all_traces():
     return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def lowest_free():
+def lowest_free() -> "int | None":
     """The lowest number that no descriptor has; None if there may be no more."""
     with contextlib.suppress(OSError):
         descriptor = os.dup(0)
         os.close(descriptor)
         return descriptor
+    return None
 
 
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
-    def __init__(self, channel, bell, data, lock=None):
+    def __init__(self, channel: "socket.socket", bell: "int", data: "Path", lock: "int | None" = None) -> None:
         self._channel, self._data, self._pid = channel, data, os.getpid()
         self._bell = bell               # rung when the worker should look at the channel
         self._worker_lock = lock        # it is free once both are dead
         self._lock = threading.RLock()  # of who speaks to the worker: the function may have threads
-        self._claim = None              # of the attempt that is going on
+        self._claim: "str | None" = None  # of the attempt that is going on
         self._arrived = b""
-        self._descriptors = []          # that came with what arrived
-        self._go = None                 # of a batch: a byte in it for each order not begun
+        self._descriptors: "list[int]" = []       # that came with what arrived
+        self._go: "int | None" = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
-        self._streams = {}              # our stdout and stderr
+        self._streams: "dict[str, TextIO]" = {}   # our stdout and stderr
+        self._some: "AnyTuple" = ()       # the traces that there were before the first task
+        self._all: "AnyTuple" = ()
+        self._free: "int | None" = None   # the lowest descriptor before the first task of a batch
+        self._folder = ""
+        self._used: "Usage" = (0.0, 0)    # from run() on that at the end of the last attempt
         self._changed = False           # the task did one of CHANGES
+        self._unsent: "Report | None" = None
         self._next_report = 0.0
 
-    def run(self):
+    def run(self) -> "int":
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
         sys.addaudithook(self._heed)
         self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
-        self._used = usage()            # from now on that at the end of the last attempt
+        self._used = usage()
         for message in iter(self._receive, None):
             self._run_in_a_row(message["orders"])
         return 0
 
-    def _heed(self, event, _):
+    def _heed(self, event: "str", _: "object") -> None:
         if event in CHANGES:
             self._changed = True
 
-    def forget(self):
+    def forget(self) -> None:
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
-        for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors} - {None}:
-            os.close(descriptor)
+        for descriptor in (self._bell, self._go, self._worker_lock, *self._descriptors):
+            if descriptor is not None:
+                os.close(descriptor)
 
-    def _run_in_a_row(self, orders):
+    def _run_in_a_row(self, orders: "list[RunOrder]") -> None:
         """Run these, but not those that the worker takes back before they begin."""
         if self._go is not None:
             os.close(self._go)
@@ -785,7 +894,7 @@ class Runner:
             elif self._attempt(order, log, order is orders[0], order is orders[-1]):
                 return                  # the next need a runner in which nothing was left
 
-    def _attempt(self, order, log, is_first, is_last):
+    def _attempt(self, order: "RunOrder", log: "int", is_first: "bool", is_last: "bool") -> "str | None":
         """Run it and say how it ended; what it left in this process, or None."""
         self._print_to(log)
         self._tidy()
@@ -793,12 +902,12 @@ class Runner:
             self._free = lowest_free()
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
-        context.files = TaskFiles(order.get("site"), context, self._data)
-        context.ask_results = self._results
+        files = TaskFiles(order.get("site"), context, self._data)
+        context.ask_results = functools.partial(self._results, files)
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before, began = self._used, time.monotonic()
-        outcome = self._outcome(order, context)
+        outcome = self._outcome(order, context, files)
         seconds, self._used = time.monotonic() - began, usage()
         TaskContext.running = None
         with self._lock:                # a thread may be adding a task
@@ -813,21 +922,22 @@ class Runner:
             except Exception:
                 pass
         self._print_to(self._null)
-        outcome.update(seconds=round(seconds, 6), peak_memory=self._used[1],
-                       cpu_seconds=round(self._used[0] - before[0], 6))
+        outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
+        outcome["cpu_seconds"] = round(self._used[0] - before[0], 6)
         if self._unsent:
             outcome["report"] = self._unsent
         if left:
             outcome["left"] = left
+        rings = is_last or left is not None
         try:
-            self._send({"claim": order["claim"], "outcome": outcome}, ring=is_last or left)
+            self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         except ValueError:
-            outcome.update(kind="fail", result="null", error_type="ValueError",
-                           error_message="the result is larger than %d bytes" % LINE_MAX_BYTES)
-            self._send({"claim": order["claim"], "outcome": outcome}, ring=is_last or left)
+            outcome["kind"], outcome["result"], outcome["error_type"] = "fail", "null", "ValueError"
+            outcome["error_message"] = "the result is larger than %d bytes" % LINE_MAX_BYTES
+            self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         return left
 
-    def _left(self, is_last):
+    def _left(self, is_last: "bool") -> "str | None":
         """What a task left behind, in words; None if nothing is seen. Limits are set back."""
         some = some_traces()
         if some == self._some and not (is_last or self._changed):
@@ -843,7 +953,7 @@ class Runner:
             found = ["an open file"] if self._free != lowest_free() else []
         return ", ".join(found) or None
 
-    def _tidy(self):
+    def _tidy(self) -> None:
         """Undo what the last task may have done without a trace."""
         os.chdir(self._folder)
         os.umask(0o077)
@@ -854,55 +964,57 @@ class Runner:
                     descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
             setattr(sys, name, known)
 
-    def _outcome(self, order, context):
+    def _outcome(self, order: "RunOrder", context: "TaskContext", files: "TaskFiles") -> "ToldOutcome":
         function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",
                     "error_message": "tasks.py does not declare %s" % order["function"]}
         try:
-            result = self._call(function, json.loads(order["arguments"]), context)
+            result = self._call(function, json.loads(order["arguments"]), context, files)
             if isinstance(result, Path):
-                result = context.files.leave(result)
+                result = files.leave(result)
             if is_deep(result, RESULT_MAX_DEPTH):
                 raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
-            result = write_result(result)
-            context.files.close()
-            return {"kind": "succeeded", "result": result}
+            text = write_result(result)
+            files.close()
+            return {"kind": "succeeded", "result": text}
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
             outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
             if isinstance(error, RetryAfter):
                 outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
             with contextlib.suppress(Exception):
-                context.files.close()
+                files.close()
             return outcome
 
-    def _call(self, function, arguments, context):
+    def _call(self, function: "Function", arguments: "JsonObject", context: "TaskContext",
+              files: "TaskFiles") -> "Any":
         parameters = parameters_of(function)
         for name in parameters.files:
             if name in arguments:
-                arguments[name] = context.files.bring(arguments[name])
+                arguments[name] = files.bring(arguments[name])
         values = parameters.convert(arguments)
         if function.kind == "python":
             return function.target(**values)
         return RUN_KINDS[function.kind](function, {**parameters.defaults, **values}, context)
 
-    def _print_to(self, descriptor):
+    def _print_to(self, descriptor: "int") -> None:
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         if descriptor != self._null:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def _speaking(self):
+    def _speaking(self) -> "Iterator[str]":
         """The claim that this thread, and no other meanwhile, may speak of."""
         with self._lock:
             if self._claim is None:
                 raise RuntimeError("the task has ended")
             yield self._claim
 
-    def _report(self, progress, message):
+    def _report(self, progress: "float | None", message: "str | None") -> None:
         """Pass progress on, but not more often than anybody could see."""
-        report = {"progress": progress, "message": message and storable(str(message))[:500]}
+        report: "Report" = {
+            "progress": progress, "message": message and storable(str(message))[:500]}
         with self._speaking() as claim:
             if time.monotonic() < self._next_report:
                 self._unsent = report
@@ -911,9 +1023,10 @@ class Runner:
             self._unsent = None
             self._send({"claim": claim, "report": report})
 
-    def _enqueue(self, requests):
+    def _enqueue(self, requests: "list[JsonObject]") -> "list[int]":
         """Add tasks through the worker, in lines that are short enough, all or none."""
-        parts, size = [[]], 0
+        parts: "list[list[JsonObject]]" = [[]]
+        size = 0
         for request in requests:
             length = len(dump_json(request))
             if parts[-1] and size + length > LINE_MAX_BYTES // 4:
@@ -921,21 +1034,23 @@ class Runner:
                 size = 0
             parts[-1].append(request)
             size += length
-        return self._ask(*({"enqueue": part, "more": part is not parts[-1]}
-                           for part in parts))["ids"]
+        lines: "list[ToWorker]" = [
+            {"enqueue": part, "more": part is not parts[-1]} for part in parts]
+        return self._ask(*lines)["ids"]
 
-    def _results(self):
+    def _results(self, files: "TaskFiles") -> "list[Any]":
         """The results of the tasks that this one comes after."""
-        context = TaskContext.running
-        if context.files.site:
-            with context.files.ask("results") as answer:
-                return json.load(answer)["results"]
+        if files.site:
+            with files.site.ask("results") as answer:
+                results: "list[Any]" = json.load(answer)["results"]
+            return results
         return self._ask({"results": True})["results"]
 
-    def _ask(self, *messages):
+    def _ask(self, *messages: "ToWorker") -> "ToRunner":
         """What the worker answers; what it refuses is raised."""
         with self._speaking() as claim:
-            self._send(*({"claim": claim, **message} for message in messages))
+            lines: "list[ToWorker]" = [{"claim": claim, **message} for message in messages]
+            self._send(*lines)
             answer = self._receive()
         if answer is None:
             os._exit(1)
@@ -944,7 +1059,7 @@ class Runner:
             raise getattr(jobqueue, kind)(*why)
         return answer
 
-    def _send(self, *messages, ring=True):
+    def _send(self, *messages: "ToWorker", ring: "bool" = True) -> None:
         """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only that itself can report")
@@ -955,7 +1070,7 @@ class Runner:
         if ring and self._go is not None:
             os.write(self._bell, b".")
 
-    def _receive(self):
+    def _receive(self) -> "ToRunner | None":
         """The next message, or None once the worker is gone; descriptors are put aside."""
         while b"\n" not in self._arrived:
             data, descriptors, _, _ = socket.recv_fds(
@@ -965,7 +1080,8 @@ class Runner:
                 return None
             self._arrived += data
         line, _, self._arrived = self._arrived.partition(b"\n")
-        return json.loads(line)
+        message: "ToRunner" = json.loads(line)
+        return message
 
 
 # worker/log.py ---------------------------------------------------------------
@@ -980,18 +1096,31 @@ class Runner:
 PIECE_BYTES = 64 << 10
 
 
+class LogPiece(NamedTuple):
+    """A part of a log that begins at byte `start`."""
+
+    start: "int"
+    text: "str"
+
+
 class LogPipe:
     """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
 
-    def __init__(self, end):
+    def __init__(self, end: "int | None" = None) -> None:
+        self.end = end                  # None before it is handed over, and after the end of the file
+        self._decoder: "codecs.IncrementalDecoder | None" = None  # made when something is printed
+        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
+        self.pieces: "list[LogPiece]" = []        # that are not known to be stored
+        self.start = 0                  # offset of what waits
+        if end is not None:
+            self.attach(end)
+
+    def attach(self, end: "int") -> None:
+        """Read from this end from now on."""
         os.set_blocking(end, False)
         self.end = end
-        self._decoder = None            # made when something is printed
-        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces = []                # (offset, text) that are not known to be stored
-        self.start = 0                  # offset of what waits
 
-    def read(self):
+    def read(self) -> None:
         """Take what was printed since, LOG_MAX_BYTES at most; close at the end of the file."""
         for _ in range(jobqueue.LOG_MAX_BYTES // PIECE_BYTES):
             if self.end is None:
@@ -1009,7 +1138,7 @@ class LogPipe:
                 del self._waiting[:excess]
                 self.start += excess
 
-    def close(self):
+    def close(self) -> "bool":
         """Read no more; True if something could still be printed."""
         if self.end is None:
             return False
@@ -1018,15 +1147,15 @@ class LogPipe:
         return True
 
     @property
-    def is_full(self):
+    def is_full(self) -> "bool":
         """True if it should be stored before more is read."""
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
-    def __bool__(self):
+    def __bool__(self) -> "bool":
         return bool(self._waiting or self.pieces)
 
-    def take_pieces(self, final):
-        """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
+    def take_pieces(self, final: "bool") -> "list[LogPiece]":
+        """Return what is to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
                 self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -1035,11 +1164,11 @@ class LogPipe:
             self.put(storable(text))
         return self.pieces
 
-    def put(self, text):
+    def put(self, text: "str") -> None:
         """Add a text behind what was decoded so far."""
         for place in range(0, len(text), PIECE_BYTES):
             piece = text[place:place + PIECE_BYTES]
-            self.pieces.append((self.start, piece))
+            self.pieces.append(LogPiece(self.start, piece))
             self.start += len(piece.encode("utf-8"))
 
 
@@ -1055,30 +1184,63 @@ class LogPipe:
 # Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
 # group is killed only while its leader's pid cannot be anyone else's.
 
-spares = []                             # what fork_runner made and start_runner has not taken
+if TYPE_CHECKING:
+    class Process(Protocol):
+        """What is used of a Popen: `returncode` is set once the process was collected."""
+
+        pid: "int"
+        returncode: "int | None"
 
 
-def start_runner(data):
-    """Start a runner that waits for its descriptors: (its process, our end of its channel)."""
+class Fork:
+    """A process that this one has forked, in the place of a Popen."""
+
+    def __init__(self, pid: "int") -> None:
+        self.pid = pid
+        self.returncode: "int | None" = None
+
+
+class Started(NamedTuple):
+    """A runner that waits for its descriptors: its process, and our end of its channel."""
+
+    process: "Process"
+    channel: "socket.socket"
+
+
+class Death(NamedTuple):
+    """How a runner died."""
+
+    code: "int"                           # its exit code; of a signal the negative number
+    cpu_seconds: "float"
+    peak_memory: "int"                    # bytes
+
+
+spares: "list[Started]" = []              # what fork_runner made and start_runner has not taken
+
+
+def start_runner(data: "Path") -> "Started":
+    """Start a runner, or take a spare one."""
     while spares:
-        process, channel = spares.pop()
-        if os.waitpid(process.pid, os.WNOHANG) == (0, 0):
-            return process, channel
+        spare = spares.pop()
+        if os.waitpid(spare.process.pid, os.WNOHANG) == (0, 0):
+            return spare
     import subprocess
     ours, theirs = socket.socketpair()
     with theirs:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "worker", "--runner", str(theirs.fileno()), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME)), ours
+            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME))
+    return Started(process, ours)
 
 
 class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
 
-    def __init__(self, data, lock, files, wake):
+    def __init__(self, data: "Path", lock: "int", files: "Stamps", wake: "int | None") -> None:
         self.process, self._channel = start_runner(data)
         self._bell, bell = os.pipe()
+        self._lifeline: "int | None"
         lifeline, self._lifeline = os.pipe()
         with contextlib.suppress(OSError):      # its death is noticed by whoever waits for it
             socket.send_fds(self._channel, [b"."], (bell, lifeline, lock))
@@ -1087,18 +1249,18 @@ class Child:
         self._channel.setblocking(False)
         self._arrived = b""
         self.unread = b""               # what it was told and has not read: no order may follow
-        self._go = None                 # of a batch: a byte in it for each order not begun
+        self._go: "int | None" = None     # of a batch: a byte in it for each order not begun
         self._wake = wake               # readable when a signal has come
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
         self.has_leftovers = False      # a task left something in it
         self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
-        self.files = files              # {path: stamp} of what it was made from
-        self.owner = None               # whose tasks it runs, where each owner has their own
+        self.files = files              # what it was made from
+        self.owner: "int | None" = None   # whose tasks it runs, where each owner has their own
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
-        self.death = None               # (exit code or -signal, cpu seconds, peak memory)
+        self.death: "Death | None" = None
 
-    def hand_over(self, orders):
+    def hand_over(self, orders: "Sequence[RunOrder]") -> "list[int]":
         """Send orders to be run one after another; returns our ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
@@ -1117,7 +1279,7 @@ class Child:
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
-    def take_back(self):
+    def take_back(self) -> "int":
         """Take back the orders that have not begun; how many."""
         if self._go is None:
             return 0
@@ -1126,12 +1288,12 @@ class Child:
         self._go = None
         return left
 
-    def reply(self, message):
+    def reply(self, message: "ToRunner") -> None:
         """Answer the runner."""
         self.unread += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
 
-    def wait(self, seconds, log_end=None):
+    def wait(self, seconds: "float", log_end: "int | None" = None) -> None:
         """Wait until something happens, `seconds` at most; printing into a log is something.
 
         While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
@@ -1143,15 +1305,16 @@ class Child:
         else:
             seconds, log_end = min(seconds, 0.01), None
         poll.register(self._channel, wanted | (select.POLLIN if self._arrived else 0))
-        for end in {self._bell, self._wake, log_end} - {None}:
-            poll.register(end, select.POLLIN)
+        for end in (self._bell, self._wake, log_end):
+            if end is not None:
+                poll.register(end, select.POLLIN)
         for descriptor, _ in poll.poll(max(0, seconds) * 1000):
             if descriptor == self._bell:
                 os.read(self._bell, 1 << 10)
             elif descriptor == self._channel.fileno() and self.unread:
                 self._flush()
 
-    def messages(self):
+    def messages(self) -> "Iterator[JsonObject]":
         """What the runner said; anything against the rules ends it."""
         while not self.ended:
             try:
@@ -1176,7 +1339,7 @@ class Child:
                 return
             yield message
 
-    def is_dead(self):
+    def is_dead(self) -> "bool":
         """True once the runner has ended; what is left of its group is then killed."""
         if self.death is None:
             found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -1185,16 +1348,16 @@ class Child:
             self.signal(signal.SIGKILL)
             _, status, used = os.wait4(self.process.pid, 0)
             code = self.process.returncode = os.waitstatus_to_exitcode(status)
-            self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
+            self.death = Death(code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
-    def signal(self, number):
+    def signal(self, number: "int") -> None:
         """Send a signal to the runner's whole group; only while its leader is not collected."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
-    def end(self):
+    def end(self) -> None:
         """Kill the group and wait for the runner; everything is closed afterwards."""
         if self.death is None:
             self.signal(signal.SIGKILL)
@@ -1207,7 +1370,7 @@ class Child:
             os.close(self._lifeline)
             self._lifeline = None
 
-    def _flush(self):
+    def _flush(self) -> None:
         try:
             while self.unread:
                 self.unread = self.unread[self._channel.send(self.unread):]
@@ -1223,7 +1386,8 @@ class Child:
 #
 # A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
 # The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
-# Attempt watches and stores, Batch keeps the order, Pace decides how many tasks make a batch.
+# WatchedAttempt watches, its kinds store, Batch keeps the order, Pace decides how many tasks make a
+# batch.
 # Rules: the owner's code can write into the runner's channel, so what the runner says is checked
 # like a request. Everything that is written about an attempt names its claim. And a full disk or
 # a busy database ends no attempt: it is written later.
@@ -1249,7 +1413,7 @@ OUTCOME_SCHEMA = {"type": "object", "required": ["kind"], "properties": {
 OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
 
 
-def is_outcome(said):
+def is_outcome(said: "Any") -> "bool":
     """True for an outcome as a runner tells it; its result is JSON that all readers take."""
     if jobqueue.check_value(OUTCOME_SCHEMA, said, "outcome"):
         return False
@@ -1260,8 +1424,9 @@ def is_outcome(said):
         return False
 
 
-class Attempt:
-    """An attempt in the runner's hands: watched, kept alive, and ended when it must be.
+class WatchedAttempt:
+    """An attempt in the runner's hands: watched, kept alive, and ended when it must be. Its kinds know
+    who keeps its claim: the database, or a site.
 
     1. make_order() says what the runner is told; on_crash=fail is first noted for good.
     2. `started` is set when it begins.
@@ -1272,42 +1437,72 @@ class Attempt:
     5. Its Outcome is what the runner said in time, else how the runner died.
     """
 
-    def __init__(self, queue, child, row):
-        self.row, self._queue, self._child = row, queue, child
-        self._claims, self._database = queue.claims, queue.database
-        self._clock = queue.database.clock
+    def __init__(self, clock: "AnyClock", child: "Child", row: "ClaimedTask") -> None:
+        self.row, self._clock, self._child = row, clock, child
         self.key = row["id"], row["claim"]
-        self.log = None                 # the LogPipe, once it was handed over
-        self.report = self.traceback = None     # progress not stored yet; the log's last piece
-        # When it began; when storing and looking were last tried, and when the claim was renewed.
-        self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
-        self._seen_version = None
+        self.log = LogPipe()            # which has nothing to read until it was handed over
+        self.report: "Report | None" = None       # progress not stored yet
+        self.traceback: "str | None" = None       # the log's last piece
+        # When it began; when looking was last tried.
+        self.started = self._looked = self._clock.monotonic()
         # When nobody was about to take the claim; of a remote one the site says that.
-        self._unclaimed = row.get("claimed", self.started)
+        self._unclaimed: "float" = row.get("claimed", self.started)
         self._is_doubted = False
-        self._requests, self.enqueued = [], 0   # what it adds, until all of it came; how often
-        self.said = None                # the Outcome in the runner's words
-        self.left = None                # what it left in the runner
-        self.ending = None              # kind of outcome if we end it
-        self._why = self._killed_at = None
+        self._requests: "list[JsonObject]" = []   # what it adds, until all of it came
+        self.enqueued = 0               # how often
+        self.said: "Outcome | None" = None        # in the runner's words
+        self.left: "str | None" = None    # what it left in the runner
+        self.ending: "str | None" = None  # kind of outcome if we end it
+        self._why: "str | None" = None
+        self._killed_at: "float | None" = None
 
-    def make_order(self):
+    # Where the claim is.
+
+    def lease_seconds(self) -> "float":
+        """Return how long a claim holds without being renewed."""
+        raise NotImplementedError
+
+    def site(self) -> "FileSite | None":
+        """Return where its files are; None if they are here."""
+        raise NotImplementedError
+
+    def _may_begin(self) -> "bool":
+        """Store what must be stored before it begins. False if the claim was lost."""
+        raise NotImplementedError
+
+    def _look_at_claim(self) -> None:
+        """See whether it is to be cancelled, was lost, or is doubted."""
+        raise NotImplementedError
+
+    def _store(self, now: "float") -> None:
+        """Renew the claim and store log and progress, if it is time; tried once a second."""
+        raise NotImplementedError
+
+    def _enqueue(self, requests: "list[JsonObject]") -> None:
+        """Add what the function asks for, at once and for the same owner."""
+        raise NotImplementedError
+
+    def _tell_results(self) -> "bool":
+        """Answer with the results of the tasks that it comes after. False if nobody may ask that here."""
+        raise NotImplementedError
+
+    # What all have in common.
+
+    def make_order(self) -> "RunOrder | None":
         """What the runner is told, None if the claim was lost; what must be stored before is."""
+        if not self._may_begin():
+            return None
         row = self.row
-        if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
-            with self._database.transaction(durable=True) as transaction:
-                if not self.renew(transaction):
-                    return None
-        names = "id", "owner", "crashes", "claim", "function", "arguments"
-        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
-                **{one: row[one] for one in names}}
+        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(), "id": row["id"],
+                "owner": row["owner"], "crashes": row["crashes"], "claim": row["claim"],
+                "function": row["function"], "arguments": row["arguments"]}
 
-    def end(self, kind, why=None):
+    def end(self, kind: "str", why: "str | None" = None) -> None:
         """Have it ended, for the first reason that comes."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    def take(self, message):
+    def take(self, message: "JsonObject") -> "bool":
         """Take what the runner says of it; False if that is against the rules."""
         if message.get("claim") != self.row["claim"] or self.said is not None:
             return False
@@ -1325,13 +1520,11 @@ class Attempt:
             if not message.get("more"):
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
-        elif message.get("results") is True:
-            self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         else:
-            return False
+            return message.get("results") is True and self._tell_results()
         return True
 
-    def check(self):
+    def check(self) -> "Outcome | None":
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
         self.log.read()
         outcome = self._outcome() if self.said or self._child.ended or self.ending else None
@@ -1339,52 +1532,23 @@ class Attempt:
             self._keep(self._clock.monotonic())
         return outcome
 
-    def reply(self, message):
+    def reply(self, message: "ToRunner") -> None:
         """Answer the function, which waits for what became of the tasks that it adds."""
         self._child.reply(message)
 
-    def patience(self):
+    def patience(self) -> "float":
         """How many seconds it can be left alone."""
         if self.ending:
             return 0.05
-        limit = self.started + self.row["timeout"] - self._clock.monotonic()
+        limit: "float" = self.started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
 
-    def site(self):
-        """Where its files are, see Files.site()."""
-        return self._queue.files.site()
-
-    def renew(self, transaction):
-        """Hold the claim for another lease; False if it was lost."""
-        return self._claims.renew(transaction, *self.key, self._clock.now())
-
-    def write_ending(self, transaction):
-        """Store what is left, in the transaction that records the outcome."""
-        if ((self.log or self.report or self.traceback)
-                and self._claims.cancel_asked(*self.key) is not None):
-            if self.traceback:
-                self.log.take_pieces(final=True)
-                self.log.put(self.traceback)
-                self.traceback = None
-            self._write(transaction, final=True)
-
-    def drop(self):
+    def drop(self) -> None:
         """Forget what was stored, or cannot be."""
         self.log.pieces = []
         self.report = self.traceback = None
 
-    def _enqueue(self, requests):
-        """Add what the function asks for, at once and for the same owner."""
-        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
-
-    def _answer(self, find):
-        try:
-            self.reply(find())
-        except JobQueueError as error:
-            kind = type(error).__name__
-            self.reply({"refused": [kind, error.detail, error.errors, error.retry_after]})
-
-    def _keep(self, now):
+    def _keep(self, now: "float") -> None:
         """Renew, store what was printed, see whether it is to be ended."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
@@ -1396,53 +1560,20 @@ class Attempt:
         if not self.is_sure(now):
             self.end("lost")
         self._store(now)
-        if self.ending and self._killed_at is None:
+        if not self.ending:
+            return
+        if self._killed_at is None:
             self._killed_at = now
             self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
-        elif self.ending and now - self._killed_at > GRACE_SECONDS:
+        elif now - self._killed_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
-    def is_sure(self, now):
+    def is_sure(self, now: "float") -> "bool":
         """False once others could soon take the claim, as far as this worker knows."""
-        fence = self._database.lease_seconds - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
+        fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
         return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
-    def _look_at_claim(self):
-        version = self._database.version_seen()
-        if version == self._seen_version and self._database.hears_all:
-            return
-        self._seen_version = version
-        asked = self._claims.cancel_asked(*self.key)
-        if asked is None:
-            self.end("lost")
-        elif asked:
-            self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = self._claims.leases.is_doubted(*self.key)
-
-    def _store(self, now):
-        """Renew the claim and store log and progress, if it is time; tried once a second."""
-        due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
-        if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
-            return
-        self._stored = now
-        with contextlib.suppress(*WRITE_LATER):
-            with self._database.transaction(durable=False) as transaction:
-                if self.renew(transaction):
-                    self._write(transaction, final=False)
-                else:
-                    self.end("lost")
-            self._renewed = now
-            self.drop()
-
-    def _write(self, transaction, final):
-        now = self._database.clock.now()
-        for start, text in self.log.take_pieces(final):
-            append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
-        if self.report:
-            self._claims.report(transaction, *self.key, self.report["progress"],
-                                self.report["message"])
-
-    def _outcome(self):
+    def _outcome(self) -> "Outcome | None":
         """The Outcome if it has ended: what the runner said, else how the runner died."""
         if self.said is not None and self.ending != "lost":
             self._child.memory = self.said.peak_memory or 0
@@ -1465,39 +1596,127 @@ class Attempt:
                        self._clock.monotonic() - self.started, cpu, memory)
 
 
+class Attempt(WatchedAttempt):
+    """An attempt whose claim is in the database."""
+
+    def __init__(self, queue: "JobQueue", child: "Child", row: "ClaimedTask") -> None:
+        super().__init__(queue.database.clock, child, row)
+        self._queue, self._claims, self._database = queue, queue.claims, queue.database
+        # When storing was last tried, and when the claim was renewed.
+        self._stored = self._renewed = self.started
+        self._seen_version: "object" = None
+
+    def lease_seconds(self) -> "float":
+        """Return how long a claim holds without being renewed."""
+        return self._database.lease_seconds
+
+    def site(self) -> "FileSite | None":
+        """Return where its files are; None if they are here."""
+        return self._queue.files.site()
+
+    def _may_begin(self) -> "bool":
+        if self.row["on_crash"] != "fail":
+            return True
+        with self._database.transaction(durable=True) as transaction:   # known even after a power cut
+            return self._renew(transaction)
+
+    def _renew(self, transaction: "Connection") -> "bool":
+        """Hold the claim for another lease; False if it was lost."""
+        return self._claims.renew(transaction, *self.key, self._clock.now())
+
+    def _enqueue(self, requests: "list[JsonObject]") -> None:
+        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
+
+    def _tell_results(self) -> "bool":
+        self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
+        return True
+
+    def _answer(self, find: "Callable[[], ToRunner]") -> None:
+        try:
+            self.reply(find())
+        except JobQueueError as error:
+            kind = type(error).__name__
+            self.reply({"refused": Refusal(kind, error.detail, error.errors, error.retry_after)})
+
+    def _look_at_claim(self) -> None:
+        version = self._database.version_seen()
+        if version == self._seen_version and self._database.hears_all:
+            return
+        self._seen_version = version
+        asked = self._claims.cancel_asked(*self.key)
+        if asked is None:
+            self.end("lost")
+        elif asked:
+            self.end("cancelled", "cancelled while it ran")
+        self._is_doubted = bool(self._claims.leases.is_doubted(*self.key))
+
+    def _store(self, now: "float") -> None:
+        due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
+        if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
+            return
+        self._stored = now
+        with contextlib.suppress(*WRITE_LATER):
+            with self._database.transaction(durable=False) as transaction:
+                if self._renew(transaction):
+                    write_output(self._claims, transaction, self._clock.now(), self, final=False)
+                else:
+                    self.end("lost")
+            self._renewed = now
+            self.drop()
+
+
+def write_output(claims: "Claims", transaction: "Connection", now: "float", attempt: "WatchedAttempt",
+                 final: "bool") -> None:
+    """Store what an attempt has printed, and what it said of its progress."""
+    for start, text in attempt.log.take_pieces(final):
+        append_log(transaction, now, attempt.row["id"], attempt.row["attempts"], start, text)
+    if attempt.report:
+        claims.report(transaction, *attempt.key, attempt.report["progress"],
+                      attempt.report["message"])
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that has ended, and how."""
+
+    attempt: "WatchedAttempt"
+    outcome: "Outcome"
+
+
 class Batch:
     """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
 
-    def __init__(self, queue, child, rows, note_end, kind=Attempt):
-        self._clock = queue.database.clock
-        self._note_end = note_end       # called with each attempt that has ended, and its outcome
+    def __init__(self, clock: "AnyClock", child: "Child", attempts: "list[WatchedAttempt]",
+                 note_end: "Callable[[WatchedAttempt, Outcome], None]") -> None:
+        self._clock = clock
+        self._note_end = note_end       # called with each attempt that has ended
         self.child = child
-        self.running = [kind(queue, child, row) for row in rows]    # the first has begun
-        self.unbegun = []               # attempts that were taken back
-        self.ended = []                 # (attempt, outcome)
+        self.running = attempts         # the first has begun
+        self.unbegun: "list[WatchedAttempt]" = []     # that were taken back
+        self.ended: "list[EndedAttempt]" = []
         self.record_by = math.inf       # when what has ended is recorded at the latest
 
-    def begin(self):
+    def begin(self) -> None:
         """Hand all of it over; take it back if what must be stored before cannot be, or if the
         worker has stood still since the claim, so that others may have it."""
         is_sure = self.running[0].is_sure(self._clock.monotonic())
         try:
-            orders = [attempt.make_order() for attempt in self.running if is_sure]
+            made = [attempt.make_order() for attempt in self.running if is_sure]
         except WRITE_LATER:
-            orders = []
-        if not orders:
+            made = []
+        if not made:
             self.running, self.unbegun = [], self.running
             return
-        if None in orders:              # it is alone then: others have it
+        orders = [order for order in made if order is not None]
+        if len(orders) < len(made):     # it is alone then: others have it
             self.running = []
             return
         for attempt, end in zip(self.running, self.child.hand_over(orders)):
-            attempt.log = LogPipe(end)
+            attempt.log.attach(end)
         now = self._clock.monotonic()
         self.running[0].started = now
         self.record_by = now + BATCH_SECONDS if len(orders) > 1 else math.inf
 
-    def watch(self):
+    def watch(self) -> None:
         """Wait for the runner, take what it says, keep alive what it runs."""
         first = self.running[0]
         due = self.record_by - self._clock.monotonic()
@@ -1514,13 +1733,13 @@ class Batch:
             self.take_back()
         self._check()
 
-    def _check(self):
+    def _check(self) -> None:
         outcome = self.running[0].check() if self.running else None
         if outcome is None:
             return
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.log.close() or attempt.left is not None
-        self.ended.append((attempt, outcome))
+        self.ended.append(EndedAttempt(attempt, outcome))
         self._note_end(attempt, outcome)
         if self.child.has_leftovers:
             self.take_back()
@@ -1529,7 +1748,7 @@ class Batch:
         if self.running:
             self.running[0].started = now
 
-    def take_back(self):
+    def take_back(self) -> None:
         """Take back what the runner has not begun."""
         kept = len(self.running) - self.child.take_back()
         for attempt in self.running[kept:]:
@@ -1546,13 +1765,15 @@ class Pace:
     takes is one of many workers: its batches grow faster, so that all wait less often.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        limit = math.inf if limit == resource.RLIM_INFINITY else limit
-        self._most = max(1, min(BATCH_MAX, limit // 4 - 16))
-        self._begin_again(None)
+        is_unlimited = limit == resource.RLIM_INFINITY
+        self._most = BATCH_MAX if is_unlimited else max(1, min(BATCH_MAX, limit // 4 - 16))
+        self.function: "str | None" = None    # that keeps ending quickly
+        self._count, self._seconds = 0, 0.0     # how often it did; how long it takes
+        self.size = 1                       # how many may be claimed
 
-    def note(self, function, outcome, waited=0.0):
+    def note(self, function: "str", outcome: "Outcome", waited: "float" = 0.0) -> None:
         """Learn from an attempt that has ended; so long was last waited for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
@@ -1566,11 +1787,11 @@ class Pace:
             room = int(BATCH_SECONDS / 2 / max(self._seconds, 1e-4))
             self.size = max(1, min(self.size + step, self._most, room))
 
-    def slow_down(self):
+    def slow_down(self) -> None:
         """A batch was late: half as many the next time."""
         self.size = max(1, self.size // 2)
 
-    def _begin_again(self, function):
+    def _begin_again(self, function: "str | None") -> None:
         self.function, self._count, self._seconds, self.size = function, 0, 0.0, 1
 
 
@@ -1599,16 +1820,17 @@ class Place:
        free; they end its runner and remove both.
     """
 
-    def __init__(self, queue, mode):
+    def __init__(self, queue: "JobQueue", mode: "str") -> None:
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self.id = self._lock_name = self.lock = None    # `lock` is its descriptor
-        self.state, self.tasks, self.runner = "idle", 0, (None, None)   # its pid and birth
-        self.stopping = None            # why the worker will leave
+        self.id, self._lock_name, self.lock = 0, "", -1     # once it is taken; `lock` is its descriptor
+        self.state, self.tasks = "idle", 0
+        self.runner: "tuple[int | None, str | None]" = (None, None)   # its pid and birth
+        self.stopping = ""              # why the worker will leave
 
-    def take(self, row, lock):
+    def take(self, row: "int | None", lock: "str | None") -> "bool":
         """True once it is ours; a service waits until there is one, whoever keeps it alive."""
-        if row is not None and self._arrive(row, lock):
+        if row is not None and lock is not None and self._arrive(row, lock):
             return True
         while True:
             with self._database.transaction(durable=False) as transaction:
@@ -1618,7 +1840,7 @@ class Place:
             self._queue.tick.maybe("worker")
             self._database.clock.sleep(2.0)
 
-    def _arrive(self, row, lock):
+    def _arrive(self, row: "int", lock: "str") -> "bool":
         handle, proven = jobqueue.take_lock(self._workers.locks / lock)
         if self._workers.arrive(row, lock, proven, os.getpid()):
             self.id, self._lock_name, self.lock = row, lock, handle
@@ -1626,32 +1848,32 @@ class Place:
         self._workers.remove_lock(lock, handle)
         return False
 
-    def heartbeat(self, transaction, state=None):
+    def heartbeat(self, transaction: "Connection", state: "str | None" = None) -> None:
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
-    def stop(self, reason):
+    def stop(self, reason: "str") -> None:
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid, born):
+    def note_runner(self, pid: "int", born: "str | None") -> None:
         """Have the next heartbeat name the runner."""
         self.runner = pid, born
 
-    def no_runner(self, error):
+    def no_runner(self, error: "OSError") -> None:
         """Say why there is no runner, and leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
 
-    def leave(self):
+    def leave(self) -> None:
         """Remove the row, if it is still there, then the lock file."""
         with self._database.deadline(), self._database.transaction(durable=False) as transaction:
             self._workers.leave(transaction, self.id, self.stopping, self.tasks)
         self._workers.remove_lock(self._lock_name, self.lock)
 
-    def start_successor(self, least):
+    def start_successor(self, least: "int") -> None:
         """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
@@ -1664,6 +1886,22 @@ class Place:
 #
 # Runners: the processes that run tasks for a worker.
 
+if TYPE_CHECKING:
+    class Registration(Protocol):
+        """What is used of a worker's Place: the lock that its runner holds as well, and who hears of it."""
+
+        @property
+        def lock(self) -> "int": ...
+        def note_runner(self, pid: "int", born: "str | None") -> None: ...
+        def no_runner(self, error: "OSError") -> None: ...
+
+    class Functions(Protocol):
+        """What is used of the Catalogue: it keeps the functions that a runner announces."""
+
+        def files(self) -> "list[Path | str]": ...
+        def store(self, announcement: "Announcement", stamps: "Stamps") -> "Stamps": ...
+
+
 class Runners:
     """The worker's runners, one after another.
 
@@ -1675,27 +1913,35 @@ class Runners:
        leftovers of a task or is made of old files runs no more.
     """
 
-    def __init__(self, queue, place, settings):
-        self._queue, self._place, self._settings = queue, place, settings
-        self._clock = queue.database.clock
-        self.wake = None                # what is readable when a signal has come
-        self._announcement = None       # not stored yet
-        self._broken_until = None       # when tasks.py is tried again that cannot be read
+    def __init__(self, clock: "AnyClock", data: "Path", functions: "Functions", place: "Registration",
+                 settings: "Mapping[str, Any]") -> None:
+        self._clock, self._data, self._functions = clock, data, functions
+        self._place, self._settings = place, settings
+        self.wake: "int | None" = None    # what is readable when a signal has come
+        self._announcement: "Announcement | None" = None  # not stored yet
+        self._broken_until: "float | None" = None     # when tasks.py is tried again that cannot be read
         self._stamps = Every(CHECK_SECONDS, self._clock)
-        self.current = None
+        self.current: "Child | None" = None
 
-    def start(self):
+    @property
+    def child(self) -> "Child":
+        """The current runner, for who knows that there is one."""
+        if self.current is None:
+            raise RuntimeError("there is no runner")
+        return self.current
+
+    def start(self) -> None:
         """Replace the runner; if the host refuses one, say so and leave."""
         self.end()
         self._announcement = self._broken_until = None
-        stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
+        stamps = jobqueue.file_stamps(self._functions.files())      # before it reads them
         try:
-            self.current = Child(self._queue.database.folder, self._place.lock, stamps, self.wake)
+            self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.note_runner(*self.current.identity)
         except OSError as error:
             self._place.no_runner(error)
 
-    def catch_signals(self, note):
+    def catch_signals(self, note: "Callable[..., None]") -> "int":
         """Have `note` called for signals from now on; they, and what is written to the descriptor
         that is returned, wake who waits for the runner."""
         self.wake, waker = os.pipe()
@@ -1706,20 +1952,22 @@ class Runners:
             signal.signal(number, note)
         return waker
 
-    def calm(self):
+    def calm(self) -> None:
         """Wait again: whoever was woken has looked why."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake, 100)
+        if self.wake is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wake, 100)
 
-    def rest(self, seconds, alarm):
+    def rest(self, seconds: "float", alarm: "int | None") -> None:
         """Wait without work; one that speaks or dies meanwhile is replaced."""
-        self.current.wait(seconds, alarm)
-        if list(self.current.messages()) or self.current.ended or self.current.is_dead():
+        child = self.child
+        child.wait(seconds, alarm)
+        if list(child.messages()) or child.ended or child.is_dead():
             self.start()
 
-    def hear(self):
+    def hear(self) -> "bool":
         """Wait a moment for what the runner announces; True once it may be given tasks."""
-        child = self.current
+        child = self.child
         if self._broken_until is not None:
             self._clock.sleep(0.5)
             if (self._clock.monotonic() > self._broken_until
@@ -1729,19 +1977,20 @@ class Runners:
         self._announcement = self._announcement or self._listen(child)
         if self._announcement is None:
             return False
-        child.files = self._queue.catalogue.store(self._announcement, child.files)
+        child.files = self._functions.store(self._announcement, child.files)
         child.ready = not self._announcement.get("error")
         if not child.ready:
             child.end()
             self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
         return child.ready
 
-    def _listen(self, child):
+    def _listen(self, child: "Child") -> "Announcement | None":
         """What the runner announces, or why it does not; None if it may yet."""
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
-                return message["announce"]
+                announcement: "Announcement" = message["announce"]
+                return announcement
         if child.ended or child.is_dead():
             problem = "the process that runs the functions ended at its start"
         elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:
@@ -1750,9 +1999,9 @@ class Runners:
             return None
         return {"error": {"message": problem, "file": "tasks.py", "line": None}}
 
-    def is_stale(self):
+    def is_stale(self) -> "bool":
         """True if the next task should get a fresh runner."""
-        child, settings = self.current, self._settings
+        child, settings = self.child, self._settings
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
                 or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
@@ -1761,7 +2010,7 @@ class Runners:
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 
-    def end(self):
+    def end(self) -> None:
         """End the current one, if there is one."""
         if self.current:
             self.current.end()
@@ -1783,11 +2032,11 @@ class Recorder:
        task with a StorageError. So no task takes others of its batch with it.
     """
 
-    def __init__(self, queue, place, say):
+    def __init__(self, queue: "JobQueue", place: "Place", say: "Callable[..., None]") -> None:
         self._claims, self._database, self._files = queue.claims, queue.database, queue.files
         self._place, self._say = place, say
 
-    def record(self, batch, pace=None, most=0):
+    def record(self, batch: "Batch", pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
         """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
         them."""
         try:
@@ -1796,41 +2045,45 @@ class Recorder:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s", error)
-            for one in batch.ended:
-                self._record_alone(batch, *one)
+            for attempt, outcome in batch.ended:
+                self._record_alone(batch, attempt, outcome)
             rows = self._write(batch, [], batch.unbegun)
         batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
         return rows
 
-    def hold(self, batch):
+    def hold(self, batch: "Batch | None") -> None:
         """Renew the claims of what is not recorded yet, and say that the worker lives."""
-        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
+        kept: "list[WatchedAttempt]" = []
+        if batch:
+            kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)]
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
             for attempt in kept:
-                attempt.renew(transaction)
+                self._claims.renew(transaction, *attempt.key, self._database.clock.now())
             self._place.heartbeat(transaction)
 
-    def _record_alone(self, batch, attempt, outcome):
+    def _record_alone(self, batch: "Batch", attempt: "WatchedAttempt", outcome: "Outcome") -> None:
         try:
-            self._write(batch, [(attempt, outcome)], [])
+            self._write(batch, [EndedAttempt(attempt, outcome)], [])
         except WRITE_LATER:
             raise
         except Exception as error:
             attempt.drop()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
-            self._write(batch, [(attempt, outcome)], [])
+            self._write(batch, [EndedAttempt(attempt, outcome)], [])
 
-    def _write(self, batch, ended, unbegun, pace=None, most=0):
-        rows, size = [], min(pace.size, most) if pace else 0
+    def _write(self, batch: "Batch", ended: "list[EndedAttempt]", unbegun: "list[WatchedAttempt]",
+               pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
+        rows: "list[ClaimedTask]" = []
+        size = min(pace.size, most) if pace else 0
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
-        endings += [one for one in ended if one[1].kind != "lost"]
+        endings += [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
         foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
         with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
-                attempt.write_ending(transaction)
+                self._write_rest(transaction, attempt, now)
             verdicts = self._claims.end_all(
                 transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
             if pace:
@@ -1843,6 +2096,17 @@ class Recorder:
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
+
+    def _write_rest(self, transaction: "Connection", attempt: "WatchedAttempt", now: "float") -> None:
+        """Store what is left of an attempt, in the transaction that records its outcome."""
+        if (not (attempt.log or attempt.report or attempt.traceback)
+                or self._claims.cancel_asked(*attempt.key) is None):
+            return
+        if attempt.traceback:
+            attempt.log.take_pieces(final=True)
+            attempt.log.put(attempt.traceback)
+            attempt.traceback = None
+        write_output(self._claims, transaction, now, attempt, final=True)
 
 
 # worker/worker.py ------------------------------------------------------------
@@ -1860,18 +2124,30 @@ class Recorder:
 class Loop:
     """What all workers do with signals, and with what their runner has in hand."""
 
-    def __init__(self, queue, verbose):
-        self._queue, self._verbose, self._clock = queue, verbose, queue.database.clock
+    _runners: "Runners"                   # a kind of worker makes them
+
+    def __init__(self, clock: "AnyClock", verbose: "bool") -> None:
+        self._clock, self._verbose = clock, verbose
+        self._settings: "JsonObject" = {}     # read now and then, never between a claim and its beginning
         self._signals = 0               # that asked us to stop
-        self._batch = self._stopped_at = None   # the batch in the runner's hands
+        self._stopped_at: "float | None" = None
+        self._batch: "Batch | None" = None    # in the runner's hands
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
-    def _note_signal(self, *_):
+    def _attempt(self, child: "Child", row: "ClaimedTask") -> "WatchedAttempt":
+        """Return the attempt at a task that was claimed, for this runner."""
+        raise NotImplementedError
+
+    def _waited(self) -> "float":
+        """Return how many seconds were last waited for the write lock."""
+        return 0.0
+
+    def _note_signal(self, *_: "object") -> None:
         self._signals += 1
 
-    def _wind_up(self):
+    def _wind_up(self) -> None:
         """After the first signal the running task may end, for GRACE_SECONDS at most; the second
         ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
@@ -1881,20 +2157,21 @@ class Loop:
                 for attempt in self._batch.running:
                     attempt.end("interrupted", "the worker was stopped")
 
-    def _hand_over(self, rows, kind=Attempt):
-        child = self._runners.current
-        self._batch = Batch(self._queue, child, rows, self._note_end, kind)
+    def _hand_over(self, rows: "Sequence[ClaimedTask]") -> None:
+        child = self._runners.child
+        batch = self._batch = Batch(
+            self._clock, child, [self._attempt(child, row) for row in rows], self._note_end)
         self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
         if self._settings["runner_per_owner"] == "yes":
             child.owner = rows[0]["owner_id"]
-        self._batch.begin()
+        batch.begin()
 
-    def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome, self._queue.database.waited)
+    def _note_end(self, attempt: "WatchedAttempt", outcome: "Outcome") -> None:
+        self._pace.note(attempt.row["function"], outcome, self._waited())
         left = ", left behind: %s" % attempt.left if attempt.left else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
-    def _say(self, text, *values):
+    def _say(self, text: "str", *values: "object") -> None:
         if self._verbose:
             print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
@@ -1912,21 +2189,23 @@ class Worker(Loop):
        what the runner announces, or rest.
     """
 
-    def __init__(self, queue, mode, verbose=False, seconds=None):
-        super().__init__(queue, verbose)
-        self._mode, self._claims, self._database = mode, queue.claims, queue.database
+    def __init__(self, queue: "JobQueue", mode: "str", verbose: "bool" = False,
+                 seconds: "float | None" = None) -> None:
+        super().__init__(queue.database.clock, verbose)
+        self._queue, self._mode = queue, mode
+        self._claims, self._database = queue.claims, queue.database
         self._born = self._last_work = self._clock.monotonic()
         self._until = None if seconds is None else self._born + seconds
-        self._settings = {}             # read now and then, never between a claim and its beginning
         self._read_settings()
         self._place = Place(queue, mode)
-        self._runners = Runners(queue, self._place, self._settings)
+        self._runners = Runners(
+            self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._seen_version = None       # of the database when nothing could be claimed
-        self._next_due = None           # when something can be, unless the database changes
+        self._seen_version: "object" = None   # of the database when nothing could be claimed
+        self._next_due = -math.inf      # when something can be, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
-    def run(self, row=None, lock=None):
+    def run(self, row: "int | None" = None, lock: "str | None" = None) -> "bool":
         """Work until there is a reason to leave; True if a signal was one."""
         if not self._place.take(row, lock):
             return False
@@ -1944,7 +2223,7 @@ class Worker(Loop):
             self._place.start_successor(int(self._has_work_soon()))
         return self._signals > 0
 
-    def _is_over(self):
+    def _is_over(self) -> "bool":
         """One round, True if it was the last; while nobody can write the next one comes later."""
         try:
             with self._database.deadline():
@@ -1960,20 +2239,27 @@ class Worker(Loop):
             self._clock.sleep(0.2)
         return False
 
-    def _heed_signals(self):
+    def _heed_signals(self) -> None:
         if self._signals:
             self._runners.calm()
             self._place.stop(jobqueue.STOPPED)
             self._wind_up()
 
-    def _step(self):
-        if self._batch and not self._batch.running:
-            return self._record_late()
-        if self._batch:                 # it is watched though a server that is silent tells nothing
+    def _attempt(self, child: "Child", row: "ClaimedTask") -> "Attempt":
+        return Attempt(self._queue, child, row)
+
+    def _waited(self) -> "float":
+        return self._database.waited
+
+    def _step(self) -> None:
+        batch = self._batch
+        if batch and not batch.running:
+            return self._record_late(batch)
+        if batch:                       # it is watched though a server that is silent tells nothing
             with contextlib.suppress(*WRITE_LATER):
                 self._check_self()
-            self._batch.watch()
-            return self._go_on()
+            batch.watch()
+            return self._go_on(batch)
         child = self._runners.current
         rows = self._claim_next() if child and child.ready else []
         if rows:
@@ -1987,16 +2273,16 @@ class Worker(Loop):
         else:
             self._rest()
 
-    def _record_late(self):
+    def _record_late(self, batch: "Batch") -> None:
         """Record what could not be, before all that shares this round's waiting."""
         try:
-            self._go_on()
+            self._go_on(batch)
         except WRITE_LATER:
             if self._checks.is_due():
                 self._recorder.hold(self._batch)
             raise
 
-    def _check_self(self):
+    def _check_self(self) -> None:
         """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
         if not self._checks.is_due():
             return
@@ -2014,32 +2300,32 @@ class Worker(Loop):
         if self._heartbeats.is_due():
             self._recorder.hold(self._batch)
 
-    def _read_settings(self):
+    def _read_settings(self) -> None:
         self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
 
-    def _is_idle_for_good(self):
+    def _is_idle_for_good(self) -> "bool":
         if self._mode == "service":
             return False
         has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
         if self._until is not None:
             child = self._runners.current
-            has_waited = child is not None and child.ready and self._next_due is not None
+            has_waited = child is not None and child.ready and self._next_due > -math.inf
         return has_waited and not self._has_work_soon()
 
-    def _has_work_soon(self):
+    def _has_work_soon(self) -> "bool":
         """True if what becomes claimable soon is worth waiting for."""
         alone = self._queue.workers.idles_alone(self._place.id)
-        due = self._queue.tick.next_work(alone)
+        due: "float | None" = self._queue.tick.next_work(alone)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
             due = self._claims.rate_opens()
-        patience = self._settings["linger_due"]
+        patience: "float" = self._settings["linger_due"]
         if self._until is not None:
             patience = self._until - self._clock.monotonic()
         elif alone and self._settings["stay_asleep"] == "yes":
             patience = math.inf
         return due is not None and due <= self._clock.now() + patience
 
-    def _leave_unless_needed(self):
+    def _leave_unless_needed(self) -> None:
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
@@ -2049,13 +2335,13 @@ class Worker(Loop):
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)
         self._place.stop("idle")
 
-    def _claim_next(self):
+    def _claim_next(self) -> "list[ClaimedTask]":
         """Rows claimed, if there may be some and the runner is good; what is committed is ours."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
-        now, rows = self._clock.now(), []
-        self._next_due = now
+        rows: "list[ClaimedTask]" = []
+        self._next_due = now = self._clock.now()
         if not self._claims.claimable(1):
             moments = (self._claims.next_due(), self._claims.rate_opens(),
                        None if self._database.hears_all else now + 1.0)
@@ -2066,7 +2352,7 @@ class Worker(Loop):
                 return []
             foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
             with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
-                owner = self._runners.current.owner
+                owner = self._runners.child.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
@@ -2075,7 +2361,7 @@ class Worker(Loop):
         self._seen_version = version
         return rows
 
-    def _rest(self):
+    def _rest(self) -> None:
         """Wait a little before looking again: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
@@ -2087,18 +2373,17 @@ class Worker(Loop):
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
-    def _begin(self, rows):
+    def _begin(self, rows: "Sequence[ClaimedTask]") -> None:
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt, outcome):
+    def _note_end(self, attempt: "WatchedAttempt", outcome: "Outcome") -> None:
         super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
-    def _go_on(self):
+    def _go_on(self, batch: "Batch") -> None:
         """Record what has ended, if it is time; claim the next if the runner is still good."""
-        batch = self._batch
         if not batch.running:
             batch.child.take_back()
             fresh = batch.child.death is not None or self._runners.is_stale()
@@ -2123,6 +2408,43 @@ class Worker(Loop):
 # Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
 # not know yet.
 
+if TYPE_CHECKING:
+    class RemoteTask(ClaimedTask):
+        """A task that the site gave us. It has no `claimed` until the site has confirmed it. From then on
+        that is when the call was sent which renewed the claim last. `owner_id` is the owner's name."""
+
+        state: "str"                      # what the site said last: running, cancel, or that others have it
+
+    class LogItem(TypedDict):
+        """A part of a log that begins at byte `start`."""
+
+        start: "int"
+        text: "str"
+
+    class _Attempt(TypedDict):
+        id: "int"
+        claim: "str"
+
+    class AttemptItem(_Attempt, total=False):
+        """What the site is told of an attempt: `id` and `claim` are what it knows that by."""
+
+        progress: "float | None"
+        message: "str | None"
+        log: "list[LogItem]"
+        outcome: "JsonObject"             # what is not None of an Outcome, once it has ended
+
+    class RemoteQueue(Protocol):
+        """What a RemoteAttempt needs of its RemoteWorker."""
+
+        @property
+        def clock(self) -> "AnyClock": ...
+        @property
+        def lease_seconds(self) -> "float": ...
+        @property
+        def site(self) -> "Site": ...
+        @property
+        def adds(self) -> "list[Addition]": ...
+
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
 WAIT_SECONDS = 20.0                     # the site may wait for a task
 HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
@@ -2134,13 +2456,18 @@ ANSWER_BYTES = 16 << 20
 
 
 class NotHeard(Exception):
-    """There was no answer of jobqueue, or it is busy: (why, how long or None); ask again."""
+    """There was no answer of jobqueue, or it is busy: ask again."""
+
+    def __init__(self, why: "str", pause: "float | None" = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.pause = pause              # seconds, if the site said so
 
 
 class Site:
     """The site that a remote worker works for."""
 
-    def __init__(self, address, token_file, authorities=None):
+    def __init__(self, address: "str", token_file: "str", authorities: "str | None" = None) -> None:
         parts, token = urlsplit(address), Path(token_file)
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
         if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
@@ -2151,13 +2478,14 @@ class Site:
         self._token = token.read_text("ascii", "replace").strip()
         if not re.fullmatch("[!-~]+", self._token):
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
-        self.place = address.rstrip("/"), authorities
+        self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
 
-    def ask(self, call):
+    def ask(self, call: "Call") -> "JsonObject":
         """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
         from urllib.request import Request
-        told, request = None, Request(self.place[0] + call.path, call.body, {
+        told: "JsonObject | None" = None
+        request = Request(self.place.address + call.path, call.body, {
             "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
             **call.headers})
         with self._opener.open(request, timeout=call.seconds) as answer:
@@ -2165,11 +2493,10 @@ class Site:
             data = answer.read(ANSWER_BYTES)
         with contextlib.suppress(ValueError):
             told = jobqueue.read_json(data.decode("utf-8"))
-        is_ours = isinstance(told, dict) and (
-            status in (200, 201) and call.wanted in told or told.get("status") == status
-            and {"code", "detail", "errors"} <= told.keys())
-        if not is_ours:
-            raise NotHeard("an answer (%d) that is not jobqueue's" % status, None)
+        if not isinstance(told, dict) or not (
+                status in (200, 201) and call.wanted in told or told.get("status") == status
+                and {"code", "detail", "errors"} <= told.keys()):
+            raise NotHeard("an answer (%d) that is not jobqueue's" % status)
         if status >= 500 or status == 408:      # 408: the way there was too slow
             raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
         return told
@@ -2178,30 +2505,37 @@ class Site:
 class Call:
     """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
 
-    def __init__(self, path, wanted, body, seconds=0.0, **headers):
+    def __init__(self, path: "str", wanted: "str", body: "str", seconds: "float" = 0.0,
+                 headers: "Mapping[str, str] | None" = None) -> None:
         self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
-        self.headers = {"Content-Type": "application/json", **headers}
+        self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found = self.error = None
+        self.found: "JsonObject" = {}     # the answer, which is never empty
+        self.error: "NotHeard | None" = None
+        # Of a turn: what it tells, what it asks for besides, and the session that it is for.
+        self.ends: "list[AttemptItem]" = []
+        self.news: "list[News]" = []
+        self.given: "JsonObject" = {}
+        self.session = ""
 
-    def start(self, site, waker):
+    def start(self, site: "Site", waker: "int") -> None:
         """Make it; `waker` is written to when it is over."""
-        def run():
+        def run() -> None:
             try:
                 self.found = site.ask(self)
             except NotHeard as error:
                 self.error = error
             except Exception as error:  # whatever it is, the worker must hear of it
-                self.error = NotHeard("%s: %s" % (type(error).__name__, error), None)
+                self.error = NotHeard("%s: %s" % (type(error).__name__, error))
             with contextlib.suppress(OSError):
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
 
-    def is_over(self):
+    def is_over(self) -> "bool":
         """True once there is an answer, or it is not waited for any longer."""
         if time.monotonic() > self.sent + self.seconds:
-            self.error = self.error or NotHeard("no answer within %d s" % self.seconds, None)
-        return self.found is not None or self.error is not None
+            self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
+        return bool(self.found) or self.error is not None
 
 
 class Spool:
@@ -2210,7 +2544,7 @@ class Spool:
     The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
     task has closed everything. The lock file names it, so that it is ended before others begin."""
 
-    def __init__(self, base):
+    def __init__(self, base: "Path") -> None:
         import fcntl
         for number in range(1, 1000):
             self.folder = base / str(number)
@@ -2221,20 +2555,20 @@ class Spool:
                 break
             except BlockingIOError:     # another worker's
                 os.close(self.lock)
-        self.ends = {}                  # {claim: outcome}
+        self.ends: "dict[str, AttemptItem]" = {}  # by their claims
         for path in self.folder.glob("*.outcome"):
             with contextlib.suppress(ValueError):       # a power cut leaves files empty
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
-    def note_runner(self, pid, born):
+    def note_runner(self, pid: "int", born: "str | None") -> None:
         """Name the runner, in place of the one before: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
-    def former(self):
+    def former(self) -> "str | None":
         """The session of the worker that had this folder. None in a copy of it, since that may
         live, and as long as its runner does."""
         with contextlib.suppress(OSError, ValueError):
@@ -2242,23 +2576,23 @@ class Spool:
             return session if space + place == self._place and self._end_runner() else None
         return None
 
-    def _end_runner(self):
+    def _end_runner(self) -> "bool":
         named = os.pread(self.lock, 200, 0).decode("ascii").split()
         if len(named) < 3 or named[0] != jobqueue.boot_id():
             return True
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
-    def begin(self, session):
+    def begin(self, session: "str") -> None:
         """Keep the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
-    def keep(self, item):
+    def keep(self, item: "AttemptItem") -> None:
         """Keep an outcome until it is told; a full disk does not keep it from being told."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
-    def forget(self, item):
+    def forget(self, item: "AttemptItem") -> None:
         """The site knows it; nothing of the task is left here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
@@ -2266,67 +2600,106 @@ class Spool:
         jobqueue.remove_task_folder(self.folder, item["id"])
 
 
-def claim_reference(row):
+def claim_reference(row: "ClaimedTask") -> "AttemptItem":
     """Return id and claim, by which the site knows an attempt."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
-def json_bytes(value):
+def json_bytes(value: "object") -> "int":
     """Return the size of a value as JSON in UTF-8."""
     return len(dump_json(value).encode("utf-8"))
 
 
-class RemoteAttempt(Attempt):
-    """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
+class RemoteAttempt(WatchedAttempt):
+    """An attempt of a remote worker, whose calls renew its claim and keep what it prints."""
 
-    `row` has what the site said last of it ("state"), and when that call was sent ("claimed")."""
+    def __init__(self, worker: "RemoteQueue", child: "Child", row: "RemoteTask") -> None:
+        super().__init__(worker.clock, child, row)
+        self._worker, self._told = worker, row
 
-    def item(self):
-        """What the site is told of it while it runs."""
-        item = {**claim_reference(self.row), **(self.report or {}), "log": []}
-        for start, text in self.log.take_pieces(final=False) if self.log else ():
-            item["log"].append({"start": start, "text": text})
-            if json_bytes(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
-                break
-        return item
+    def lease_seconds(self) -> "float":
+        """Return how long a claim holds without being renewed."""
+        return self._worker.lease_seconds
 
-    def told(self, item):
-        """The site knows that."""
-        del self.log.pieces[:len(item["log"])]
-        if {**item, **(self.report or {})} == item:
-            self.report = None
+    def site(self) -> "FileSite | None":
+        """Return where its files are."""
+        return self._worker.site.place
 
-    def last_item(self, outcome):
-        """What the site is told of its end; of too long a log the middle is left out."""
-        said = {name: value for name, value in vars(outcome).items() if value is not None}
-        if json_bytes(said) > CALL_BYTES:
-            said = {"kind": "fail", "error_type": "ValueError",
-                    "error_message": "the result is larger than %d bytes" % CALL_BYTES}
-        self.log.take_pieces(final=True)
-        self.log.put(self.traceback or "")
-        pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item = {**claim_reference(self.row), **(self.report or {}), "log": pieces, "outcome": said}
-        while pieces and json_bytes(item) > CALL_BYTES:
-            del pieces[len(pieces) // 2]
-        return item
+    def _may_begin(self) -> "bool":
+        return True                     # the site has confirmed it
 
-    def site(self):
-        """Where its files are."""
-        return self._queue.site.place
-
-    def _look_at_claim(self):
-        self._is_doubted, self._unclaimed = True, self.row["claimed"]
-        if self.row["state"] == "cancel":
+    def _look_at_claim(self) -> None:
+        self._is_doubted, self._unclaimed = True, self._told["claimed"]
+        if self._told["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
-        elif self.row["state"] != "running":
+        elif self._told["state"] != "running":
             self.end("lost")
 
-    def _store(self, now):
+    def _store(self, now: "float") -> None:
         if self.log.is_full:
             self.log.take_pieces(final=False)
 
-    def _enqueue(self, requests):
-        self._queue.adds.append((self, requests))
+    def _enqueue(self, requests: "list[JsonObject]") -> None:
+        self._worker.adds.append(Addition(self, requests))
+
+    def _tell_results(self) -> "bool":
+        return False                    # the runner asks the site for them
+
+
+class Addition(NamedTuple):
+    """Tasks that a function adds."""
+
+    attempt: "WatchedAttempt"
+    requests: "list[JsonObject]"
+
+
+class News(NamedTuple):
+    """What the site is told of an attempt that runs."""
+
+    attempt: "WatchedAttempt"
+    item: "AttemptItem"
+
+
+def reported(attempt: "WatchedAttempt") -> "AttemptItem":
+    """Return what the site is told of an attempt, without what it printed."""
+    item = claim_reference(attempt.row)
+    if attempt.report:
+        item["progress"], item["message"] = attempt.report["progress"], attempt.report["message"]
+    return item
+
+
+def running_item(attempt: "WatchedAttempt") -> "AttemptItem":
+    """Return what the site is told of an attempt while it runs."""
+    item = reported(attempt)
+    log: "list[LogItem]" = []
+    for start, text in attempt.log.take_pieces(final=False) if attempt.log else ():
+        log.append({"start": start, "text": text})
+        if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
+            break
+    item["log"] = log
+    return item
+
+
+def last_item(attempt: "WatchedAttempt", outcome: "Outcome") -> "AttemptItem":
+    """Return what the site is told of the end; of too long a log the middle is left out."""
+    said: "JsonObject" = {name: value for name, value in vars(outcome).items() if value is not None}
+    if json_bytes(said) > CALL_BYTES:
+        said = {"kind": "fail", "error_type": "ValueError",
+                "error_message": "the result is larger than %d bytes" % CALL_BYTES}
+    attempt.log.take_pieces(final=True)
+    attempt.log.put(attempt.traceback or "")
+    pieces: "list[LogItem]" = [{"start": start, "text": text} for start, text in attempt.log.pieces]
+    item: "AttemptItem" = {**reported(attempt), "log": pieces, "outcome": said}
+    while pieces and json_bytes(item) > CALL_BYTES:
+        del pieces[len(pieces) // 2]
+    return item
+
+
+def forget_told(attempt: "WatchedAttempt", item: "AttemptItem") -> None:
+    """Forget what the site knows now of an attempt that runs."""
+    del attempt.log.pieces[:len(item["log"])]
+    if attempt.report and {**item, **attempt.report} == item:
+        attempt.report = None
 
 
 # worker/remote.py ------------------------------------------------------------
@@ -2341,7 +2714,7 @@ class RemoteAttempt(Attempt):
 # killed before another worker may have its task.
 
 class RemoteWorker(Loop):
-    """The loop of a remote worker; to its Runners and Batches it is what queue and place are.
+    """The loop of a remote worker; to its Runners it is what catalogue and place are.
 
     One call is under way at a time:
     1. Once the runner has announced its functions the site is told hello.
@@ -2351,26 +2724,28 @@ class RemoteWorker(Loop):
     4. Of what runs the site hears every HOLD_SECONDS.
     5. After a signal nothing is claimed; the last turn says that the worker leaves."""
 
-    def __init__(self, site, spool, verbose):
-        self.database = self.catalogue = self
-        self.claims, self.clock, self.lease_seconds, self.waited = None, jobqueue.Clock, 0.0, 0.0
-        super().__init__(self, verbose)
-        self.site, self._spool, self.stopping = site, spool, None
-        self.folder, self.lock, self.note_runner = spool.folder, spool.lock, spool.note_runner
-        self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
-        self._runners = Runners(self, self, self._settings)
-        self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
+    def __init__(self, site: "Site", spool: "Spool", verbose: "bool") -> None:
+        self.clock: "AnyClock" = jobqueue.Clock
+        super().__init__(self.clock, verbose)
+        self.site, self.lease_seconds, self._spool = site, 0.0, spool
+        self.lock, self.stopping = spool.lock, ""
+        self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
+        self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
+        self._session = jobqueue.random_token()     # empty once it was left
+        self._sequence, self._is_known = 0, False
         self._before = spool.former()
-        self._taken = {}                # {claim: row} of what was claimed and has not ended
-        self._claims = []               # that the site is asked for
-        self.adds = []                  # (attempt, requests) of what functions enqueue
-        self._functions, self._files = None, []
-        self._call = self._trouble = None
+        self._taken: "dict[str, RemoteTask]" = {}     # by claim, what was claimed and has not ended
+        self._claims: "list[str]" = []    # that the site is asked for
+        self.adds: "list[Addition]" = []
+        self._functions: "list[AnnouncedFunction] | None" = None
+        self._files: "list[str]" = []
+        self._call: "Call | None" = None
+        self._trouble: "str | None" = None
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
-    def run(self):
+    def run(self) -> "bool":
         """Work until there is a reason to leave; True if that is a newer program."""
         waker = self._runners.catch_signals(self._note_signal)
         self._runners.start()
@@ -2383,7 +2758,10 @@ class RemoteWorker(Loop):
             self._runners.end()
         return self.stopping == "limit"
 
-    def _ask(self, waker):
+    def _attempt(self, child: "Child", row: "ClaimedTask") -> "RemoteAttempt":
+        return RemoteAttempt(self, child, self._taken[row["claim"]])
+
+    def _ask(self, waker: "int") -> None:
         """Take the answer that has come; make the call that is due then."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
@@ -2393,38 +2771,43 @@ class RemoteWorker(Loop):
             if self._call:
                 self._call.start(self.site, waker)
 
-    def stop(self, reason):
+    def stop(self, reason: "str") -> None:
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
-    def no_runner(self, error):
+    def note_runner(self, pid: "int", born: "str | None") -> None:
+        """Name the runner in the spool."""
+        self._spool.note_runner(pid, born)
+
+    def no_runner(self, error: "OSError") -> None:
         """Say why there is no runner, and leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
 
-    def files(self):
+    def files(self) -> "list[Path | str]":
         """What the functions are made of as far as is known."""
         return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
 
-    def store(self, announcement, stamps):
+    def store(self, announcement: "Announcement", stamps: "Stamps") -> "Stamps":
         """Keep what the runner announced; returns the stamps of what that is made of."""
         self._files = announcement.get("files", self._files)
-        if announcement.get("error"):
-            jobqueue.complain("tasks.py cannot be read: %(message)s" % announcement["error"])
+        error = announcement.get("error")
+        if error:
+            jobqueue.complain("tasks.py cannot be read: %(message)s" % error)
             self._give_back(list(self._taken.values()))     # others may be able to run it
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
                 for name, stamp in jobqueue.file_stamps(self.files()).items()}
 
-    def _is_over(self):
+    def _is_over(self) -> "bool":
         if self._batch or not self.stopping:
             return False
         until = (self._stopped_at or math.inf) + LEAVE_SECONDS
-        return self._session is None or time.monotonic() > until
+        return not self._session or time.monotonic() > until
 
-    def _heed(self):
+    def _heed(self) -> None:
         """Signals, and newer files of ours."""
         self._runners.calm()
         if self._signals:
@@ -2435,32 +2818,31 @@ class RemoteWorker(Loop):
         if not self.stopping:
             return
         if self._call and self._claims:     # it may wait for a task, which nobody would run
-            self._call.error, self._claims = NotHeard("the worker is stopping", None), []
+            self._call.error, self._claims = NotHeard("the worker is stopping"), []
         if not self._batch:
             self._stopped_at = self._stopped_at or time.monotonic()
             self._give_back(list(self._taken.values()))
 
-    def _step(self):
+    def _step(self) -> None:
         """Watch what runs, begin what was confirmed, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
             if self._batch.running:     # else it came too late to begin
                 self._batch.watch()
-            self._put_aside()
+            self._put_aside(self._batch)
         elif self.stopping:
             self.clock.sleep(0.05)
-        elif not runners.current.ready:
+        elif not runners.child.ready:
             runners.hear()
         elif not rows or not all("claimed" in row for row in rows):
             runners.rest(0.5 if self._call else 0.05, None)
-        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner_id"]):
+        elif runners.is_stale() or runners.child.owner not in (None, rows[0]["owner_id"]):
             runners.start()
         else:
-            self._hand_over(rows, RemoteAttempt)
+            self._hand_over(rows)
 
-    def _put_aside(self):
+    def _put_aside(self, batch: "Batch") -> None:
         """Keep what has ended until the site knows it."""
-        batch = self._batch
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
@@ -2469,7 +2851,7 @@ class RemoteWorker(Loop):
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
-                self._spool.keep(attempt.last_item(outcome))
+                self._spool.keep(last_item(attempt, outcome))
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
@@ -2478,17 +2860,17 @@ class RemoteWorker(Loop):
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
 
-    def _give_back(self, rows):
+    def _give_back(self, rows: "Iterable[ClaimedTask]") -> None:
         """Have what was claimed and has not begun go back unspent."""
         for row in rows:
             del self._taken[row["claim"]]
             self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
 
-    def _next_call(self):
+    def _next_call(self) -> "Call | None":
         """The Call that is due, or None."""
         if not self._is_known and self.stopping:
-            self._session = None
-        if self._session is None or not self._is_known and self._functions is None:
+            self._session = ""
+        if not self._session or not self._is_known and self._functions is None:
             return None
         if not self._is_known:
             return Call("hello", "lease_seconds", dump_json({
@@ -2500,17 +2882,18 @@ class RemoteWorker(Loop):
         if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
             lines = "\n".join(map(dump_json, requests))
-            return Call("tasks/%d" % attempt.row["id"], "ids", lines, **{
+            return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
                 "Content-Type": jobqueue.LINES_TYPE,
                 "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
-        given, running = {}, self._batch.running[:1] if self._batch else []
+        given: "JsonObject" = {}
+        running: "list[WatchedAttempt]" = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
-                self._session = None    # a fresh process says hello, then its last words
+                self._session = ""      # a fresh process says hello, then its last words
                 return None
             given = {} if self.stopping == "limit" else {"leave": self.stopping}
-        elif not (self._batch or self._taken or self.stopping) and self._runners.current.ready:
+        elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
             is_alone = self._settings["runner_per_owner"] == "yes"
             size = 1 if is_alone else min(CLAIMS_MAX, self._pace.size)
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
@@ -2522,18 +2905,21 @@ class RemoteWorker(Loop):
             return self._turn(self._session, given)
         return None
 
-    def _turn(self, session, given):
+    def _turn(self, session: "str", given: "JsonObject") -> "Call":
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
-        ends, room, ours = [], CALL_BYTES, session == self._session
+        ends: "list[AttemptItem]" = []
+        room, ours = CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
             room -= json_bytes(item)
             if ends and room < 0:
                 given = {}
                 break
             ends.append(item)
-        running = self._batch.running[:1] if self._batch and room > CALL_BYTES * 3 // 4 else []
-        news = {attempt.row["claim"]: attempt.item() for attempt in running}
-        rows = self._taken.values() if ours else ()
+        running: "list[WatchedAttempt]" = []
+        if self._batch and room > CALL_BYTES * 3 // 4:
+            running = self._batch.running[:1]
+        news = {attempt.row["claim"]: running_item(attempt) for attempt in running}
+        rows = list(self._taken.values()) if ours else []
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
@@ -2541,50 +2927,52 @@ class RemoteWorker(Loop):
             "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
             "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
         call.ends, call.given, call.session = ends, given, session
-        call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
+        call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
-    def _take(self, call):
+    def _take(self, call: "Call") -> None:
         """Take what came of a call."""
-        if call.error is None:
+        error = call.error
+        if error is None:
             if self._trouble:
                 jobqueue.complain("the site answers again")
             self._pause, self._trouble = AGAIN_SECONDS[0], None
             take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
                     "ids": self._take_added}[call.wanted]
             return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
-        why, pause = call.error.args
-        if why != self._trouble and not self.stopping:
-            jobqueue.complain("the site is not heard: %s" % why)
+        if error.why != self._trouble and not self.stopping:
+            jobqueue.complain("the site is not heard: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
             self._wait /= 2             # what stands between may allow no longer waiting
-        self._trouble = why
-        pause = pause or self.clock.uniform(self._pause, 2 * self._pause)
+        self._trouble = error.why
+        pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
-    def _take_welcome(self, _, told):
+    def _take_welcome(self, _: "Call", told: "JsonObject") -> None:
         self._is_known, self.lease_seconds = True, told["lease_seconds"]
         self._settings.update(told["settings"])
         if not self._before:
             self._forget_former()
 
-    def _forget_former(self):
+    def _forget_former(self) -> None:
         self._before = None
         self._spool.begin(self._session)
 
-    def _take_turn(self, call, told):
+    def _take_turn(self, call: "Call", told: "JsonObject") -> None:
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
-            attempt.told(item)
+            forget_told(attempt, item)
         if "leave" in call.given:
             if call.session == self._session:
-                self._session = None
-            return self._forget_former() if self._before else None
+                self._session = ""
+            if self._before:
+                self._forget_former()
+            return
         for claim in self._taken.keys() & told["attempts"].keys():
             row, state = self._taken[claim], told["attempts"][claim]
             if self._batch or state == "running":
-                row.update(state=state, claimed=call.sent)
+                row["state"], row["claimed"] = state, call.sent
             else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
@@ -2593,32 +2981,35 @@ class RemoteWorker(Loop):
             self._claims, idle = [], not (told["tasks"] or call.ends)
             self._next = time.monotonic() + (told["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for row in told["tasks"]:       # each is confirmed before it begins
-            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry",
-                       owner_id=row["owner"])
-            self._taken[row["claim"]] = row
+        for task in told["tasks"]:      # each is confirmed before it begins
+            task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
+                        owner_id=task["owner"])
+            self._taken[task["claim"]] = task
 
-    def _take_added(self, _, told):
-        attempt, _ = self.adds.pop(0)
+    def _take_added(self, _: "Call", told: "JsonObject") -> None:
+        self._tell_added({"ids": told["ids"]})
+
+    def _tell_added(self, answer: "ToRunner") -> None:
+        attempt = self.adds.pop(0).attempt
         attempt.enqueued += 1
-        attempt.reply(told)
+        attempt.reply(answer)
 
-    def _take_refusal(self, call, told):
+    def _take_refusal(self, call: "Call", told: "JsonObject") -> None:
         """4xx of jobqueue: our place is gone, an add is wrong, or this worker is not wanted."""
         code, gone = told["code"], told.get("gone")
         if call.wanted == "ids" and gone:
-            self.adds.pop(0)[0].end("lost")
+            self.adds.pop(0).attempt.end("lost")
         elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
-            self._take_added(call, {"refused": [
-                kinds.get(code, "JobQueueError"), told["detail"], told["errors"], None]})
+            self._tell_added({"refused": Refusal(
+                kinds.get(code, "JobQueueError"), told["detail"], told["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:
                 self._forget_former()   # nobody waits for its last words; ours tell the same
             self._is_known = self._is_known and not gone
         else:
             jobqueue.complain("the site refuses this worker: " + told["detail"])
-            self.exit_code, self._session = 5, None
+            self.exit_code, self._session = 5, ""
             self.stop("refused")
             for row in self._taken.values():
                 row["state"] = "lost"
@@ -2636,19 +3027,19 @@ CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 
 
-def run_runner(channel, data):
-    """The child's process: armed, then obedient."""
-    channel = socket.socket(fileno=int(channel))
-    bell, lifeline, lock = socket.recv_fds(channel, 1, 3)[1]
+def run_runner(channel: "str", data: "str") -> "int":
+    """The child's process: armed, then obedient. `channel` is the number of a descriptor."""
+    link = socket.socket(fileno=int(channel))
+    bell, lifeline, lock = socket.recv_fds(link, 1, 3)[1]
     arm_lifeline(lifeline)
-    for descriptor in (channel.fileno(), bell, lock):
+    for descriptor in (link.fileno(), bell, lock):
         os.set_inheritable(descriptor, False)
-    runner = Runner(channel, bell, data, lock)
+    runner = Runner(link, bell, Path(data), lock)
     os.register_at_fork(after_in_child=runner.forget)
     return runner.run()
 
 
-def fork_runner(data):
+def fork_runner(data: "str") -> None:
     """Have the first runner ready as a fork, which needs half the time and memory: it shares what
     is imported. Nothing may be open yet. It ends with us, if it was never told to begin."""
     ours, theirs = socket.socketpair()
@@ -2657,19 +3048,20 @@ def fork_runner(data):
     if pid:
         theirs.close()
         os.setpgid(pid, pid)
-        return spares.append((types.SimpleNamespace(pid=pid, returncode=None), ours))
+        spares.append(Started(Fork(pid), ours))
+        return
     try:
         ours.close()
         with open(os.devnull, "r+b", 0) as null:
             for stream in range(3):
                 os.dup2(null.fileno(), stream)
         importlib.import_module("inspect")
-        os._exit(run_runner(theirs.detach(), data))
+        os._exit(run_runner(str(theirs.detach()), data))
     finally:                            # it never becomes a second worker
         os._exit(1)
 
 
-def print_catalogue():
+def print_catalogue() -> "int":
     """Announce the functions on standard output, whatever tasks.py itself prints."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -2678,7 +3070,7 @@ def print_catalogue():
     return 0
 
 
-def open_queue(data, is_new=False):
+def open_queue(data: "Path | str | None", is_new: "bool" = False) -> "JobQueue":
     """The queue, in a process that gives way to others as the setting says. No new database is
     made unless it may be `is_new`."""
     if not is_new:
@@ -2691,10 +3083,11 @@ def open_queue(data, is_new=False):
     return queue
 
 
-def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
+def work(mode: "str", data: "Path | str | None" = None, seconds: "float | None" = None,
+         verbose: "bool" = False, row: "int | None" = None, lock: "str | None" = None) -> "int":
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     queue = open_queue(data, is_new=row is None)
-    if mode == "cron":
+    if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
         queue.tick.run("cron", start=False)   # the dead must not keep us from a place
         due = queue.tick.next_work() or math.inf
@@ -2711,7 +3104,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     return 0
 
 
-def work_remotely(options):
+def work_remotely(options: "Namespace") -> "int":
     """Work for another site until a signal comes; a fresh process follows when our files change."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
@@ -2725,7 +3118,7 @@ def work_remotely(options):
     return worker.exit_code
 
 
-def run_host_test(token, data):
+def run_host_test(token: "str", data: "str") -> "int":
     """The test worker of the page This host: notes at its end that it has lived until then."""
     queue = open_queue(data)
     time.sleep(jobqueue.TEST_SECONDS)
@@ -2733,7 +3126,7 @@ def run_host_test(token, data):
     return 0
 
 
-def send_messages(data):
+def send_messages(data: "str") -> "int":
     """Send what is to be told; a server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
@@ -2741,9 +3134,10 @@ def send_messages(data):
     return 0
 
 
-def make_daily_backup(queue):
+def make_daily_backup(queue: "JobQueue") -> None:
     """The backup of the day, which a tick has begun; the oldest ones go."""
-    database, error = queue.database, None
+    database = queue.database
+    error: "str | None" = None
     begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
     folder = database.folder / jobqueue.BACKUPS
     try:
@@ -2757,7 +3151,7 @@ def make_daily_backup(queue):
                           {**begun, "done": not error, "error": error})
 
 
-def remove_older_backups(folder, count):
+def remove_older_backups(folder: "Path", count: "int") -> None:
     """Keep the newest daily backups; what was left of others before the newest goes, too."""
     found = sorted(folder.glob("backup-????-??-??-*"))
     whole = [path for path in found if path.suffix != ".part"]
@@ -2766,7 +3160,13 @@ def remove_older_backups(folder, count):
             path.unlink()
 
 
-def dispatch(arguments):
+def back_up(data: "str") -> "int":
+    """Make the backup of the day, and end."""
+    make_daily_backup(open_queue(data))
+    return 0
+
+
+def dispatch(arguments: "list[str]") -> "int":
     """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
@@ -2774,10 +3174,11 @@ def dispatch(arguments):
         if sys.platform == "linux":     # on macOS a fork may not use much of the system
             with contextlib.suppress(OSError):
                 fork_runner(data)
-        return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
-    inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
-              "--send": send_messages,
-              "--backup": lambda data: make_daily_backup(open_queue(data))}
+        limit = float(seconds[0]) if seconds else None
+        return work(mode[2:], data, limit, row=int(row), lock=lock)
+    inside: "dict[str, Callable[..., int]]" = {
+        "--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
+        "--send": send_messages, "--backup": back_up}
     if mode in inside:
         return inside[mode](*rest)
     import argparse
@@ -2801,7 +3202,7 @@ def dispatch(arguments):
     return work("cron", options.data, options.seconds, options.verbose)
 
 
-def main():
+def main() -> "int":
     """A process of its own; returns its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")

@@ -13,7 +13,8 @@ their order. A built file is made in these steps:
 2. What does not fit is refused with the room and line (check_room). A room may import names from
    earlier rooms only, so the rooms form layers.
 3. The code of the rooms is joined. Imports between rooms are dropped, all others are gathered at
-   the top. A docstring becomes a comment under a banner with the room's path.
+   the top. A docstring becomes a comment under a banner with the room's path. Annotations become
+   texts: so Python 3.6, which many hosts call python3, reads the file as far as its refusal.
 4. Each room is imported in a process of its own, beside the built files.
 5. The built files replace the old ones.
 """
@@ -25,11 +26,10 @@ import builtins
 import collections
 import os
 import re
-import symtable
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,8 +37,9 @@ SOURCE = Path(__file__).resolve().parent
 ROOT = SOURCE.parent
 ROOMS = {
     "jobqueue.py": """
-        base/head base/limits base/errors base/time_and_text base/schedule_rules base/values base/options
-        store/schema store/connection store/database store/sqlite_connection store/write_lock store/sqlite
+        base/head base/types base/limits base/errors base/time_and_text base/schedule_rules base/values
+        base/options
+        store/connection store/schema store/database store/sqlite_connection store/write_lock store/sqlite
         store/postgres_sql store/postgres_connection store/postgres store/data_folder store/log_and_activity
         store/settings
         tasks/queues tasks/followers tasks/files tasks/adding tasks/task_list tasks/actions tasks/leases
@@ -60,6 +61,7 @@ ROOMS = {
 }
 BANNER_COLUMNS = 79
 GENERATED = "# Built from src/ by src/build.py: edit there."
+UNCHECKED = "# mypy: ignore-errors"     # the rooms are checked; users of a built file check their own code
 CONTENTS = "Contents (each room uses only the rooms above it)"
 KNOWN = {*dir(builtins), "__file__", "__name__", "__doc__"}
 GUARD = "TYPE_CHECKING"         # `if TYPE_CHECKING:` holds imports that only a type checker needs
@@ -75,6 +77,7 @@ class Import:
     module: str = ""            # empty for a plain `import name`
     original: str = ""          # the name in the module
     guarded: bool = False       # stands in `if TYPE_CHECKING:`
+    exported: bool = False      # `import name as name`: other rooms may import it from here
 
 
 @dataclass
@@ -138,9 +141,30 @@ def read_room(path: str) -> Room:
     lines = text.splitlines()
     while end < len(lines) and not lines[end].strip():
         end += 1
-    room.body, room.first_line = lines[end:], end + 1
-    read_names(room, symtable.symtable(text, room.file, "exec"))
+    room.body, room.first_line = quoted_annotations(tree, lines)[end:], end + 1
+    names = Names()
+    names.visit(tree)
+    room.used = names.used
+    room.defined = bound_names(tree.body) - {part.name for part in room.imports if not part.exported}
     return room
+
+
+def quoted_annotations(tree: ast.Module, lines: list[str]) -> list[str]:
+    """Return the lines of a room with each annotation as a text, on the line on which it begins."""
+    encoded = [line.encode() for line in lines]             # columns are counted in bytes
+    annotations = [annotation for node in ast.walk(tree) for annotation in (
+        getattr(node, "annotation", None), getattr(node, "returns", None)) if annotation]
+    for node in sorted(annotations, key=lambda node: (node.lineno, node.col_offset), reverse=True):
+        if isinstance(node, ast.Constant):                  # None, or a text already
+            continue
+        first, last = node.lineno - 1, (node.end_lineno or 0) - 1
+        rest = encoded[last][node.end_col_offset:]
+        encoded[last] = encoded[last][:node.end_col_offset]
+        before, encoded[first] = encoded[first][:node.col_offset], encoded[first][node.col_offset:]
+        text = b" ".join(b" ".join(encoded[first:last + 1]).replace(b'"', b"'").split())
+        # An annotation of several lines leaves empty ones: a line of the room is one of the built file.
+        encoded[first:last + 1] = [b'%s"%s"%s' % (before, text, rest), *[b""] * (last - first)]
+    return [line.decode() for line in encoded]
 
 
 def is_docstring(statement: ast.stmt) -> bool:
@@ -155,9 +179,10 @@ def read_imports(room: Room, statement: ast.stmt) -> bool:
         return True
     test = getattr(statement, "test", None)
     inner = statement.body if isinstance(statement, ast.If) and getattr(test, "id", "") == GUARD else []
-    if not inner or not all(isinstance(part, (ast.Import, ast.ImportFrom)) for part in inner):
+    imports = [part for part in inner if isinstance(part, (ast.Import, ast.ImportFrom))]
+    if not imports or len(imports) != len(inner):
         return False
-    for part in inner:
+    for part in imports:
         room.imports += imports_of(room, part, guarded=True)
     return True
 
@@ -169,24 +194,82 @@ def imports_of(room: Room, statement: ast.Import | ast.ImportFrom, guarded: bool
     if level:
         home = "/".join(room.path.split("/")[:-level] + module.split("."))
     for alias in statement.names:
-        yield Import(alias.asname or alias.name, statement.lineno, home, module, alias.name, guarded)
+        yield Import(alias.asname or alias.name, statement.lineno, home, module, alias.name, guarded,
+                     alias.asname == alias.name)
 
 
-def read_names(room: Room, top: symtable.SymbolTable) -> None:
-    """Set the names that a room defines, and all global names that it uses."""
-    imported = {one.name for one in room.imports}
-    room.defined = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned()} - imported
-    room.used = {symbol.get_name() for symbol in top.get_symbols() if symbol.is_referenced()}
-    tables = list(top.get_children())
-    while tables:
-        table = tables.pop()
-        tables += table.get_children()
-        room.used |= {symbol.get_name() for symbol in table.get_symbols()
-                      if symbol.is_referenced() and symbol.is_global()}
-    for node in room.nodes:                     # annotations are texts at run time: no symbols
-        for annotation in getattr(node, "annotation", None), getattr(node, "returns", None):
-            if annotation:
-                room.used |= {part.id for part in ast.walk(annotation) if isinstance(part, ast.Name)}
+class Names(ast.NodeVisitor):
+    """Finds all global names that a module uses: those that no enclosing scope binds."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+        self._scopes: list[tuple[type[ast.AST], set[str]]] = []
+
+    def visit_Name(self, node: ast.Name) -> None:
+        """Add a name unless a scope around it binds it. Functions do not see the names of their class."""
+        last = len(self._scopes) - 1
+        if not any(node.id in names for place, (kind, names) in enumerate(self._scopes)
+                   if kind is not ast.ClassDef or place == last):
+            self.used.add(node.id)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        """Look at decorators, defaults and annotations outside, at the body inside."""
+        self._visit([*node.decorator_list, node.args, node.returns])
+        self._enter(ast.FunctionDef, arguments_of(node.args) | bound_names(node.body), node.body)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        """Look at defaults outside, at the expression inside."""
+        self._visit([node.args])
+        self._enter(ast.Lambda, arguments_of(node.args), [node.body])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        """Look at decorators and bases outside, at the body inside."""
+        self._visit([*node.decorator_list, *node.bases, *node.keywords])
+        self._enter(ast.ClassDef, bound_names(node.body), node.body)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        """Look at a comprehension, which binds its targets."""
+        self._visit([node.generators[0].iter])
+        results = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        self._enter(ast.ListComp, bound_names([part.target for part in node.generators]),
+                    [*node.generators, *results])
+
+    visit_SetComp = visit_GeneratorExp = visit_DictComp = visit_ListComp
+
+    def _enter(self, kind: type[ast.AST], names: set[str], nodes: Iterable[ast.AST]) -> None:
+        self._scopes.append((kind, names))
+        self._visit(nodes)
+        self._scopes.pop()
+
+    def _visit(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node:
+                self.visit(node)
+
+
+def arguments_of(node: ast.arguments) -> set[str]:
+    """Return the names of a function's arguments."""
+    return {part.arg for part in ast.iter_child_nodes(node) if isinstance(part, ast.arg)}
+
+
+def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that statements bind in their own scope."""
+    names: set[str] = set()
+    coming = list(nodes)
+    while coming:
+        node = coming.pop()
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            names.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if not isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp,
+                                 ast.DictComp, ast.GeneratorExp)):
+            coming += ast.iter_child_nodes(node)
+    return names
 
 
 # Refusing what does not fit
@@ -208,7 +291,8 @@ def check_rooms(rooms: list[Room]) -> list[str]:
             homes[name] = room.file
         for imported in room.imports:
             source = (imported.module, imported.original)
-            if imported.room is None and outside.setdefault(imported.name, source) != source:
+            if imported.room is None and not imported.exported and (
+                    outside.setdefault(imported.name, source) != source):
                 faults.append("%s:%d: %s is imported from another module elsewhere" % (
                     room.file, imported.line, imported.name))
         earlier[room.path] = room
@@ -224,11 +308,11 @@ def check_room(room: Room, earlier: dict[str, Room], later: set[str]) -> list[st
     for imported in room.imports:
         if imported.room is not None:
             faults += [(imported.line, fault) for fault in check_import(imported, earlier, later)]
-        if imported.name not in room.used and imported.module != "__future__":
+        if imported.name not in room.used and imported.module != "__future__" and not imported.exported:
             faults.append((imported.line, "%s is imported and not used" % imported.name))
     for node in room.nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno >= room.first_line and (
-                node.col_offset == 0 or getattr(node, "level", 0)):
+                node.col_offset == 0 or isinstance(node, ast.ImportFrom) and node.level):
             faults.append((node.lineno, "rooms are imported above the code"))
     here = {imported.name for imported in room.imports} | room.defined | KNOWN
     faults += [(room.line_of(name), "%s is neither defined nor imported" % name)
@@ -256,8 +340,8 @@ def check_import(imported: Import, earlier: dict[str, Room], later: set[str]) ->
 def join(rooms: list[Room]) -> list[Line]:
     """Return the lines of the built file."""
     head = rooms[0]
-    lines = [Line("#!/usr/bin/env python3"), Line(GENERATED), *docstring(rooms)]
-    lines += map(Line, [*gathered_imports(rooms, guarded=False), "", ""])
+    lines = [Line("#!/usr/bin/env python3"), Line(GENERATED), Line(UNCHECKED), *docstring(rooms)]
+    lines += map(Line, [*gathered_imports(rooms, guarded=False), ""])
     lines += code_of(head)
     lines += map(Line, gathered_imports(rooms, guarded=True))
     for room in rooms[1:]:
@@ -302,16 +386,17 @@ def gathered_imports(rooms: list[Room], guarded: bool) -> list[str]:
     for module, original, name in sorted(chosen):
         if module:
             by_module[module].append(original if original == name else "%s as %s" % (original, name))
-    statements = wrapped("from __future__ import ", by_module.pop("__future__", []))
+    by_module.pop("__future__", None)
     ours = wrapped("from jobqueue import ", by_module.pop("jobqueue", []))
-    statements += ["import " + name for name in plain if name != "jobqueue"]
+    statements = ["import " + name for name in plain if name != "jobqueue"]
     statements += [line for module in sorted(by_module)
                    for line in wrapped("from %s import " % module, by_module[module])]
     if "jobqueue" in plain:
         ours.insert(0, "import jobqueue")
     statements += ["", *ours] if ours else []
     if guarded:
-        return ["", "if %s:" % GUARD, *("    " + line for line in statements)] if statements else []
+        lines = [("    " + line).rstrip() for line in statements]
+        return ["", "if %s:" % GUARD, *lines] if lines else []
     return statements
 
 

@@ -1,21 +1,31 @@
 """The first admin, a lost password, sessions, tokens."""
+from __future__ import annotations
+
 import contextlib
 import json
 import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import HOME
 from ..base.errors import Denied, NotFound, field_error, wrong
 from ..base.time_and_text import digest, dump_json, iso, random_token, storable
-from ..store.connection import private_path, write_private
+from ..store.connection import Connection, private_path, write_private
+from ..store.database import Database
 from ..store.log_and_activity import note
 from ..store.settings import recall, remember
 from .people import (NOBODYS_PASSWORD, SESSION_IDLE_SECONDS, SESSION_SECONDS,
-                     SETUP_CODE_MIN_CHARACTERS, SETUP_CODE_SECONDS, TOKEN_ROW, Person,
+                     SETUP_CODE_MIN_CHARACTERS, SETUP_CODE_SECONDS, TOKEN_ROW, Person, Users,
                      address_subject, changed_at, count_guess, end_sessions, forgive, note_use,
                      note_user, plain_code, verify_password, wrong_log_in, wrong_password)
 
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Row
+    from .people import TokenLimits
 
-def read_code(path, now):
+
+def read_code(path: Path, now: float) -> str | None:
     """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -35,12 +45,12 @@ class SetUp:
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted."""
 
-    def __init__(self, database, users):
+    def __init__(self, database: Database, users: Users) -> None:
         self._database, self._users, self._clock = database, users, database.clock
         self._home = HOME
         self.file = private_path(database.path, "setup-code.txt")
 
-    def code(self):
+    def code(self) -> str:
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
         with self._database.transaction(durable=False):     # two at once agree on one code
             code = read_code(self.file, self._clock.now())
@@ -49,12 +59,13 @@ class SetUp:
                 write_private(self.file, code + "\n")
         return code
 
-    def files(self):
+    def files(self) -> list[Path]:
         """Our own file and what the site's owner uploaded, here or there, under such a name."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
-    def redeem(self, code, name, password, address="", doubtful=()):
+    def redeem(self, code: str, name: str, password: str, address: str = "",
+               doubtful: Iterable[str] = ()) -> Row:
         """Make the first admin, or give an admin a new password; returns the user's row.
         With a new password the `doubtful` settings are forgotten, which may have locked everybody
         out. NotFound if there is an admin and no file; Denied if no file holds the code."""
@@ -81,7 +92,7 @@ class SetUp:
                 path.unlink()
         return self._users.find(name)
 
-    def _check(self, code, files, address):
+    def _check(self, code: str, files: list[Path], address: str) -> str:
         """The code as it is compared; Denied unless a file holds it."""
         if not files:
             raise NotFound("This is set up already. If an admin's password is lost: upload a text "
@@ -99,7 +110,7 @@ class SetUp:
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 
-    def _reset(self, transaction, columns, doubtful):
+    def _reset(self, transaction: Connection, columns: JsonObject, doubtful: Iterable[str]) -> None:
         name = columns["name"].lower()
         admins = transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
@@ -119,10 +130,10 @@ class SetUp:
 class Sessions:
     """Logging in by name and password; the token of a session is stored as a digest only."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def log_in(self, name, password, address):
+    def log_in(self, name: str, password: str, address: str) -> str:
         """A new session's token; Unauthorized for a wrong name or password alike."""
         subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
         row = self._database.one(
@@ -139,7 +150,7 @@ class Sessions:
             raise wrong_log_in()
         return self.open(row, address, subject, place)
 
-    def open(self, row, address, *subjects):
+    def open(self, row: Row, address: str, *subjects: str) -> str:
         """The token of a new session for a user's row; what counts under `subjects` is forgiven.
         Unauthorized if that is not their password any more, or they may not log in any more."""
         token, now = random_token(32), self._clock.now()
@@ -157,7 +168,7 @@ class Sessions:
             transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
 
-    def person(self, token):
+    def person(self, token: str) -> Person | None:
         """The Person behind a session cookie, or None."""
         now = self._clock.now()
         row = self._database.one(
@@ -169,7 +180,7 @@ class Sessions:
         note_use(self._database, row, "session", "seen_at")
         return Person(row, row["expires_at"])
 
-    def close(self, token):
+    def close(self, token: str) -> None:
         """Log out."""
         with self._database.transaction() as transaction:
             row = transaction.one("SELECT user.id, user.name FROM session "
@@ -178,7 +189,7 @@ class Sessions:
                 transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
                 note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
 
-    def all(self, user_id, tokens=()):
+    def all(self, user_id: int, tokens: Iterable[str] = ()) -> list[JsonObject]:
         """A user's sessions, the latest used first; those of these tokens are `current`."""
         now, ours = self._clock.now(), set(map(digest, tokens))
         rows = self._database.all(
@@ -188,7 +199,7 @@ class Sessions:
                  "created_at": iso(row["created_at"]), "seen_at": iso(row["seen_at"])}
                 for row in rows]
 
-    def close_all(self, row, by, but=()):
+    def close_all(self, row: Row, by: str, but: Sequence[str] = ()) -> None:
         """Log a user (their row) out everywhere, but where these tokens are."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
@@ -200,15 +211,16 @@ class Sessions:
 class Tokens:
     """What programs prove themselves with: a token does what its user may, or what it is for."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database = database
 
-    def all(self, user_id=None):
+    def all(self, user_id: int | None = None) -> list[JsonObject]:
         """A user's tokens, or everybody's, without what is secret of them."""
         return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add(self, user_id, name, scope="user", known=None, limits=None, by=None):
+    def add(self, user_id: int, name: str, scope: str = "user", known: str | None = None,
+            limits: Mapping[str, list[str]] | None = None, by: str | None = None) -> JsonObject:
         """A new token; its text is in the answer and nowhere else.
         Denied if the user's stored password is not the `known` one (if given) any more. `limits`
         are the queues and functions of one for workers."""
@@ -217,13 +229,13 @@ class Tokens:
             token_id = transaction.insert("token", {
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
                 "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})
-            row = transaction.one(TOKEN_ROW + "token.id=?", (token_id,))
+            row = transaction.row(TOKEN_ROW + "token.id=?", (token_id,))
             if known not in (None, row["password"]):
                 raise wrong_password("password")
             self._note(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
-    def delete(self, user_id, token_id, by=None):
+    def delete(self, user_id: int | None, token_id: int, by: str | None = None) -> None:
         """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
         with self._database.transaction() as transaction:
             row = transaction.one(TOKEN_ROW + "token.id=? AND user_id=coalesce(?, user_id)",
@@ -233,11 +245,11 @@ class Tokens:
             transaction.run("DELETE FROM token WHERE id=?", (token_id,))
             self._note(transaction, "token_revoked", row, by)
 
-    def _note(self, transaction, event, row, by):
+    def _note(self, transaction: Connection, event: str, row: Row, by: str | None) -> None:
         note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
-    def person(self, token):
+    def person(self, token: str) -> Person | None:
         """The Person behind an API token, or None."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
@@ -246,13 +258,13 @@ class Tokens:
         if row is None:
             return None
         note_use(self._database, row, "token", "last_used_at")
+        limits: TokenLimits = json.loads(row["limits"] or "{}")
         person = Person(row)
-        person.token = {"id": row["used_id"], "scope": row["scope"],
-                        **json.loads(row["limits"] or "{}")}
+        person.token = {"id": row["used_id"], "scope": row["scope"], **limits}
         return person
 
     @staticmethod
-    def _json(row):
+    def _json(row: Row) -> JsonObject:
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
                 "scope": row["scope"], **json.loads(row["limits"] or "{}"),
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}

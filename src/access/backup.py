@@ -7,6 +7,8 @@ name, last "end" with their numbers, so that half of one is known as such. What 
 place stays there: workers and their shifts, sessions, who guesses passwords from where, what is
 still to be told, what we remember of a host, and files.
 """
+from __future__ import annotations
+
 import contextlib
 import itertools
 import json
@@ -14,14 +16,17 @@ import math
 import os
 import re
 import sqlite3
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import DISK_LOW_BYTES, VERSION
 from ..base.errors import (Busy, Conflict, JobQueueError, Malformed, SetupError, StorageBroken,
                            StorageFull)
 from ..base.time_and_text import Clock, iso, random_token, shorten, storable
+from ..store.connection import (Connection, Reader, file_identity, free_bytes, private_path,
+                                write_private)
 from ..store.schema import SCHEMA_VERSION
-from ..store.connection import file_identity, free_bytes, private_path, write_private
 from ..store.sqlite import Journal, open_exclusively, safe_journal, take_backup
 from ..store.data_folder import create_data_folder, own_database
 from ..store.settings import recall, remember
@@ -29,6 +34,15 @@ from ..tasks.leases import UNCONFIRMED, Outcome
 from ..upkeep.tick_history import NOTE_SECONDS
 from ..upkeep.rollup import FOLDED, HOUR_KEYS
 from ..upkeep.alerts import DAILY_BACKUP
+from .python_interface import JobQueue
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject
+
+if TYPE_CHECKING:
+    Item = tuple[str, Any]              # the name and the value of a line
 
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
@@ -43,7 +57,7 @@ IMPORTER = "the import"         # has paused a queue; no user is called so
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _refuse_target(queue, target, kind):
+def _refuse_target(queue: JobQueue, target: Path, kind: str) -> None:
     """SetupError if writing a backup or export to `target` would destroy something else."""
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
@@ -55,7 +69,7 @@ def _refuse_target(queue, target, kind):
                 raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 
 
-def _remove_older_parts(target, part):
+def _remove_older_parts(target: Path, part: Path) -> None:
     """Remove what was left a day before `part` or earlier by those who were killed on the way."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
@@ -66,7 +80,7 @@ def _remove_older_parts(target, part):
 
 
 @contextlib.contextmanager
-def _replacing(queue, target, kind):
+def _replacing(queue: JobQueue, target: Path | str, kind: str) -> Iterator[Path]:
     """A private file for the block, which takes the place of `target` once it is complete.
     Only another one of this kind is replaced. SetupError says what is wrong with `target`."""
     target = Path(target).absolute()
@@ -87,13 +101,13 @@ def _replacing(queue, target, kind):
         remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
 
 
-def back_up(queue, target):
+def back_up(queue: JobQueue, target: Path | str) -> None:
     """Write a checked copy of the database, as it is at one moment, to `target`; all goes on."""
     with _replacing(queue, target, "backup") as part:
         queue.database.copy_to(part)
 
 
-def save(queue, folder, name):
+def save(queue: JobQueue, folder: Path, name: str) -> Path:
     """Make a backup, or on PostgreSQL an export, if that leaves room for tasks; its path."""
     database = queue.database
     size = database.size()
@@ -105,7 +119,7 @@ def save(queue, folder, name):
     return target
 
 
-def restore(folder, file, force=False):
+def restore(folder: Path, file: Path, force: bool = False) -> Path:
     """Put a backup in the place of the database; under which name that is kept.
     1. A copy of the backup is checked, and is written as databases are here.
     2. While anything lives it is refused, unless by `force`.
@@ -140,7 +154,7 @@ def restore(folder, file, force=False):
     return kept
 
 
-def _refuse_living(path, mode, now):
+def _refuse_living(path: Path, mode: str, now: float) -> None:
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
         with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
@@ -155,20 +169,22 @@ def _refuse_living(path, mode, now):
                        "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
-def _rows_of(db, table):
+def _rows_of(db: Reader, table: str) -> Iterator[JsonObject]:
     """All rows of a table as dictionaries, in the order of its key; some are read at a time."""
     key = EXPORTED[table]
-    rows, after, last = None, "", ()
+    rows: list[JsonObject] | None = None
+    last: list[Any] = []
+    after = ""
     while rows != []:
         rows = [dict(zip(row.keys(), row)) for row in db.all(
             "SELECT * FROM %s %s ORDER BY %s LIMIT %d" % (table, after, key, EXPORT_ROWS), last)]
         yield from rows
-        last = [rows[-1][name] for name in key.split(", ")] if rows else ()
+        last = [rows[-1][name] for name in key.split(", ")] if rows else []
         after = "WHERE (%s) > (%s)" % (key, ", ".join("?" * len(last)))
 
 
-def _exported(db):
-    """(table, row) of all that is kept, but what is remembered of this host."""
+def _exported(db: Reader) -> Iterator[Item]:
+    """Yield all that is kept, but what is remembered of this host."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
             name = row["name"] if table == "setting" else ""
@@ -176,7 +192,7 @@ def _exported(db):
                 yield table, row
 
 
-def export_lines(queue):
+def export_lines(queue: JobQueue) -> Iterator[str]:
     """Yield the lines of an export: all that is kept, as it is at one moment."""
     database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
     with database.snapshot() as db:
@@ -191,7 +207,7 @@ def export_lines(queue):
     yield _as_line({"end": counts})
 
 
-def export_to(queue, target):
+def export_to(queue: JobQueue, target: Path | str) -> None:
     """Write an export to the file `target`, as back_up() does."""
     with _replacing(queue, target, "export") as part, open(part, "w", encoding="ascii") as file:
         file.writelines(line + "\n" for line in export_lines(queue))
@@ -199,7 +215,7 @@ def export_to(queue, target):
         os.fsync(file.fileno())
 
 
-def import_lines(queue, lines):
+def import_lines(queue: JobQueue, lines: Iterable[str | bytes]) -> dict[str, int]:
     """Store an export in a database without users and tasks, all or nothing; {table: rows}.
     Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
@@ -217,9 +233,11 @@ def import_lines(queue, lines):
     return counts
 
 
-def _store(transaction, lines, counts):
-    """Store the (name, value) of each line; what the header says of ids."""
-    name, header = next(lines, ("", {}))
+def _store(transaction: Connection, lines: Iterator[Item],
+           counts: dict[str, int]) -> dict[str, int]:
+    """Store what each line says; return what the header says of ids."""
+    nothing: Item = ("", {})
+    name, header = next(lines, nothing)
     if name != "jobqueue":
         raise Malformed("This is no export of a jobqueue.")
     if header["schema"] != SCHEMA_VERSION:
@@ -228,7 +246,7 @@ def _store(transaction, lines, counts):
                              header["version"], header["schema"], VERSION, SCHEMA_VERSION))
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
         raise Conflict("There are users or tasks here: only an empty database takes an import.")
-    end = []
+    end: list[JsonObject] = []
     for table in reversed(EXPORTED):    # what a new one has
         transaction.run("DELETE FROM %s" % table)
     for table, some in itertools.groupby(lines, key=lambda line: line[0]):
@@ -240,12 +258,14 @@ def _store(transaction, lines, counts):
         transaction.insert_all(table, _checked(transaction, table, some, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
-    return header["counters"]
+    counters: dict[str, int] = header["counters"]
+    return counters
 
 
-def _checked(transaction, table, lines, counts):
+def _checked(transaction: Connection, table: str, lines: Iterable[Item],
+             counts: dict[str, int]) -> Iterator[JsonObject]:
     """The rows in `lines`, counted; Malformed for one with other columns than the table has."""
-    known = transaction.one(            # their names, whether there is a row or not
+    known = transaction.row(            # their names, whether there is a row or not
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(known):
@@ -255,7 +275,7 @@ def _checked(transaction, table, lines, counts):
         yield {name: row[name] for name in known}
 
 
-def _settle_in(queue, transaction, counters):
+def _settle_in(queue: JobQueue, transaction: Connection, counters: dict[str, int]) -> None:
     """What is different here: where ids go on, what became of tasks, and that all waits."""
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:

@@ -1,12 +1,23 @@
 """FINDINGS: each thing that can be wrong here, or is worth knowing."""
+from __future__ import annotations
+
+from ..base.head import TYPE_CHECKING
 from ..base.time_and_text import iso
 from ..upkeep.worker_modes import MODE_WORDS
 from .people import SCRYPT_MISSING
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Union
+
+if TYPE_CHECKING:
+    Look = Iterator[Union[str, "Finding"]]      # what somebody sees who looks at something here
+
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
-FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sentence for everyone
+# By their codes: topic, verdict, what is so, what to do; code and sentence for everyone.
+FINDINGS: dict[str, tuple[str, ...]] = {
     "unknown": ("", BAD, "{why}"),
     "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
                     "copy all files of one version"),
@@ -101,20 +112,21 @@ FINDINGS = {        # code: topic, verdict, what is so, what to do; code and sen
 class Finding:
     """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
 
-    def __init__(self, code, since=None, is_said=True, **seen):
+    def __init__(self, code: str, since: float | None = None, is_said: bool = True,
+                 **seen: object) -> None:
         self.code = code
-        self.topic, self.verdict, *texts = FINDINGS[code]
-        texts = [text.format(**seen) for text in (*texts, "", "", "", "")[:4]]
-        self.text, self.remedy = texts[:2]
-        self.said = tuple(texts[2:]) if texts[2] and is_said else None     # to everyone
+        self.topic, self.verdict, *forms = FINDINGS[code]
+        self.text, self.remedy, *said = (
+            form.format(**seen) for form in (*forms, "", "", "", "")[:4])
+        self.said = (said[0], said[1]) if said[0] and is_said else None     # to everyone
         self.since = since
 
-    def __str__(self):
+    def __str__(self) -> str:
         """What is so and what to do."""
         return ": ".join(filter(None, (self.text, self.remedy)))
 
 
-def readable_time(moment):
+def readable_time(moment: float) -> str:
     """A moment as people read it, without its fractions."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
 

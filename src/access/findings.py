@@ -6,20 +6,25 @@ here. `check` and the page This host show all by topic; the sentence on every li
 that has one for everyone; the advice is the first remedy. What a look raises becomes a
 Finding, too.
 """
-import collections
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import sqlite3
 import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (CLOCK_SLACK_SECONDS, HOME, LOOPBACK, PENDING, TASKS_FILE, VERSION,
                            WORKER_FILE)
 from ..base.errors import Invalid, JobQueueError
 from ..base.time_and_text import how_often, iso, random_token, shorten, storable, time_of_day
 from ..base.options import SERVER_SCHEMES, data_folder
-from ..store.schema import SCHEMA_VERSION
 from ..store.connection import free_bytes
+from ..store.schema import SCHEMA_VERSION
 from ..store.sqlite import file_system
 from ..store.data_folder import user_name
 from ..store.settings import recall
@@ -32,8 +37,19 @@ from .python_interface import JobQueue
 from .host import DOORS, WEB_FOLDERS, exposure, is_open, judge_worker_test, read_text
 from .finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
 
+if TYPE_CHECKING:
+    from typing import TypeVar, Union
 
-def _look_at_program(folder):
+    from ..base.types import JsonObject
+    from .host import Visit
+    from .finding_table import Look
+
+if TYPE_CHECKING:
+    Found = tuple[str, Union[str, Finding]]     # the topic, and what was seen
+    About = TypeVar("About")                    # what is looked at
+
+
+def _look_at_program(folder: Path) -> Look:
     other = [name for name in ("worker.py", "static/index.html")
              if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
@@ -52,7 +68,7 @@ def _look_at_program(folder):
         yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
 
 
-def _look_at_data(folder):
+def _look_at_data(folder: Path) -> Look:
     yield str(folder)
     if not folder.is_dir():
         yield Finding("data_none")
@@ -64,7 +80,7 @@ def _look_at_data(folder):
         yield Finding("data_open", folder=folder)
 
 
-def _look_at_disk(folder):
+def _look_at_disk(folder: Path) -> Look:
     """How much room there is; a file like a worker's lock is made, written and removed."""
     free = free_bytes(folder if folder.is_dir() else HOME)
     yield "%.1f GB free" % (free / 1e9)
@@ -91,7 +107,7 @@ def _look_at_disk(folder):
 
 # About how the page is reached, by a Request.visit().
 
-def _look_at_visit(visit):
+def _look_at_visit(visit: Visit) -> Look:
     yield DOORS[visit["door"]]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
@@ -107,7 +123,7 @@ def _look_at_visit(visit):
 
 # About the queue, by the JobQueue.
 
-def _look_at_admin(queue):
+def _look_at_admin(queue: JobQueue) -> Look:
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     files = ", ".join(map(str, queue.setup.files()))
     yield "%d users" % len(queue.users.all())
@@ -119,7 +135,7 @@ def _look_at_admin(queue):
         yield Finding("code_left", files=files)
 
 
-def _look_at_exposure(queue):
+def _look_at_exposure(queue: JobQueue) -> Look:
     folder, seen = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     yield "the data is %s a web folder" % ("inside" if inside else "not inside")
@@ -133,12 +149,12 @@ def _look_at_exposure(queue):
         yield Finding("unlooked")
 
 
-def _look_at_workers(queue):
+def _look_at_workers(queue: JobQueue) -> Look:
     yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
-def _look_at_worker(queue):
+def _look_at_worker(queue: JobQueue) -> Look:
     test, mode = recall(queue.database, ".worker_test"), queue.modes.decide()[0]
     yield queue.interpreter.path()
     if test is None:
@@ -152,7 +168,7 @@ def _look_at_worker(queue):
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
 
 
-def _look_at_machines(queue):
+def _look_at_machines(queue: JobQueue) -> Look:
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
@@ -167,7 +183,7 @@ def _look_at_machines(queue):
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
 
 
-def _look_at_ticks(queue):
+def _look_at_ticks(queue: JobQueue) -> Look:
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
@@ -176,7 +192,7 @@ def _look_at_ticks(queue):
         yield Finding("nobody_comes")
 
 
-def _look_at_journal(queue):
+def _look_at_journal(queue: JobQueue) -> Look:
     database = queue.database
     if database.journal is None:        # a server's own business
         server = database.promises()
@@ -187,7 +203,7 @@ def _look_at_journal(queue):
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 
 
-def _look_at_database(queue, reads_all=True):
+def _look_at_database(queue: JobQueue, reads_all: bool = True) -> Look:
     database, size = queue.database, queue.database.size()
     if database.journal and size > READ_ALL_BYTES and not reads_all:
         yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
@@ -200,7 +216,7 @@ def _look_at_database(queue, reads_all=True):
             database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
 
 
-def _look_at_backup(queue):
+def _look_at_backup(queue: JobQueue) -> Look:
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
@@ -213,7 +229,7 @@ def _look_at_backup(queue):
         yield Finding("backup_due", command="backup" if queue.database.journal else "export")
 
 
-def _look_at_functions(queue):
+def _look_at_functions(queue: JobQueue) -> Look:
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
@@ -226,7 +242,7 @@ def _look_at_functions(queue):
         yield Finding("no_function", file=TASKS_FILE)
 
 
-def _look_at_schedules(queue):
+def _look_at_schedules(queue: JobQueue) -> Look:
     found = queue.schedules.find()
     yield "%d schedules" % len(found)
     for key in ("problem", "warning"):
@@ -237,7 +253,7 @@ def _look_at_schedules(queue):
                 some[0][key]))
 
 
-def _look_at_tasks(queue):
+def _look_at_tasks(queue: JobQueue) -> Look:
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
     leases = queue.claims.leases.left(now)
     failures = database.all(
@@ -260,7 +276,7 @@ def _look_at_tasks(queue):
         yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
-def _look_at_alerts(queue):
+def _look_at_alerts(queue: JobQueue) -> Look:
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND seen_at>=opened_at")
@@ -276,7 +292,7 @@ def _look_at_alerts(queue):
 
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
 
-def _describe_obstacles(queue):
+def _describe_obstacles(queue: JobQueue) -> Iterator[Finding]:
     database = queue.database
     try:
         if free_bytes(database.folder) < 1 << 20:
@@ -292,7 +308,7 @@ def _describe_obstacles(queue):
         yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
 
 
-def _describe_starts(queue):
+def _describe_starts(queue: JobQueue) -> Iterator[Finding]:
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
     waits = queue.claims.claimable(1) > 0
@@ -313,47 +329,63 @@ def _describe_starts(queue):
         yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
     elif mode == "cron" and nobody_works:
         cron = queue.rhythm.visitor("cron")
-        often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
-        yield Finding("cron_awaited", cron["last_at"], often=often, at=time_of_day(cron["last_at"]))
+        if cron:
+            often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
+            yield Finding("cron_awaited", cron["last_at"], often=often,
+                          at=time_of_day(cron["last_at"]))
     if waits and "idle" not in states:
         yield Finding("busy" if "busy" in states else "starting",
                       more=", and " + failure["message"] if failure else "")
 
 
-def _describe_pause(queue):
+def _describe_pause(queue: JobQueue) -> Iterator[Finding]:
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
-    held = [queue.queues.blocked(name, queue.claims.machine) for name in names]
-    held = [(code, words) for code, words in held if code not in ("external", "machines")]
+    found = [queue.queues.blocked(name, queue.claims.machine) for name in names]
+    held = [one for one in found if one[0] not in ("external", "machines")]
     if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
         yield Finding("paused", words=held[0][1])
 
 
-def describe_work(queue):
+def describe_work(queue: JobQueue) -> Iterator[Finding]:
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
 
 
-def describe_service(queue):
+def describe_service(queue: JobQueue) -> JsonObject:
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
     finding = next((one for one in describe_work(queue) if one.said), None)
-    code, text = finding.said if finding else ("ok", "")
+    code, text = finding and finding.said or ("ok", "")
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 
 HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
 VISIT_TOPICS = {"Web server": _look_at_visit}
-TOPICS = {"Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
-          "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
-          "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
-          "Functions": _look_at_functions, "Schedules": _look_at_schedules,
-          "Tasks": _look_at_tasks, "Alerts": _look_at_alerts}
-Check = collections.namedtuple("Check", "name verdict text")        # one line of what `check` says
-Report = collections.namedtuple("Report", "checks findings")
+TOPICS: dict[str, Callable[[JobQueue], Look]] = {
+    "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
+    "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
+    "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
+    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks,
+    "Alerts": _look_at_alerts}
 
 
-def _look(topics, about):
-    """Yield (topic, words or Finding) of each topic, whatever goes wrong on the way."""
+class Check(NamedTuple):
+    """One line of what `check` says: what is so with a topic."""
+
+    name: str
+    verdict: str
+    text: str
+
+
+class Report(NamedTuple):
+    """What a host and a queue are like."""
+
+    checks: list[Check]
+    findings: list[Finding]
+
+
+def _look(topics: Mapping[str, Callable[[About], Look]], about: About) -> Iterator[Found]:
+    """Yield what is seen of each topic, whatever goes wrong on the way."""
     for topic, look in topics.items():
         try:
             yield from ((topic, one) for one in look(about))
@@ -363,8 +395,8 @@ def _look(topics, about):
                     type(error).__name__, storable(shorten(str(error), 300)))))
 
 
-def _report(found):
-    topics = {}
+def _report(found: list[Found]) -> Report:
+    topics: dict[str, list[str | Finding]] = {}
     for topic, one in found:
         topics.setdefault(topic, []).append(one)
     checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
@@ -372,9 +404,10 @@ def _report(found):
     return Report(checks, [one for _, one in found if isinstance(one, Finding)])
 
 
-def check_host(queue, visit=None):
+def check_host(queue: JobQueue, visit: Visit | None = None) -> Report:
     """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
-    looks = {**TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
+    looks: dict[str, Callable[[JobQueue], Look]] = {
+        **TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
         found += _look(VISIT_TOPICS, visit)
@@ -383,10 +416,20 @@ def check_host(queue, visit=None):
     return _report(found)
 
 
-def check_installation(data=None, test=None):
-    """(Report, the JobQueue or None) of what may be broken: nothing is made, and nothing raised.
-    The JobQueue is given to `test` before."""
-    folder, topic, queue, found = HOME / "data", "Data", None, []
+class Installation(NamedTuple):
+    """The report of an installation, and its JobQueue if that could be opened."""
+
+    report: Report
+    queue: JobQueue | None
+
+
+def check_installation(data: Path | str | None = None,
+                       test: Callable[[JobQueue], None] | None = None) -> Installation:
+    """Look at what may be broken: nothing is made, and nothing raised. The JobQueue is given to
+    `test` before."""
+    folder, topic = HOME / "data", "Data"
+    queue: JobQueue | None = None
+    found: list[Found] = []
     try:
         folder, topic = data_folder(data), "Database"
         queue = JobQueue(data) if os.path.lexists(folder) else None
@@ -394,14 +437,14 @@ def check_installation(data=None, test=None):
         topic = "Settings" if isinstance(error, Invalid) else topic
         found = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
-        return _report([*_look(HOST_TOPICS, folder), *found]), None
+        return Installation(_report([*_look(HOST_TOPICS, folder), *found]), None)
     if test:
         with contextlib.suppress(JobQueueError):        # the topics tell of it
             test(queue)
-    return check_host(queue), queue
+    return Installation(check_host(queue), queue)
 
 
-def next_step(report):
+def next_step(report: Report) -> str:
     """What to do next: the first remedy, of what is bad if anything is."""
     bad = [one for one in report.findings if one.verdict == BAD]
     remedy = next((one.remedy for one in bad or report.findings if one.remedy),

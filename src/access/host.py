@@ -3,6 +3,8 @@
 What is known of this host: what a browser could fetch, whether it lets a worker live; and the
 lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
 """
+from __future__ import annotations
+
 import contextlib
 import os
 import re
@@ -10,6 +12,8 @@ import stat
 from pathlib import Path
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (CLOCK_SLACK_SECONDS, HOME, STATIC_FOLDER, TASKS_FILE, TEST_SECONDS,
                            WORKER_FILE)
 from ..base.errors import JobQueueError
@@ -18,6 +22,30 @@ from ..store.connection import write_private
 from ..store.data_folder import user_name
 from ..store.settings import recall, remember
 from ..upkeep.worker_modes import START_ERRORS, explain_start_error
+from .python_interface import JobQueue
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ..base.types import JsonObject
+
+if TYPE_CHECKING:
+    class Visit(TypedDict):
+        """How a browser reached the page, as the web server shows it."""
+
+        door: str                       # a key of DOORS
+        https: bool
+        base: str                       # the path of the page
+        host: str
+        client: str                     # the address that asks: a browser's, or a proxy's
+        trusted: bool                   # that is one of trusted_proxies
+        forwarded: bool                 # the client says that it asks for another
+
+    class Exposure(TypedDict):
+        """What is private and an admin's browser could fetch; nothing until one looked."""
+
+        exposed: list[str] | None       # addresses
+        at: float | None
 
 TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
@@ -32,32 +60,33 @@ DOORS = {                       # what runs the page
 WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
 
 
-def read_text(path):
+def read_text(path: Path) -> str:
     """A small file of the system, "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
 
 
-def is_open(path):
+def is_open(path: Path) -> bool:
     """True if every user of this machine can change it, or put another in its place."""
     with contextlib.suppress(OSError):  # it is not there, or not any more
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
 
-def exposure(queue):
-    """{"exposed": addresses that an admin's browser could fetch, "at"}; None until one looked."""
-    return recall(queue.database, ".exposure") or {"exposed": None, "at": None}
+def exposure(queue: JobQueue) -> Exposure:
+    """Return what note_exposure() kept."""
+    known: Exposure | None = recall(queue.database, ".exposure")
+    return known or {"exposed": None, "at": None}
 
 
-def note_exposure(queue, exposed):
+def note_exposure(queue: JobQueue, exposed: list[str]) -> None:
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
         remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
 
 
-def canary_token(folder):
+def canary_token(folder: Path) -> str | None:
     """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
     path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
@@ -67,14 +96,14 @@ def canary_token(folder):
     return None
 
 
-def private_addresses(folder, script="", root=""):
+def private_addresses(folder: Path, script: str = "", root: str = "") -> list[str]:
     """Where a browser could reach what is private, if the web server gave it away.
     That is relative to the page or its start-up file `script`, or below a web folder or `root`."""
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
     beside, _, name = script.rpartition("/")
     starts = ("", beside + "/") if "." in name else ("",)
-    found = []
+    found: list[str] = []
     for path in files:
         if HOME in path.parents:
             found += [start + path.relative_to(HOME).as_posix() for start in starts]
@@ -86,7 +115,7 @@ def private_addresses(folder, script="", root=""):
 # What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
 # itself; who looks later and does not find it knows that it was ended, or never began.
 
-def note_worker_test(queue, token):
+def note_worker_test(queue: JobQueue, token: str) -> None:
     """Note that the test worker with that token has lived, unless another was started since."""
     with queue.database.transaction(durable=False) as transaction:
         known = recall(transaction, ".worker_test")
@@ -94,21 +123,29 @@ def note_worker_test(queue, token):
             remember(transaction, ".worker_test", {**known, "lived": True})
 
 
-def judge_worker_test(queue, test):
-    """(state, text, whether it failed by itself) of what stands in .worker_test."""
+class WorkerTest(NamedTuple):
+    """How the test of a worker went: running, ok or failed."""
+
+    state: str
+    text: str
+    is_own_fault: bool              # it failed by itself, no host ended it
+
+
+def judge_worker_test(queue: JobQueue, test: JsonObject) -> WorkerTest:
+    """Judge what the row .worker_test says."""
     if "error" in test:
-        return "failed", test["error"], True
+        return WorkerTest("failed", test["error"], True)
     if test.get("lived"):
-        return "ok", "a worker lived for %d s" % TEST_SECONDS, False
+        return WorkerTest("ok", "a worker lived for %d s" % TEST_SECONDS, False)
     patience = TEST_SECONDS + TEST_SLACK_SECONDS
     if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
-        return "running", "a worker is being watched for %d s" % TEST_SECONDS, False
+        return WorkerTest("running", "a worker is being watched for %d s" % TEST_SECONDS, False)
     words = queue.workers.last_words(test["at"], test["at"] + patience)
     said = "a started worker did not report within %d s%s" % (patience, words)
-    return "failed", said, bool(words)
+    return WorkerTest("failed", said, bool(words))
 
 
-def worker_test(queue):
+def worker_test(queue: JobQueue) -> JsonObject:
     """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
     test = recall(queue.database, ".worker_test")
     if test is None:
@@ -117,12 +154,13 @@ def worker_test(queue):
     return {"state": state, "text": text, "at": iso(test["at"])}
 
 
-def start_worker_test(queue, door):
+def start_worker_test(queue: JobQueue, door: str | None) -> JsonObject:
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
-        test = {"token": random_token(), "at": queue.database.clock.now(), "door": door}
+        token = random_token()
+        test: JsonObject = {"token": token, "at": queue.database.clock.now(), "door": door}
         try:
-            queue.starter.start_helper("--test", test["token"])
+            queue.starter.start_helper("--test", token)
         except START_ERRORS as error:
             test["error"] = explain_start_error(error)
         with queue.database.transaction() as transaction:
@@ -130,7 +168,7 @@ def start_worker_test(queue, door):
     return worker_test(queue)
 
 
-def fill_in(text, python, visit):
+def fill_in(text: str, python: str, visit: Visit | None) -> str:
     """A file of static/hosts with our paths, user and address in place of its examples."""
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
@@ -146,7 +184,7 @@ def fill_in(text, python, visit):
     return text
 
 
-def host_files(queue, visit=None):
+def host_files(queue: JobQueue, visit: Visit | None = None) -> list[dict[str, str]]:
     """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
     Request.visit(), the page's address."""
     python = "python3"

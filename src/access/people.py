@@ -1,21 +1,46 @@
 """People: passwords, roles, users, and guessed passwords."""
+from __future__ import annotations
+
 import contextlib
 import functools
 import math
 import os
 import re
 import threading
+from collections.abc import Iterable
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import CACHE_SECONDS
 from ..base.errors import (Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
                            Unauthorized, field_error, wrong)
 from ..base.time_and_text import digest, iso, shorten
 from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_like, text_up_to,
                            titled)
+from ..store.connection import Connection
+from ..store.database import Database
 from ..store.log_and_activity import note
-from ..store.settings import EMAIL, SETTINGS, recall, remember
+from ..store.settings import EMAIL, SETTINGS, Settings, recall, remember
 from ..tasks.queues import QUEUE_LIMITS
 from ..upkeep.alerts import post_message
+
+if TYPE_CHECKING:
+    from typing import Any, BinaryIO, TypedDict
+
+    from ..base.types import JsonObject, Row
+
+if TYPE_CHECKING:
+    class TokenLimits(TypedDict, total=False):
+        """The queues and functions that a token for workers is bound to."""
+
+        queues: list[str]
+        functions: list[str]
+
+    class Token(TokenLimits):
+        """The token of a program that asks."""
+
+        id: int
+        scope: str
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -74,26 +99,38 @@ TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
 class Person:
     """Who is asking: a user's id, name and role, and until when."""
 
-    def __init__(self, row, expires_at=None):
-        self.id, self.name, self.role = row["id"], row["name"], row["role"]
+    def __init__(self, row: Row, expires_at: float | None = None) -> None:
+        self.id: int = row["id"]
+        self.name: str = row["name"]
+        self.role: str = row["role"]
         self.is_admin = self.role == "admin"
         self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
         self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token = None               # of a program: its id, scope, and the limits of a worker's
+        self.token: Token | None = None     # of a program
 
-    # Whose rights count for what is asked; the site's own code has none.
-    answerable = property(lambda self: self)
+    @property
+    def answerable(self) -> Person | None:
+        """Whose rights count for what is asked; None for the site's own code."""
+        return self
 
 
-def knows_scrypt():
+class KnownOwner(NamedTuple):
+    """The user of the setting default_owner: their row, which may be used until then."""
+
+    until: float
+    name: str
+    row: Row
+
+
+def knows_scrypt() -> bool:
     """True if this Python can hash passwords as it should."""
     import hashlib
     return hasattr(hashlib, "scrypt")
 
 
-def _scrypt(password, salt, cost):
+def _scrypt(password: str, salt: bytes, cost: Iterable[int]) -> bytes:
     """A password's key, made at this cost; SetupError where there is no way to make one."""
     import hashlib
     if not knows_scrypt():
@@ -104,14 +141,14 @@ def _scrypt(password, salt, cost):
                               maxmem=64 << 20)
 
 
-def hash_password(password):
+def hash_password(password: str) -> str:
     """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
     return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
-def verify_password(password, stored):
+def verify_password(password: str | None, stored: str) -> bool:
     """True if `password` is the stored one; an unknown method is never right."""
     import hmac
     if password is None or len(password) > PASSWORD_MAX:
@@ -124,7 +161,7 @@ def verify_password(password, stored):
         return False
 
 
-def check_password(password, name):
+def check_password(password: str, name: str) -> None:
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise field_error("password", "must have %d to %d characters"
@@ -133,29 +170,30 @@ def check_password(password, name):
         raise field_error("password", "is one that guessers try first; please choose another")
 
 
-def wrong_password(field):
+def wrong_password(field: str) -> Denied:
     """The error for whoever does not know their own password, which this field asks for."""
     return Denied("The current password is not right.", wrong(field, "is not right"))
 
 
-def wrong_log_in():
+def wrong_log_in() -> Unauthorized:
     """The error for a wrong name and a wrong password alike."""
     return Unauthorized("The name or the password is not right.")
 
 
-def end_sessions(transaction, user_id, programs):
+def end_sessions(transaction: Connection, user_id: int, programs: bool) -> None:
     """End all sessions of a user, and with `programs` their tokens."""
     for table in ("session", "token") if programs else ("session",):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
-def note_user(transaction, at, event, row, by, details=None):
+def note_user(transaction: Connection, at: float, event: str, row: Row, by: str | None,
+              details: str | None = None) -> None:
     """Say in the activity what a user (their row) did, or what was done to their account."""
     note(transaction, at, event, owner_id=row["id"], actor=by,
          message=": ".join(filter(None, (row["name"], details))))
 
 
-def note_use(database, row, table, column):
+def note_use(database: Database, row: Row, table: str, column: str) -> None:
     """Note that a session or token was used, by its user; not worth an error if that is busy."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
@@ -165,16 +203,17 @@ def note_use(database, row, table, column):
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
 
 
-def address_subject(address):
+def address_subject(address: str) -> str:
     """Under what attempts from an address count; all of an IPv6 network are one person's."""
     if ":" in address:
-        from ipaddress import ip_address, ip_network
+        from ipaddress import IPv6Address, IPv6Network
         with contextlib.suppress(ValueError):
-            address = (ip_address(address).ipv4_mapped or ip_network(address + "/64", strict=False))
+            mapped = IPv6Address(address).ipv4_mapped
+            address = str(mapped or IPv6Network(address + "/64", strict=False))
     return "address:%s" % address
 
 
-def count_guess(database, *subjects):
+def count_guess(database: Database, *subjects: str) -> None:
     """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
     while one of them has to wait."""
     now = database.clock.now()
@@ -192,7 +231,7 @@ def count_guess(database, *subjects):
                                {"failures": failures, "failed_at": now, "until": now + pause})
 
 
-def forgive(transaction, *subjects):
+def forgive(transaction: Connection, *subjects: str) -> None:
     """Forget what was counted."""
     for subject in subjects:
         transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
@@ -201,40 +240,40 @@ def forgive(transaction, *subjects):
 class Users:
     """Who may log in, and their passwords. There is always an admin once there was one."""
 
-    def __init__(self, database, settings):
+    def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings = database, settings
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
-        self._owner = (-math.inf, None, None)   # until, default_owner, its row
+        self._owner = KnownOwner(-math.inf, "", {})
 
-    def has_admin(self):
+    def has_admin(self) -> bool:
         """True once somebody can administer this."""
         return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
-    def all(self):
+    def all(self) -> list[JsonObject]:
         """All users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name):
+    def find(self, name: str) -> Row:
         """The row of a user; NotFound if there is none."""
         row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
 
-    def person(self, user_id):
+    def person(self, user_id: int) -> Person | None:
         """The Person of a user's id, or None."""
         row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
-        return row and Person(row)
+        return Person(row) if row else None
 
-    def owner(self, name=None):
+    def owner(self, name: str | None = None) -> Row:
         """The row of this user, without a name of the one whose tasks code and shell add: that may
         be as old as a setting. Who was deleted since then is missed when the task is added."""
         if name:
             return self.find(name)
         name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
-        until, known, row = self._owner
+        until, known, known_row = self._owner
         if known == name and now <= until:
-            return row
+            return known_row
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
             ORDER BY id LIMIT 1""", (name, name))
@@ -242,15 +281,17 @@ class Users:
             raise SetupError("There is no user %s, whom the setting default_owner names." % name
                              if name else "There is no admin yet who could own the task. Open the "
                              "page and make one, or run: python3 jobqueue.py user add NAME --admin")
-        self._owner = now + CACHE_SECONDS, name, row
+        self._owner = KnownOwner(now + CACHE_SECONDS, name, row)
         return row
 
     @staticmethod
-    def _test_owner(database, name):    # not a method: who drops a queue closes its connections
+    def _test_owner(database: Database, name: str) -> None:
+        # Not a method: who drops a queue closes its connections.
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
-    def add(self, name, password, role="user", by=None):
+    def add(self, name: str, password: str, role: str = "user",
+            by: str | None = None) -> JsonObject:
         """Make a user; Conflict if the name is taken."""
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
@@ -259,13 +300,14 @@ class Users:
             self.insert(transaction, columns, by)
         return self._json(self.find(name))
 
-    def insert(self, transaction, columns, by=None):
+    def insert(self, transaction: Connection, columns: JsonObject,
+               by: str | None = None) -> None:
         """Store a new user, as prepare() gave it."""
         note(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
 
-    def prepare(self, name, password, role):
+    def prepare(self, name: str, password: str, role: str) -> JsonObject:
         """The columns of a new user; Invalid if the name or the password is not allowed."""
         if not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
@@ -274,7 +316,8 @@ class Users:
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 
-    def change(self, name, known=None, by=None, **changes):
+    def change(self, name: str, known: str | None = None, by: str | None = None,
+               **changes: Any) -> JsonObject:
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
         None changes nothing, but of `max_pending` it means: as the setting of this name says, of
         `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
@@ -297,18 +340,18 @@ class Users:
             self._keep_an_admin(transaction)
             return self._json(self.find(name))
 
-    def confirm(self, person, password, field="password"):
+    def confirm(self, person: Person, password: str | None, field: str = "password") -> str:
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
         count_guess(self._database, subject)
-        stored = self.find(person.name)["password"]
+        stored: str = self.find(person.name)["password"]
         if not verify_password(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
             forgive(transaction, subject)
         return stored
 
-    def delete(self, name, by=None):
+    def delete(self, name: str, by: str | None = None) -> None:
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
@@ -325,7 +368,7 @@ class Users:
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
-    def mail_code(self, person, email):
+    def mail_code(self, person: Person, email: str) -> None:
         """Mail a code to an address, which counts as a person's own once they have typed that.
         Each mail and each code typed counts as a guess, and a right one frees no more: who
         alternates between an own address and a stranger's could mail and guess without end."""
@@ -340,7 +383,7 @@ class Users:
                     "%s entered this address in jobqueue. The code is %s." % (person.name, code),
                     "It holds for an hour. If that was not you, nothing has to be done."]}, now)
 
-    def confirm_email(self, person, code):
+    def confirm_email(self, person: Person, code: str) -> str:
         """The address whose code this is; Denied if it is another one."""
         count_guess(self._database, "mailbox:%d" % person.id)
         with self._database.transaction() as transaction:
@@ -349,25 +392,26 @@ class Users:
                     or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
                 raise Denied("The code is not right.", wrong("email_code", "is not right"))
             remember(transaction, MAILBOX % person.id, None)
-        return known["email"]
+        email: str = known["email"]
+        return email
 
     @staticmethod
-    def _keep_an_admin(transaction):
+    def _keep_an_admin(transaction: Connection) -> None:
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
             raise Conflict("This is the last admin; make another one first.")
 
     @staticmethod
-    def _json(row):
+    def _json(row: Row) -> JsonObject:
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
         return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
 
 
-def changed_at(file):
+def changed_at(file: BinaryIO) -> float:
     """When a file came to be as it is; the time of its content may have been uploaded with it."""
     return os.fstat(file.fileno()).st_ctime
 
 
-def plain_code(text):
+def plain_code(text: str) -> str:
     """A code as it is compared: line ends and spaces around words do not count."""
     return " ".join(text.split())

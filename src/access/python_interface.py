@@ -5,22 +5,28 @@ Function what @task and its kin make in tasks.py, and current_task() what a runn
 of its task. Code that runs inside a task adds through its worker, since a runner never opens the
 database. Importing this declares nothing and opens nothing.
 """
+from __future__ import annotations
+
 import json
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import P, R, Generic
 from ..base.limits import WEB_PATIENCE_SECONDS
 from ..base.errors import in_passing, join_errors, wrong
 from ..base.time_and_text import Clock, dump_json
 from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, WHO_MAY_ADD, check_value,
                            object_of)
 from ..base.options import data_folder, database_address
+from ..store.connection import Connection
 from ..store.data_folder import open_database
 from ..store.settings import Settings
 from ..tasks.queues import Queues
 from ..tasks.files import Files
-from ..tasks.adding import FEW_ORDERS, Adding
+from ..tasks.adding import FEW_ORDERS, Adding, Order
 from ..tasks.task_list import TaskList
 from ..tasks.actions import Actions
 from ..tasks.claims import Claims
@@ -41,14 +47,33 @@ from .people import Users
 from .accounts import Sessions, SetUp, Tokens
 from .requests import Requests, file_parameters
 from .remote_workers import RemoteWorkers
-from .python_task import Task, current_task, enqueue_all
+from .python_task import Task, TaskContext, enqueue_all
+
+if TYPE_CHECKING:
+    from typing import Any, Literal, NoReturn, Protocol, TypeVar, overload
+    from typing_extensions import Unpack
+
+    from ..base.types import JsonObject, TaskRow
+    from ..base.time_and_text import AnyClock
+    from ..tasks.adding import Once
+    from .python_task import AddOptions, TaskOptions, UsingOptions
+
+if TYPE_CHECKING:
+    Who = Literal["user", "admin", "nobody"]
+    Declared = TypeVar("Declared", bound=Callable[..., Any])    # a function, or a Function
+
+    class Declaring(Protocol):
+        """What @task(...) is: it makes a Function of a function."""
+
+        def __call__(self, __target: Callable[P, R]) -> Function[P, R]: ...
 
 
 class JobQueue:
     """The whole queue of one data folder; every door, worker and test has one."""
 
-    def __init__(self, data=None, clock=Clock, environment=os.environ,
-                 patience=WEB_PATIENCE_SECONDS):
+    def __init__(self, data: Path | str | None = None, clock: AnyClock = Clock,
+                 environment: Mapping[str, str] = os.environ,
+                 patience: float = WEB_PATIENCE_SECONDS) -> None:
         folder = data_folder(data, environment)
         self.database = open_database(
             folder, clock, patience, database_address(folder, environment))
@@ -93,33 +118,35 @@ class JobQueue:
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,
                          self.keeping, self.alerts, self.files)
 
-    def enqueue(self, function, arguments=None, owner=None, **options):
+    def enqueue(self, function: str, arguments: Mapping[str, Any] | None = None,
+                owner: str | None = None, **options: Unpack[AddOptions]) -> Task:
         """Add one task; returns it. Invalid names every field that is wrong."""
         [task_id] = self.enqueue_many(function, [arguments or {}], owner, **options)
         return Task(self, {"id": task_id})
 
-    def enqueue_many(self, function, many, owner=None, **options):
+    def enqueue_many(self, function: str, many: Iterable[Mapping[str, Any]],
+                     owner: str | None = None, **options: Unpack[AddOptions]) -> list[int]:
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        return enqueue_all(self, function, many, {**options, "owner": owner})
+        return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner})
 
-    def get(self, task_id):
+    def get(self, task_id: int) -> Task:
         """A task by its id; NotFound if there is none."""
         return Task(self, self.get_json(task_id))
 
-    def get_json(self, task_id, owner_id=None):
+    def get_json(self, task_id: int, owner_id: int | None = None) -> JsonObject:
         """A task with all its keys; NotFound if it is not `owner_id`'s (None: anybody's)."""
         return self.row_json(self.tasks.get(task_id, owner_id))
 
-    def row_json(self, row):
+    def row_json(self, row: TaskRow) -> JsonObject:
         """A task as get_json() gives it, of its row: for one that may be gone already."""
-        shown, why = self.tasks.full_json(row), (None, None)
+        shown, code, words = self.tasks.full_json(row), None, None
         if shown["status"] == "pending":
-            why = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
-        return {**shown, "blocked": why[0], "blocked_text": why[1]}
+            code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
+        return {**shown, "blocked": code, "blocked_text": words}
 
-    def take_files(self, function, owner_id, arguments):
+    def take_files(self, function: str, owner_id: int, arguments: JsonObject) -> JsonObject:
         """Arguments with ids in the place of paths, of whose files copies are kept for the task."""
-        def take(value):
+        def take(value: Any) -> Any:
             return ([take(one) for one in value] if isinstance(value, (list, tuple)) else
                     self.files.take(value, owner_id) if isinstance(value, Path) else value)
         self.catalogue.refresh()
@@ -127,23 +154,25 @@ class JobQueue:
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
             known["schema"]) if name in arguments}}
 
-    def add(self, requests, owner_id):
+    def add(self, requests: Iterable[Any], owner_id: int) -> list[int]:
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id)
         self.start_workers()
-        return added["ids"]
+        ids: list[int] = added["ids"]
+        return ids
 
-    def add_orders(self, orders, owner_id, once=None, show=False):
+    def add_orders(self, orders: list[Order], owner_id: int, once: Once | None = None,
+                   show: bool = False) -> JsonObject:
         """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
         A request that is answered but `once` gets the ids of the first answer again."""
-        def action(transaction):
+        def action(transaction: Connection) -> JsonObject:
             now = self.database.clock.now()
-            known = once and once.find(transaction, now)
+            known = once.find(transaction, now) if once else None
             if known:
                 return known
             ids, created = self.adding.add(transaction, owner_id, orders, now)
-            added = {"ids": ids, "created": created}
+            added: JsonObject = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
             if show:
@@ -152,67 +181,70 @@ class JobQueue:
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
         return write(action, self.adding.foreseen(owner_id, orders))
 
-    def delete_queue(self, name, who):
+    def delete_queue(self, name: str, who: str) -> None:
         """Remove a queue that holds no tasks and that no function names."""
         self.queues.delete(name, who, {function["options"]["queue"]
                                        for function in self.catalogue.functions()})
 
-    def start_workers(self):
+    def start_workers(self) -> None:
         """Start workers for what was just added; if that cannot be done now, a tick will."""
         with in_passing("starting workers"):    # a killed one must not hold the place of a new one
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
                 self.reaper.bury_dead()
             self.starter.start_needed(self.tick.sleepers_missing())
 
-    def close(self):
+    def close(self) -> None:
         """Close the database."""
         self.database.close()
 
 
-_opened = {}                            # process id -> its JobQueue: none may cross a fork
+_opened: dict[int, JobQueue] = {}       # by process id: none may cross a fork
 
 
-def default_queue():
+def default_queue() -> JobQueue:
     """The JobQueue of this process for code that only imported a function."""
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
-class Function:
+class Function(Generic[P, R]):
     """What @task and its kin make: call it to run it here, enqueue it for later."""
 
-    def __init__(self, name, kind, target, options, who, parameters):
+    def __init__(self, name: str, kind: str, target: Callable[P, R] | JsonObject | list[str] | None,
+                 options: JsonObject, who: str, parameters: JsonObject | None) -> None:
         self.name, self.who, self.options = name, who, options
-        self.kind = kind                # python, command, http_request or external
-        self.target = target
+        self.kind = kind                # python, command, http_request, external or script
+        self.target: Any = target       # a callable, list or dictionary, by its kind
         self.parameters = parameters    # name -> annotation or default; None: from the signature
-        self._chosen = {}
+        self.chosen: UsingOptions = {}  # for the tasks that are added through it
         self.__doc__ = getattr(target, "__doc__", None)
 
-    def __call__(self, *positional, **named):
+    def __call__(self, *positional: P.args, **named: P.kwargs) -> R:
         """Run it here and now."""
         if self.kind != "python":
             raise TypeError("%s is run by workers: use .enqueue()" % self.name)
-        return self.target(*positional, **named)
+        result: R = self.target(*positional, **named)
+        return result
 
-    def using(self, **options):
+    def using(self, **options: Unpack[UsingOptions]) -> Function[P, R]:
         """The same function with other options for the tasks that are added through it."""
-        other = Function(self.name, self.kind, self.target, self.options, self.who, self.parameters)
-        other._chosen = {**self._chosen, **options}
+        other: Function[P, R] = Function(
+            self.name, self.kind, self.target, self.options, self.who, self.parameters)
+        other.chosen = {**self.chosen, **options}
         return other
 
-    def enqueue(self, *positional, **named):
+    def enqueue(self, *positional: P.args, **named: P.kwargs) -> Task:
         """Add a task with these arguments; returns the Task."""
-        queue = None if current_task() else default_queue()
+        place = TaskContext.running or default_queue()
         arguments = self.arguments(positional, named)
-        return Task(queue, {"id": enqueue_all(queue, self.name, [arguments], self._chosen)[0]})
+        return Task(place, {"id": enqueue_all(place, self.name, [arguments], self.chosen)[0]})
 
-    def enqueue_many(self, many):
+    def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[int]:
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        queue = None if current_task() else default_queue()
-        return enqueue_all(queue, self.name, many, self._chosen)
+        return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen)
 
-    def arguments(self, positional, named):
+    def arguments(self, positional: tuple[Any, ...], named: JsonObject) -> JsonObject:
         """The arguments by name; TypeError as a call would raise it."""
+        given: JsonObject
         if self.parameters is None:
             import inspect
             signature = inspect.signature(self.target)
@@ -228,13 +260,15 @@ class Function:
 
 
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
-declared = {}                           # name -> Function, filled by importing tasks.py
-scheduled = []                          # (function, what @schedule says), in the same way
+declared: dict[str, Function[..., Any]] = {}    # by name, filled by importing tasks.py
+scheduled: list[tuple[Callable[..., Any], JsonObject]] = []     # what @schedule says, in the same way
 
 
-def _declare(name, kind, target, who, keywords, text=""):
+def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[str] | None,
+             who: str, keywords: JsonObject, text: str = "") -> Function[P, R]:
     """Note a Function: keywords named like options are options, others have a {place} in `text`."""
-    options, parameters = keywords, None
+    options: JsonObject = keywords
+    parameters: JsonObject | None = None
     if kind != "python":
         options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
         parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
@@ -254,18 +288,32 @@ def _declare(name, kind, target, who, keywords, text=""):
         errors += wrong("two functions", "are called %s" % name)
     if errors:
         raise ValueError("%s: %s" % (name, join_errors(errors)))
-    declared[name] = Function(name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters)
-    return declared[name]
+    function: Function[P, R] = Function(
+        name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters)
+    declared[name] = function
+    return function
 
 
-def task(target=None, *, who="user", **options):
+if TYPE_CHECKING:
+    @overload
+    def task(target: Callable[P, R], *, who: Who = "user",
+             **options: Unpack[TaskOptions]) -> Function[P, R]: ...
+    @overload
+    def task(*, who: Who = "user", **options: Unpack[TaskOptions]) -> Declaring: ...
+
+
+def task(target: Callable[P, R] | None = None, *, who: Who = "user",
+         **options: Unpack[TaskOptions]) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
-    def declare(function):
-        return _declare(function.__name__, "python", function, who, options)
+    def declare(function: Callable[P, R]) -> Function[P, R]:
+        return _declare(function.__name__, "python", function, who, {**options})
     return declare(target) if target is not None else declare
 
 
-def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", **options):
+def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | None = None,
+             catch_up: Literal["none", "once", "all"] = "once",
+             overlap: Literal["skip", "queue", "allow"] = "skip",
+             **options: Unpack[TaskOptions]) -> Callable[[Declared], Declared]:
     """Declare when a function of tasks.py runs: beside @task, as often as one likes.
     `arguments` are those of its tasks by name; `options` are those of @task."""
     given = {"rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
@@ -275,23 +323,25 @@ def schedule(rule, zone=None, arguments=None, catch_up="once", overlap="skip", *
     if errors:
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
-    def declare(function):
+    def declare(function: Declared) -> Declared:
         scheduled.append((function, given))
         return function
     return declare
 
 
-def command(name, arguments, *, who="user", **rest):
+def command(name: str, arguments: Sequence[str | Path], *, who: Who = "user",
+            **rest: Any) -> Function[..., NoReturn]:
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
     Keywords that are options of tasks are options, all others are parameters: a type, or a
     default value."""
     if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
-    arguments = [str(part) for part in arguments]
-    return _declare(name, "command", arguments, who, rest, " ".join(arguments))
+    parts = [str(part) for part in arguments]
+    return _declare(name, "command", parts, who, rest, " ".join(parts))
 
 
-def http_request(name, method, address, *, who="user", headers=None, **rest):
+def http_request(name: str, method: str, address: str, *, who: Who = "user",
+                 headers: Mapping[str, str] | None = None, **rest: Any) -> Function[..., NoReturn]:
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
     With GET, HEAD and DELETE the other parameters become the query."""
     if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
@@ -305,7 +355,7 @@ def http_request(name, method, address, *, who="user", headers=None, **rest):
     return _declare(name, "http_request", target, who, rest, address)
 
 
-def external(name, *, queue, who="user", **rest):
+def external(name: str, *, queue: str, who: Who = "user", **rest: Any) -> Function[..., NoReturn]:
     """Declare a function that workers in any language run: see static/docs/workers.md.
     Our own workers leave its queue alone, so it must be one that no other function uses."""
     if queue == TASK_DEFAULTS["queue"]:

@@ -2,14 +2,18 @@
 
 Code that runs inside a task adds through its worker, since a runner never opens the database.
 """
-import collections
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
 import math
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import SLICE_SECONDS
 from ..base.errors import JobQueueError, field_error
 from ..base.time_and_text import dump_json
@@ -17,26 +21,98 @@ from ..base.values import PLAIN_WORDS
 from ..tasks.followers import ENDED
 from ..tasks.files import task_folder
 
+if TYPE_CHECKING:
+    from typing import Any, Literal, Protocol, TypedDict, Union
+    from typing_extensions import Unpack
+
+    from ..base.types import P, JsonObject, TaskRow
+    from ..store.database import Database
+    from ..tasks.files import Files
+    from ..tasks.task_list import TaskList
+    from ..tasks.actions import Actions
+    from ..upkeep.starter import Starter
+    from ..upkeep.catalogue import Catalogue
+    from ..upkeep.tick import Tick
+    from .people import Users
+
+if TYPE_CHECKING:
+    class TaskOptions(TypedDict, total=False):
+        """Options of the tasks of a function; TASK_OPTIONS says what each must be."""
+
+        queue: str
+        priority: int
+        max_retries: int
+        retry_delay: float
+        retry_backoff: float
+        timeout: float
+        on_crash: Literal["retry", "fail"]
+        remove_on_success: bool
+        notify: Literal["end", "failure"] | None
+
+    class AddOptions(TaskOptions, total=False):
+        """Options of tasks that are added; REQUEST_SCHEMA says what each must be."""
+
+        delay: float | None
+        run_at: datetime | str | None
+        unique_key: str | None
+        after: After | None
+        after_failure: Literal["fail", "run"] | None
+
+    class UsingOptions(AddOptions, total=False):
+        """Options of tasks that are added, and their owner's name."""
+
+        owner: str | None
+
+    class TaskQueue(Protocol):
+        """What a Task needs of its JobQueue."""
+
+        database: Database
+        files: Files
+        tasks: TaskList
+        actions: Actions
+        starter: Starter
+        catalogue: Catalogue
+        tick: Tick
+        users: Users
+
+        def add(self, requests: Iterable[JsonObject], owner_id: int) -> list[int]: ...
+        def take_files(self, function: str, owner_id: int, arguments: JsonObject) -> JsonObject: ...
+        def get_json(self, task_id: int) -> JsonObject: ...
+        def row_json(self, row: TaskRow) -> JsonObject: ...
+        def start_workers(self) -> None: ...
+
+    class Enqueued(Protocol[P]):
+        """What a Task needs of the Function that is to follow it."""
+
+        chosen: UsingOptions
+
+        def using(self, **options: Unpack[UsingOptions]) -> Enqueued[P]: ...
+        def enqueue(self, *positional: P.args, **named: P.kwargs) -> Task: ...
+
+    After = Union["Task", int, Collection[Union["Task", int]]]      # tasks or their ids
+
 
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
 
-    running = None                      # the TaskContext of this process, if it runs a task
+    running: TaskContext | None = None  # that of this process, if it runs a task
 
-    def __init__(self, task_id, owner, attempt, crashes, claim, data, report, enqueue):
+    def __init__(self, task_id: int, owner: str, attempt: int, crashes: int, claim: str, data: Path,
+                 report: Callable[[float | None, str | None], None],
+                 enqueue: Callable[[list[JsonObject]], list[int]]) -> None:
         self.id, self.owner, self.claim = task_id, owner, claim
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once it was asked for
-        self.ask_results = None         # asks the worker for `results`
+        self.ask_results: Callable[[], list[Any]] = list    # the runner's asks the worker
 
-    def progress(self, n, total=1, message=None):
+    def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
         """Say that `n` of `total` is done, and what is being done now."""
         self._report(max(0.0, min(1.0, n / total)) if total else None, message)
 
     @property
-    def folder(self):
+    def folder(self) -> Path:
         """A folder of this task's own, made when first asked for; removed with the task. The files
         that are there at its end are the task's, for people to see and save."""
         path = task_folder(self._data, self.id)
@@ -46,44 +122,44 @@ class TaskContext:
         return path
 
     @property
-    def results(self):
+    def results(self) -> list[Any]:
         """The results of the tasks that this one comes after, as `after` named them."""
         return self.ask_results()
 
 
-def current_task():
+def current_task() -> TaskContext | Any:
     """The TaskContext of the task that runs this code, or None outside a task."""
+    # The type does not tell of None: a function that a task runs need not ask for it.
     return TaskContext.running
 
 
-def _ids(after):
+def _ids(after: After) -> list[int]:
     """What `after` may hold, ids and Tasks or a single one, as a list of ids."""
-    after = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
-    return [getattr(one, "id", one) for one in after]
+    some: Iterable[Any] = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+    return [getattr(one, "id", one) for one in some]
 
 
-def enqueue_all(queue, function, many, options):
+def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[Any],
+                options: UsingOptions) -> list[int]:
     """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
-    options, running = dict(options), current_task()
-    owner = options.pop("owner", None)
-    if options.get("after") is not None:
-        options["after"] = _ids(options["after"])
-    if isinstance(options.get("run_at"), datetime):
-        options["run_at"] = options["run_at"].isoformat()
-    owner_id, take = None, None
-    if running is None:
-        owner_id = queue.users.owner(owner)["id"]
-        take = functools.partial(queue.take_files, function, owner_id)
-    requests = ({"function": function, **options, "arguments": _plain(one, take)} for one in many)
-    if running is None:
-        return queue.add(requests, owner_id)
-    if owner not in (None, running.owner):
+    chosen: JsonObject = {**options}
+    owner = chosen.pop("owner", None)
+    if chosen.get("after") is not None:
+        chosen["after"] = _ids(chosen["after"])
+    if isinstance(chosen.get("run_at"), datetime):
+        chosen["run_at"] = chosen["run_at"].isoformat()
+    if not isinstance(place, TaskContext):
+        owner_id = place.users.owner(owner)["id"]
+        take = functools.partial(place.take_files, function, owner_id)
+        return place.add(({"function": function, **chosen, "arguments": _plain(one, take)}
+                          for one in many), owner_id)
+    if owner not in (None, place.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
-                          % running.owner)
-    return running.enqueue(list(requests))
+                          % place.owner)
+    return place.enqueue([{"function": function, **chosen, "arguments": _plain(one)} for one in many])
 
 
-def _plain(arguments, take_files):
+def _plain(arguments: Any, take_files: Callable[[JsonObject], JsonObject] | None = None) -> Any:
     """Arguments as JSON has them. Paths become texts; those of files, ids of copies."""
     if type(arguments) is dict and {*map(type, arguments)} <= {str} and (
             {*map(type, arguments.values())} <= PLAIN_WORDS.keys()):
@@ -95,49 +171,98 @@ def _plain(arguments, take_files):
     return json.loads(dump_json(arguments))
 
 
-TaskFile = collections.namedtuple("TaskFile", "name size path")     # left by a task, or given to it
+class TaskFile(NamedTuple):
+    """A file that a task left, or was given."""
+
+    name: str
+    size: int
+    path: Path
 
 
 class Task:
     """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
 
-    def __init__(self, queue, values):
-        self._queue = queue             # None in a runner, which has no database
+    id: int
+    owner: str
+    function: str
+    summary: str
+    queue: str
+    status: str
+    reason: str | None
+    priority: int
+    run_at: str | None
+    unique_key: str | None
+    after: list[int]
+    after_failure: str | None
+    attempts: int
+    crashes: int
+    max_retries: int
+    retries_left: int
+    retry_delay: float
+    retry_backoff: float
+    timeout: float
+    on_crash: str
+    remove_on_success: bool
+    notify: str | None
+    cancel_requested: bool
+    progress: float | None
+    message: str | None
+    error: JsonObject | None
+    worker: int | None
+    schedule: int | None
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+    arguments: JsonObject
+    result: Any
+    predecessors: list[JsonObject]
+    followers: list[JsonObject]
+    blocked: str | None
+    blocked_text: str | None
+
+    def __init__(self, place: TaskQueue | TaskContext, values: JsonObject) -> None:
+        self._place = place             # in a runner, which has no database, what is running there
         self.id = values["id"]
         self._values = values
 
-    def __getattr__(self, name):
-        values = self.__dict__.get("_values", {})
-        if set(values) == {"id"}:
-            values = self.refresh()._values
-        try:
-            return values[name]
-        except KeyError:
-            raise AttributeError(name) from None
+    if not TYPE_CHECKING:               # a checker knows the names above, and no others
+        def __getattr__(self, name: str) -> Any:
+            values = self.__dict__.get("_values", {})
+            if set(values) == {"id"}:
+                values = self.refresh()._values
+            try:
+                return values[name]
+            except KeyError:
+                raise AttributeError(name) from None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<Task %s %s>" % (self.id, self._values.get("status", ""))
 
     @property
-    def files(self):
+    def _queue(self) -> TaskQueue:
+        """Return the JobQueue that has it; RuntimeError in a runner."""
+        if isinstance(self._place, TaskContext):
+            raise RuntimeError("inside a task, other tasks are known by their id only")
+        return self._place
+
+    @property
+    def files(self) -> list[TaskFile]:
         """A TaskFile for each that it left, then for each that it was given."""
         files = self.refresh()._queue.files
         return [TaskFile(row["name"], row["size"], files.path(row, self.id))
                 for row in files.of_task(self.id)]
 
     @property
-    def is_finished(self):
+    def is_finished(self) -> bool:
         """True once nothing more will happen to it by itself."""
         return self.status in ("succeeded", "failed", "cancelled")
 
-    def refresh(self):
+    def refresh(self) -> Task:
         """Read it again; returns itself. NotFound if it was deleted."""
-        if self._queue is None:
-            raise RuntimeError("inside a task, other tasks are known by their id only")
         self._values = self._queue.get_json(self.id)
         return self
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> Task:
         """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
         if current_task():
             raise RuntimeError("a task must not wait for another task: two workers that wait for "
@@ -155,31 +280,31 @@ class Task:
             pause = min(1.0, pause * 1.3)
         return self.refresh()
 
-    def then(self, function, *positional, **named):
+    def then(self, function: Enqueued[P], *positional: P.args, **named: P.kwargs) -> Task:
         """Add a task of another function, of the same owner, that runs once this has succeeded.
         For more than that: other.using(after=[a, b], after_failure="run").enqueue(...)."""
-        owner = {} if current_task() else {"owner": self.owner}     # there it is the running task's
-        chosen = {**owner, **function._chosen}
+        chosen: UsingOptions = {**function.chosen}
+        if not current_task():          # there it is the running task's
+            chosen.setdefault("owner", self.owner)
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
 
-    def cancel(self):
+    def cancel(self) -> Task:
         """Cancel it; Conflict if it has ended."""
-        return self._act("cancel")
+        return self._changed(self._queue.actions.cancel(self.id))
 
-    def retry(self):
+    def retry(self) -> Task:
         """Make it pending again; Conflict unless it failed or was cancelled."""
-        return self._act("retry")
+        self._queue.catalogue.refresh()     # who may run it can have changed
+        return self._changed(self._queue.actions.retry(self.id))
 
-    def delete(self):
+    def delete(self) -> None:
         """Remove it."""
-        self._act("delete")
-
-    def _act(self, action):
-        if action == "retry":
-            self._queue.catalogue.refresh()     # who may run it can have changed
-        row = getattr(self._queue.actions, action)(self.id)
+        self._queue.actions.delete(self.id)
         self._queue.start_workers()
-        if row:
-            self._values = self._queue.row_json(row)
+
+    def _changed(self, row: TaskRow) -> Task:
+        """Take over what it has become; return itself."""
+        self._queue.start_workers()
+        self._values = self._queue.row_json(row)
         return self

@@ -13,8 +13,12 @@ send comes from outside, so it is checked, and each part of a call is answered o
    killed and is there again has its former self leave, and tells what that did not tell.
 4. What a running task adds belongs to its owner, and is added once under its Idempotency-Key.
 """
-import json
+from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Sequence
+
+from ..base.head import TYPE_CHECKING
 from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, RESULT_MAX_DEPTH,
                            STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, field_error, join_errors, refusal, wrong
@@ -22,12 +26,21 @@ from ..base.time_and_text import dump_json, is_deep, read_json, shorten, storabl
 from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL, TYPES,
                            WHO_MAY_ADD, about, check_value, integer_within, number_within,
                            object_of, or_null, text_like, text_up_to, titled)
-from ..store.connection import BY_CLAIM
+from ..store.connection import BY_CLAIM, Connection, Reader
+from ..store.database import Database
 from ..store.log_and_activity import append_log, log_length, note
-from ..tasks.queues import QUEUE_LIMITS
+from ..store.settings import Settings
+from ..tasks.queues import QUEUE_LIMITS, Queues
 from ..tasks.followers import ENDED
-from ..tasks.leases import REMOTE_LEASE_SECONDS, UNCONFIRMED, Outcome, Reach
+from ..tasks.files import Files
+from ..tasks.leases import REMOTE_LEASE_SECONDS, UNCONFIRMED, Outcome, Reach, Verdict
+from ..tasks.claims import Claims
 from ..upkeep.schedule_rows import SCRIPT_FUNCTION
+from ..upkeep.workers import Workers
+
+if TYPE_CHECKING:
+    from ..base.types import FieldError, JsonObject, TaskRow, WorkerRow
+    from .people import Token
 
 REMOTE_PROTOCOL = 1
 ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
@@ -89,16 +102,18 @@ _ANNOUNCED = object_of(
 class RemoteWorkers:
     """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
 
-    def __init__(self, database, settings, claims, workers, queues, files):
+    def __init__(self, database: Database, settings: Settings, claims: Claims, workers: Workers,
+                 queues: Queues, files: Files) -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._claims, self._workers, self._queues, self._files = claims, workers, queues, files
 
-    def hello(self, token, given):
+    def hello(self, token: Token, given: JsonObject) -> JsonObject:
         """Take a worker up, or once more, and say what it has to know."""
         if given["protocol"] > REMOTE_PROTOCOL:
             raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is "
                               "older than this worker" % (given["protocol"], REMOTE_PROTOCOL))
-        allowed, errors = token.get("functions"), []
+        allowed = token.get("functions")
+        errors: list[FieldError] = []
         functions = [one for one in given["functions"] if not one.pop("external", False)
                      and (allowed is None or one.get("name") in allowed)]
         for one in functions:
@@ -129,7 +144,7 @@ class RemoteWorkers:
                 "lease_seconds": REMOTE_LEASE_SECONDS,
                 "settings": {name: self._settings.get(name) for name in names}}
 
-    def turn(self, token, given):
+    def turn(self, token: Token, given: JsonObject) -> JsonObject:
         """What became of each attempt that is named, and the tasks that are claimed. What the
         worker may forget then is on the disk."""
         starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
@@ -154,14 +169,15 @@ class RemoteWorkers:
                 self._files.tidy(one["id"], verdict)
         return {"attempts": states, "tasks": rows, "wait": 0}
 
-    def _leave(self, transaction, worker_id, why, tasks, now):
+    def _leave(self, transaction: Connection, worker_id: int, why: str, tasks: int,
+               now: float) -> None:
         """What it still ran has crashed, what never began goes back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
         for task in self._claims.leases.lost({worker_id}, now):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
-    def claim_late(self, token, given):
+    def claim_late(self, token: Token, given: JsonObject) -> list[JsonObject]:
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
         reach = self._reach(token, worker, given["claim"]["claims"])
@@ -171,15 +187,16 @@ class RemoteWorkers:
             worker = self._check(transaction, token, given)
             return self._claim(transaction, token, worker, given, self._clock.now())
 
-    def owner_of(self, token, task_id, claim):
+    def owner_of(self, token: Token, task_id: int, claim: str) -> int:
         """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict("Another worker has this task, or it has ended.", gone=True)
-        return row["owner_id"]
+        owner_id: int = row["owner_id"]
+        return owner_id
 
     @staticmethod
-    def _check(db, token, given):
+    def _check(db: Reader, token: Token, given: JsonObject) -> WorkerRow:
         """The worker's row; Conflict if it is gone, or this call was overtaken by a later one."""
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
                      (given["session"], token["id"]))
@@ -190,11 +207,11 @@ class RemoteWorkers:
             raise Conflict("A later call of this worker has been answered.", gone=False)
         return row
 
-    def _lease(self, now):
+    def _lease(self, now: float) -> JsonObject:
         lease = self._claims.leases.new(now, REMOTE_LEASE_SECONDS)
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
-    def _place(self, transaction, token, function):
+    def _place(self, transaction: Connection, token: Token, function: JsonObject) -> None:
         """Find the queue of a function that the site has not: none that our own workers serve."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
@@ -216,18 +233,19 @@ class RemoteWorkers:
         transaction.ensure("queue", {"name": name, "created_at": self._clock.now()})
         transaction.update("queue", {"external": 2}, "name=? AND external=0", (name,))
 
-    def _reach(self, token, worker, claims):
+    def _reach(self, token: Token, worker: WorkerRow, claims: Sequence[str]) -> Reach:
         names = [one["name"] for one in json.loads(worker["functions"])]
         return Reach(worker["machine"], names, token.get("queues"), claims)
 
-    def _held(self, db, token):
+    def _held(self, db: Reader, token: Token) -> dict[str, TaskRow]:
         """{claim: row} of the running tasks of this token's workers."""
         return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
             "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
             "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
             (token["id"],))}
 
-    def _hold(self, transaction, one, task, now):
+    def _hold(self, transaction: Connection, one: JsonObject, task: TaskRow | None,
+              now: float) -> str:
         """Renew a claim, keep what is told of the attempt; its state."""
         if task is None or task["id"] != one["id"]:
             return self._state(transaction, one, None)
@@ -235,7 +253,7 @@ class RemoteWorkers:
         self._keep(transaction, one, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 
-    def _keep(self, transaction, one, task, now):
+    def _keep(self, transaction: Connection, one: JsonObject, task: TaskRow, now: float) -> None:
         """Keep a piece of the log that follows what is there, and progress; the same once."""
         if "progress" in one or "message" in one:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
@@ -246,9 +264,10 @@ class RemoteWorkers:
                 append_log(transaction, now, one["id"], task["attempts"], piece["start"],
                            storable(piece["text"]))
 
-    def _end(self, transaction, ended, held, now):
+    def _end(self, transaction: Connection, ended: Iterable[JsonObject], held: dict[str, TaskRow],
+             now: float) -> Sequence[Verdict | None]:
         """The Verdicts on attempts that have ended; None for those of others."""
-        endings = []
+        endings: list[tuple[int, str, Outcome]] = []
         for one in ended:
             task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
             if task and task["id"] == one["id"]:
@@ -258,7 +277,7 @@ class RemoteWorkers:
         return self._claims.end_all(transaction, endings, now)
 
     @staticmethod
-    def _outcome(said):
+    def _outcome(said: JsonObject) -> Outcome:
         """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
         errors = check_value(_REMOTE_OUTCOME, said, "outcome")
         try:
@@ -272,7 +291,7 @@ class RemoteWorkers:
         return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
 
     @staticmethod
-    def _state(transaction, one, verdict):
+    def _state(transaction: Connection, one: JsonObject, verdict: Verdict | None) -> str:
         """What is recorded of an attempt that does not run (any more): a status, or "lost"."""
         if verdict:
             return STATUS_WORDS[verdict.status]
@@ -280,7 +299,8 @@ class RemoteWorkers:
                                    (one["id"], one["claim"]))
         return STATUS_WORDS[status] if status in ENDED else "lost"
 
-    def _claim(self, transaction, token, worker, given, now):
+    def _claim(self, transaction: Connection, token: Token, worker: WorkerRow, given: JsonObject,
+               now: float) -> list[JsonObject]:
         """The tasks that a call claims, or has claimed when it came the first time."""
         asked = given.get("claim")
         if not asked or not asked["claims"] or "leave" in given:
@@ -294,7 +314,7 @@ class RemoteWorkers:
         return rows
 
     @staticmethod
-    def _claimed(transaction, worker, claims):
+    def _claimed(transaction: Connection, worker: WorkerRow, claims: Sequence[str]) -> list[JsonObject]:
         """What a worker is told of the tasks that it has under these claims."""
         names = [UNCONFIRMED + claim for claim in claims]
         rows = transaction.all(

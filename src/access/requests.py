@@ -5,20 +5,31 @@ schedule comes through here: a request is checked against REQUEST_SCHEMA, the fu
 schema and what this person may choose. In a row of many most differ in their arguments only, so
 what stands around those (a Frame) is checked once.
 """
-import collections
+from __future__ import annotations
+
 import functools
 import re
+from collections.abc import Callable, Iterable, Mapping
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import ERRORS_MAX, INTEGER_MAX
 from ..base.errors import Busy, Invalid, TooLarge, field_error, tasks_refused, wrong
 from ..base.time_and_text import dump_json, parse_time, shorten
 from ..base.values import (FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, TEXT,
                            TEXT_OR_NULL, WHO_MAY_ADD, about, check_value, integer_within,
                            number_within, object_of, text_like, titled)
+from ..store.database import Database
 from ..tasks.queues import is_limited, plain
 from ..tasks.adding import ARGUMENTS_HELD_BYTES, ArgumentsFile, Order
 from ..tasks.task_list import AFTER_MAX
-from .people import ROLES
+from ..upkeep.catalogue import Catalogue
+from .people import ROLES, Person
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import FieldError, JsonObject, Schema
 
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
@@ -41,11 +52,17 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
     **OPTION_SCHEMAS))
 
 
-# All of a request but its arguments; `order` makes an Order of those.
-Frame = collections.namedtuple("Frame", "rest schema files errors order")
+class Frame(NamedTuple):
+    """All of a request but its arguments. `make` makes an Order of their text, unless there are errors."""
+
+    rest: JsonObject
+    schema: Schema
+    files: list[str]                # names of parameters
+    errors: list[FieldError]
+    make: Callable[[str], Order]
 
 
-def file_parameters(schema):
+def file_parameters(schema: Schema) -> list[str]:
     """The names of the parameters that are files, or lists of them."""
     return [name for name, one in schema["properties"].items()
             if "file" in (one.get("format"), one.get("items", {}).get("format"))]
@@ -54,13 +71,17 @@ def file_parameters(schema):
 class Requests:
     """Makes Orders of requests, for a person or (None) for the site's own code."""
 
-    def __init__(self, database, catalogue):
+    def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
         self._catalogue = catalogue
 
-    def check(self, requests, person=None):
+    def check(self, requests: Iterable[Any], person: Person | None = None) -> list[Order]:
         """The Orders for `requests`, which may hold an Invalid; Invalid names all that is wrong."""
-        orders, errors, frame, index, named, held, file = [], [], None, 0, 0, 0, None
+        orders: list[Order] = []
+        errors: list[FieldError] = []
+        frame: Frame | None = None
+        file: ArgumentsFile | None = None
+        index = named = held = 0
         for index, request in enumerate(requests):
             try:
                 if index == ADD_MAX or named > AFTER_SUM_MAX:
@@ -83,7 +104,7 @@ class Requests:
             raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
         return orders
 
-    def function(self, name, person=None):
+    def function(self, name: str, person: Person | None = None) -> Mapping[str, Any]:
         """The function of that name, if `person` may add it."""
         catalogue = self._catalogue
         if catalogue.find(name) is None:
@@ -101,11 +122,12 @@ class Requests:
                           % (shorten(name, 60), ", ".join(known) or "none"))
 
     @staticmethod
-    def _order(frame, arguments):
-        errors = frame.errors + check_value(frame.schema, arguments, "arguments")
+    def _order(frame: Frame, arguments: JsonObject) -> Order:
+        _, schema, files, known_errors, make = frame        # quicker than by their names
+        errors = known_errors + check_value(schema, arguments, "arguments")
         if errors:
             raise Invalid("", errors)
-        known = {key: arguments[key] for key in frame.schema["properties"] if key in arguments}
+        known = {key: arguments[key] for key in schema["properties"] if key in arguments}
         try:
             text = dump_json({**known, **arguments})        # in the order of the parameters
         except (ValueError, TypeError) as error:
@@ -113,13 +135,13 @@ class Requests:
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
             raise field_error("arguments", "are longer than %d characters"
                               % ARGUMENTS_MAX_CHARACTERS)
-        order = frame.order(text)
-        if frame.files:
+        order = make(text)
+        if files:
             order.given = tuple(dict.fromkeys(re.findall(FILE_KEY, dump_json(
-                [arguments.get(name) for name in frame.files]))))
+                [arguments.get(name) for name in files]))))
         return order
 
-    def _frame(self, request, person, last):
+    def _frame(self, request: Any, person: Person | None, last: Frame | None) -> Frame:
         """The Frame of a request; the `last` one if it is the same."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
@@ -131,8 +153,9 @@ class Requests:
             raise Invalid("", errors)
         function = self.function(rest["function"], person)
         errors = errors or self._check_choices(rest, function["options"], person)
+        make = functools.partial(Order, function["name"], options=function["options"])
         if errors:
-            return Frame(rest, function["schema"], (), errors, None)
+            return Frame(rest, function["schema"], [], errors, make)
         run_at = rest.get("run_at") and parse_time(rest["run_at"], "run_at")
         if rest.get("delay") is not None:
             run_at = self._database.clock.now() + rest["delay"]
@@ -140,17 +163,19 @@ class Requests:
         options = {**function["options"], **chosen} if chosen else function["options"]
         schema = function["schema"]
         return Frame(rest, schema, file_parameters(schema), [], functools.partial(
-            Order, function["name"], options=options, run_at=run_at,
+            make, options=options, run_at=run_at,
             after=tuple(dict.fromkeys(map(int, rest.get("after") or ()))),
             after_failure=rest.get("after_failure"), unique_key=rest.get("unique_key"),
             owner=rest.get("owner"),
             admin_id=person.id if person and function["who"] == "admin" else None,
-            scope=person and person.scope))
+            scope=person.scope if person else None))
 
-    def _check_choices(self, rest, declared, person):
+    def _check_choices(self, rest: JsonObject, declared: JsonObject,
+                       person: Person | None) -> list[FieldError]:
         """What is wrong with two fields together, with another queue, or for a plain user."""
-        errors, own, queue = [], declared["queue"], rest.get("queue", declared["queue"])
-        is_user = person and not person.is_admin
+        errors: list[FieldError] = []
+        own, queue = declared["queue"], rest.get("queue", declared["queue"])
+        is_user = person is not None and not person.is_admin
         if rest.get("run_at") is not None and rest.get("delay") is not None:
             errors += wrong("delay", "cannot be given together with run_at")
         if queue != own:

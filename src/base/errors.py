@@ -1,52 +1,126 @@
 """Errors: one base class; each knows its HTTP status and exit code."""
+from __future__ import annotations
+
 import contextlib
 import re
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 
+from .head import TYPE_CHECKING
 from .limits import ERRORS_MAX
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from .types import FieldError
 
 
 class JobQueueError(Exception):
     """Base of all errors a person can cause or should hear about. `detail` is a sentence for that
-    person, `errors` a list of {"field", "message"}, `retry_after` the seconds after which the same
+    person, `errors` says which fields are wrong, `retry_after` the seconds after which the same
     request may succeed."""
 
     status, code, exit_code = 500, "error", 1
-    public = None                       # what the web is told instead of `detail`, which has paths
-    retry_after = None                  # of those that do not say it
+    public: str | None = None           # what the web is told instead of `detail`, which has paths
+    retry_after: float | None = None    # of those that do not say it
 
-    def __init__(self, detail, errors=(), retry_after=None, headers=(), **extra):
+    def __init__(self, detail: str, errors: Iterable[FieldError] = (), retry_after: float | None = None,
+                 headers: Sequence[tuple[str, str]] = (), **extra: Any) -> None:
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
         self.extra = extra              # what programs are told besides
         self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
 
 
-def _kind(name, about, status, code, exit_code=1, public=None):
-    """A class of errors."""
-    return type(name, (JobQueueError,), {
-        "__doc__": about, "status": status, "code": code, "exit_code": exit_code, "public": public})
-
-
 _CANNOT_BE_USED = ("The queue cannot be used at the moment. The web server's error log says why, "
                    "and so does python3 jobqueue.py check on the host.")
-Malformed = _kind("Malformed", "The request cannot be read at all.", 400, "malformed", 2)
-Unauthorized = _kind("Unauthorized", "Nobody is logged in.", 401, "unauthorized", 5)
-Denied = _kind("Denied", "Somebody is logged in, but may not do this.", 403, "denied", 5)
-NotFound = _kind("NotFound", "Missing or somebody else's: it looks the same.", 404, "not_found", 4)
-NotAllowed = _kind("NotAllowed", "The path has no such method.", 405, "method_not_allowed")
-Conflict = _kind("Conflict", "The thing is in no state that allows this.", 409, "conflict", 5)
-TooLarge = _kind("TooLarge", "The body is larger than is read.", 413, "too_large")
-UnsupportedType = _kind("UnsupportedType", "No JSON, or badly packed.", 415, "unsupported_type")
-Invalid = _kind("Invalid", "Well-formed, but fields are wrong: see `errors`.", 422, "invalid", 2)
-TooMany = _kind("TooMany", "Too many attempts or tasks; see `retry_after`.", 429, "too_many", 5)
-Busy = _kind("Busy", "The database stayed busy; nothing was changed.", 503, "busy", 75)
-Busy.retry_after = 2
-StorageBroken = _kind("StorageBroken", "The database cannot be used; it is left exactly as it is.",
-                      503, "storage", public=_CANNOT_BE_USED)
-StorageFull = _kind("StorageFull", "Disk or quota is full; nothing was changed.", 507, "disk_full")
-SetupError = _kind("SetupError", "This host, folder or configuration cannot be used as it is.",
-                   503, "setup", public=_CANNOT_BE_USED)
+
+
+class Malformed(JobQueueError):
+    """The request cannot be read at all."""
+
+    status, code, exit_code = 400, "malformed", 2
+
+
+class Unauthorized(JobQueueError):
+    """Nobody is logged in."""
+
+    status, code, exit_code = 401, "unauthorized", 5
+
+
+class Denied(JobQueueError):
+    """Somebody is logged in, but may not do this."""
+
+    status, code, exit_code = 403, "denied", 5
+
+
+class NotFound(JobQueueError):
+    """Missing or somebody else's: it looks the same."""
+
+    status, code, exit_code = 404, "not_found", 4
+
+
+class NotAllowed(JobQueueError):
+    """The path has no such method."""
+
+    status, code = 405, "method_not_allowed"
+
+
+class Conflict(JobQueueError):
+    """The thing is in no state that allows this."""
+
+    status, code, exit_code = 409, "conflict", 5
+
+
+class TooLarge(JobQueueError):
+    """The body is larger than is read."""
+
+    status, code = 413, "too_large"
+
+
+class UnsupportedType(JobQueueError):
+    """No JSON, or badly packed."""
+
+    status, code = 415, "unsupported_type"
+
+
+class Invalid(JobQueueError):
+    """Well-formed, but fields are wrong: see `errors`."""
+
+    status, code, exit_code = 422, "invalid", 2
+
+
+class TooMany(JobQueueError):
+    """Too many attempts or tasks; see `retry_after`."""
+
+    status, code, exit_code = 429, "too_many", 5
+
+
+class Busy(JobQueueError):
+    """The database stayed busy; nothing was changed."""
+
+    status, code, exit_code = 503, "busy", 75
+    retry_after = 2
+
+
+class StorageBroken(JobQueueError):
+    """The database cannot be used; it is left exactly as it is."""
+
+    status, code = 503, "storage"
+    public = _CANNOT_BE_USED
+
+
+class StorageFull(JobQueueError):
+    """Disk or quota is full; nothing was changed."""
+
+    status, code = 507, "disk_full"
+
+
+class SetupError(JobQueueError):
+    """This host, folder or configuration cannot be used as it is."""
+
+    status, code = 503, "setup"
+    public = _CANNOT_BE_USED
 
 
 class Fail(Exception):
@@ -56,22 +130,22 @@ class Fail(Exception):
 class RetryAfter(Exception):
     """Raised by a function: try it again in `seconds`, if retries are left; once if it has none."""
 
-    def __init__(self, seconds, message="asked to be retried"):
+    def __init__(self, seconds: float, message: str = "asked to be retried") -> None:
         super().__init__(message)
         self.seconds = float(seconds)
 
 
-def wrong(field, message):
+def wrong(field: str, message: str) -> list[FieldError]:
     """What is wrong with one field, as a list of errors."""
     return [{"field": field, "message": message}]
 
 
-def field_error(field, message):
+def field_error(field: str, message: str) -> Invalid:
     """An Invalid about one field."""
     return Invalid("%s %s" % (field, message), wrong(field, message))
 
 
-def join_errors(errors):
+def join_errors(errors: list[FieldError]) -> str:
     """The first of them in one sentence, with the places of tasks as people and programs count."""
     texts = []
     for error in errors[:5]:
@@ -81,24 +155,24 @@ def join_errors(errors):
     return "; ".join(texts) + "."
 
 
-def refusal(words, errors):
+def refusal(words: str, errors: list[FieldError]) -> Invalid:
     """The Invalid that says what is not done (`words`) and the first of what is wrong."""
     return Invalid("%s: %s" % (words, join_errors(errors)), errors[:ERRORS_MAX])
 
 
-def tasks_refused(errors, alone):
+def tasks_refused(errors: list[FieldError], alone: bool) -> Invalid:
     """The Invalid for errors with an index, which says nothing where a task is `alone`."""
     if alone:
         errors = [{"field": one["field"], "message": one["message"]} for one in errors]
     return refusal("Nothing was added", errors)
 
 
-def escape_controls(text):
+def escape_controls(text: str) -> str:
     """Text that steers no terminal, whoever stored it."""
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: r"\x%02x" % ord(found[0]), text)
 
 
-def complain(text):
+def complain(text: str) -> None:
     """A message for a person, on standard error if there is one."""
     if sys.stderr:
         with contextlib.suppress(OSError, ValueError):
@@ -106,7 +180,7 @@ def complain(text):
 
 
 @contextlib.contextmanager
-def in_passing(what):
+def in_passing(what: str) -> Iterator[None]:
     """What goes wrong in here must not end what it is done beside; others will try it again."""
     try:
         yield

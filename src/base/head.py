@@ -9,12 +9,16 @@ Copy jobqueue.py, worker.py and static/ to the host, then
 What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_TASKS says. Adding
 a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
 """
+from __future__ import annotations
+
 import os
 import sqlite3
 import sys
 
+TYPE_CHECKING = False           # type checkers take it for true: see base/types.py
 
-def refuse_old(name, found, oldest):
+
+def refuse_old(name: str, found: tuple[int, int], oldest: tuple[int, int]) -> None:   # Python 3.9+ only
     """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
@@ -29,7 +33,7 @@ if os.name != "posix":
     sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
 
 
-def refuse_half(path):
+def refuse_half(path: str) -> None:
     """Exit if the end of a file of ours is missing: what an upload left may still be Python."""
     with open(path, "rb") as file:
         file.seek(-1000, os.SEEK_END)

@@ -2,6 +2,8 @@
 
 A constant that only one room uses stands in that room. Units are in the names.
 """
+from __future__ import annotations
+
 import os
 from pathlib import Path
 

@@ -1,5 +1,8 @@
 """The data's place: flag, environment, the file beside the program."""
+from __future__ import annotations
+
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from .limits import HOME
@@ -8,7 +11,7 @@ from .errors import SetupError
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
-def data_folder(flag=None, environment=os.environ):
+def data_folder(flag: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
     """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
     `data` is a text file, its first line is the folder's path, so that it can be moved out of the
     web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
@@ -19,7 +22,7 @@ def data_folder(flag=None, environment=os.environ):
     return Path(os.path.abspath(HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
 
 
-def database_address(folder, environment=os.environ):
+def database_address(folder: Path, environment: Mapping[str, str] = os.environ) -> str:
     """The address of the server that has the database of this folder, "" if SQLite has it:
     JOBQUEUE_DATABASE, else what the text file `data` says."""
     address = environment.get("JOBQUEUE_DATABASE", "")
@@ -30,7 +33,7 @@ def database_address(folder, environment=os.environ):
     return address
 
 
-def _data_line():
+def _data_line() -> str:
     """What the text file `data` says; "data" if it is none."""
     beside = HOME / "data"
     try:

@@ -5,15 +5,25 @@ first the next day that matches is found, then the time on it, as clocks on a wa
 zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
 Debian's cron does.
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools
 import math
 import re
-from datetime import date, datetime, time as clock_time, timedelta, timezone
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time as clock_time, timedelta, timezone, tzinfo
 
+from .head import TYPE_CHECKING
 from .errors import field_error
 from .time_and_text import UNITS, how_often, iso, shorten
+
+if TYPE_CHECKING:
+    from typing import Union
+
+if TYPE_CHECKING:
+    CronValue = Union[int, tuple[int, int]]     # a number, or (weekday, which one of the month)
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
@@ -48,20 +58,21 @@ class CronField:
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
-    def __init__(self, name, low, high, names=(), special=(), hint=""):
+    def __init__(self, name: str, low: int, high: int, names: Sequence[str] = (),
+                 special: Mapping[str, CronValue] | None = None, hint: str = "") -> None:
         self.name, self.low, self.high = name, low, high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
-        self.special = dict(special)
+        self.special = dict(special or {})
         self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
             names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
 
-    def parse(self, text):
+    def parse(self, text: str) -> set[CronValue]:
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
         return {value for term in text.split(",")
                 for value in ([self.special[term]] if term in self.special else self._range(term))}
 
-    def _range(self, term):
+    def _range(self, term: str) -> range:
         match = re.fullmatch(self.TERM, term, re.ASCII)
         first, last, step = match.groups() if match else ("", "", "")
         low = self._number(first or str(self.low))
@@ -74,7 +85,7 @@ class CronField:
                 % (shorten(term, 20), self.name, self.right))
         return range(low, high + 1, step)
 
-    def _number(self, text):
+    def _number(self, text: str) -> int:
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
@@ -92,20 +103,20 @@ CRON_FIELDS = (
         ", 5L (the last Friday) or 5#2 (the second)"))
 
 
-def _and(words):
+def _and(words: list[str]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _listing(values, name=str):
+def _listing(values: Iterable[int], name: Callable[[int], str] = str) -> str:
     """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
-    words = []
-    for _, run in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
-        run = [name(value) for _, value in run]
+    words: list[str] = []
+    for _, pairs in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
+        run = [name(value) for _, value in pairs]
         words += ["%s to %s" % (run[0], run[-1])] if len(run) > 2 else run
     return _and(words)
 
 
-def _pace(values, unit, size):
+def _pace(values: list[int], unit: str, size: int) -> str:
     """Some of the minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
     if step < size and size % step == 0 and values == list(range(0, size, step)):
@@ -113,7 +124,7 @@ def _pace(values, unit, size):
     return "%s%s %s" % (unit, "s"[:len(values) - 1], _listing(values))
 
 
-def _ordinal(number):
+def _ordinal(number: int) -> str:
     if number > 31:
         return "last day" if number == LAST_DAY else "last working day"
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -122,30 +133,32 @@ def _ordinal(number):
 
 class Rule:
     """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
-    Moments are seconds since 1970. _next(at) tells them; OverflowError if there are no more."""
+    Moments are seconds since 1970."""
 
-    def __init__(self, text, zone, tzinfo):
+    def __init__(self, text: str, zone: str, tzinfo: tzinfo) -> None:
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
-    def next_after(self, at):
+    def next_after(self, at: float) -> float | None:
         """The first moment later than `at`, or None."""
         try:
             return float(self._next(at)) if at < LAST_MOMENT else None
         except OverflowError:
             return None
 
-    def upcoming(self, at, count):
+    def upcoming(self, at: float, count: int) -> list[float]:
         """The next `count` moments after `at`; fewer only if the years end."""
-        moments = [at]
-        while len(moments) <= count and moments[-1] is not None:
-            moments.append(self.next_after(moments[-1]))
-        return [moment for moment in moments[1:] if moment is not None]
+        moments: list[float] = []
+        moment = self.next_after(at)
+        while len(moments) < count and moment is not None:
+            moments.append(moment)
+            moment = self.next_after(moment)
+        return moments
 
-    def local(self, at):
+    def local(self, at: float) -> str:
         """A moment as RFC 3339 with the offset of the rule's zone."""
         return self._aware(at).isoformat(timespec="seconds")
 
-    def clock_change(self, at):
+    def clock_change(self, at: float) -> str | None:
         """What the clocks do on the day of this moment, or None."""
         day = self._wall(at).replace(hour=0, minute=0, second=0)
         before, after = [self._offset(min(self._moments(midnight)) - 1)
@@ -153,20 +166,28 @@ class Rule:
         words = "the clocks go %s on this day" % ("forward" if before < after else "back")
         return None if before == after else words
 
-    def _aware(self, at):
+    def words(self) -> str:
+        """The rule in plain English."""
+        raise NotImplementedError
+
+    def _next(self, at: float) -> float:
+        """The first moment later than `at`; OverflowError if there is none."""
+        raise NotImplementedError
+
+    def _aware(self, at: float) -> datetime:
         return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
 
-    def _wall(self, at):
+    def _wall(self, at: float) -> datetime:
         return self._aware(at).replace(tzinfo=None)
 
-    def _offset(self, at):
-        return self._aware(at).utcoffset()
+    def _offset(self, at: float) -> timedelta:
+        return self._aware(at).utcoffset() or timedelta()
 
-    def _moments(self, wall):
+    def _moments(self, wall: datetime) -> list[int]:
         """When clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
-    def _change(self, low, high):
+    def _change(self, low: int, high: int) -> int:
         """The moment between the two at which the clocks change."""
         offset = self._offset(high)
         while high - low > 1:
@@ -178,15 +199,15 @@ class Rule:
 class Interval(Rule):
     """Every so many seconds, counted from a start."""
 
-    def __init__(self, text, zone, tzinfo, seconds, start):
+    def __init__(self, text: str, zone: str, tzinfo: tzinfo, seconds: int, start: float) -> None:
         super().__init__(text, zone, tzinfo)
         self.seconds, self.start = seconds, start
 
-    def words(self):
+    def words(self) -> str:
         """The rule in plain English."""
         return how_often(self.seconds, exactly=True).capitalize()
 
-    def _next(self, at):
+    def _next(self, at: float) -> float:
         turn = math.floor((at - self.start) / self.seconds)
         return next(moment for moment in (self.start + (turn + more) * self.seconds
                                           for more in range(3)) if moment > at)
@@ -197,19 +218,20 @@ class Calendar(Rule):
     that the clocks skip (right after) or repeat (the first time); the others follow the clocks.
     `both`: dates and weekdays must match, not either."""
 
-    def __init__(self, text, zone, tzinfo, fields):
+    def __init__(self, text: str, zone: str, tzinfo: tzinfo, fields: list[str]) -> None:
         super().__init__(text, zone, tzinfo)
         self.fixed = len(fields) == 5 and "*" not in (fields[0][0], fields[1][0])
         self.both = "*" in (fields[-3][0], fields[-1][0])
         fields = fields if len(fields) == 6 else ["0", *fields]
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
-        *self.clock, self.months = [sorted(values[place]) for place in (2, 1, 0, 4)]
-        self.dates = values[3]
-        self.weekdays = {(day - 1) % 7 for day in values[5] if isinstance(day, int)}
+        numbers = [sorted(value for value in some if isinstance(value, int)) for some in values]
+        self.clock = numbers[2], numbers[1], numbers[0]
+        self.dates, self.months = set(numbers[3]), numbers[4]
+        self.weekdays = {(day - 1) % 7 for day in numbers[5]}
         self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
-    def _find_days(self, first, length):
+    def _find_days(self, first: int, length: int) -> list[int]:
         """The days that match in a month of this length whose first is this weekday."""
         last = (first + length - 1) % 7
         special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
@@ -221,7 +243,7 @@ class Calendar(Rule):
         found = dates & weekdays if self.both else dates | weekdays
         return sorted(day for day in found if day <= length)
 
-    def _days_from(self, start):
+    def _days_from(self, start: date) -> Iterator[date]:
         """The days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
         for year in range(start.year, start.year + CALENDAR_YEARS + 1):
@@ -230,7 +252,7 @@ class Calendar(Rule):
                     days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
                     yield from (day for day in days if day >= start)
 
-    def _next_wall(self, wall):
+    def _next_wall(self, wall: datetime) -> datetime:
         """The next time later than `wall` that matches, as clocks show it."""
         wall += SECOND
         hours, minutes, seconds = self.clock
@@ -242,7 +264,7 @@ class Calendar(Rule):
                 return datetime.combine(day, clock_time(*clock))
         raise OverflowError             # no month has such a day
 
-    def _next(self, at):
+    def _next(self, at: float) -> int:
         wall = self._wall(at)
         again = self._moments(wall)[1]
         if again > at and not self.fixed:           # the clocks will show this time once more
@@ -266,14 +288,15 @@ class Calendar(Rule):
                 return second
         raise OverflowError             # the clocks skip its time whenever it would come
 
-    def words(self):
+    def words(self) -> str:
         """The rule in plain English."""
         hours, minutes, seconds = self.clock
         times = list(itertools.islice(itertools.product(*self.clock), 5))
         days = "every " + self._days_in_words()
         if len(times) < 5:
             precision = "minutes" if seconds == [0] else "seconds"
-            clocks = [clock_time(*one).isoformat(precision) for one in times]
+            clocks = [clock_time(hour, minute, second).isoformat(precision)
+                      for hour, minute, second in times]
             text = "%s at %s" % (days, _and(clocks))
         else:
             parts = [(seconds, "second", 60), (minutes, "minute", 60), (hours, "hour", 24)]
@@ -282,7 +305,7 @@ class Calendar(Rule):
             text += ", " + days if days != "every day" else ""
         return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
 
-    def _days_in_words(self):
+    def _days_in_words(self) -> str:
         """Which days, as they are said behind "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
@@ -300,7 +323,7 @@ class Calendar(Rule):
         return self.both and (dates or _and(weekdays)) or "day" + inside
 
 
-def _time_zone(name):
+def _time_zone(name: str) -> tzinfo:
     """The zone of this name; Invalid says what is wrong with it."""
     if name == "UTC":
         return timezone.utc
@@ -315,7 +338,7 @@ def _time_zone(name):
                       % shorten(str(name), 64))
 
 
-def parse_rule(text, zone="UTC", start=0.0):
+def parse_rule(text: str, zone: str = "UTC", start: float = 0.0) -> Rule:
     """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
     text = " ".join(text.split()) if isinstance(text, str) else ""
     tzinfo = _time_zone(zone)
@@ -337,7 +360,7 @@ def parse_rule(text, zone="UTC", start=0.0):
     return Calendar(text, zone, tzinfo, fields)
 
 
-def preview(rule, at, count):
+def preview(rule: Rule, at: float, count: int) -> list[dict[str, str | None]]:
     """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
     moments = rule.upcoming(at, count)
     if not moments:

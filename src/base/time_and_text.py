@@ -1,4 +1,6 @@
 """The clock, RFC 3339, JSON, tokens, processes."""
+from __future__ import annotations
+
 import contextlib
 import functools
 import itertools
@@ -8,12 +10,17 @@ import os
 import re
 import signal
 import time
+from collections.abc import Callable
 from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
 
+from .head import TYPE_CHECKING
 from .limits import INTEGER_MAX, JSON_MAX_DEPTH
 from .errors import Malformed, field_error
+
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, Union, overload
 
 
 class Clock:
@@ -24,35 +31,48 @@ class Clock:
     sleep = staticmethod(time.sleep)
 
     @staticmethod
-    def uniform(low, high):
+    def uniform(low: float, high: float) -> float:
         """A random number between the two."""
         import random
         return random.uniform(low, high)
 
 
+if TYPE_CHECKING:
+    AnyClock = Union[Clock, type[Clock]]
+
+
 class Every:
     """What is to be done every so many seconds: at once, then again after that time."""
 
-    def __init__(self, seconds, clock):
+    def __init__(self, seconds: float, clock: AnyClock) -> None:
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
-    def is_due(self):
+    def is_due(self) -> bool:
         """True if it is time; then it is so again after `seconds`."""
         if self._clock.monotonic() < self._at:
             return False
         self.put_off(self._seconds)
         return True
 
-    def put_off(self, seconds):
+    def put_off(self, seconds: float) -> None:
         """It is due in so many seconds."""
         self._at = self._clock.monotonic() + seconds
 
-    def hasten(self, seconds):
+    def hasten(self, seconds: float) -> None:
         """It is due in so many seconds, if it is not sooner anyway."""
         self._at = min(self._at, self._clock.monotonic() + seconds)
 
 
-def iso(seconds):
+if TYPE_CHECKING:
+    @overload
+    def iso(seconds: float) -> str: ...
+    @overload
+    def iso(seconds: None) -> None: ...
+    @overload
+    def iso(seconds: float | None) -> str | None: ...
+
+
+def iso(seconds: float | None) -> str | None:
     """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
     if seconds is None:
         return None
@@ -60,7 +80,7 @@ def iso(seconds):
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(whole)[:6], fraction)
 
 
-def time_of_day(seconds):
+def time_of_day(seconds: float) -> str:
     """A moment as sentences say it: "12:05 UTC"."""
     return iso(seconds)[11:16] + " UTC"
 
@@ -70,7 +90,7 @@ RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
 
-def parse_moment(text):
+def parse_moment(text: str) -> datetime:
     """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
     match = re.fullmatch(RFC3339, text, re.ASCII)
     if not match:
@@ -84,7 +104,7 @@ def parse_moment(text):
 YEAR_10000 = 253402300800       # which four digits cannot say
 
 
-def parse_time(text, field):
+def parse_time(text: str, field: str) -> float:
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
         seconds = parse_moment(text).timestamp()
@@ -99,27 +119,28 @@ def parse_time(text, field):
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
-def how_often(seconds, exactly=False):
+def how_often(seconds: float, exactly: bool = False) -> str:
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    for unit, size in UNITS:
+    def fits(size: int) -> bool:
         is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
-        if size == 1 or (seconds % size == 0 if exactly else is_near):
-            number = round(seconds / size)
-            return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
+        return seconds % size == 0 if exactly else is_near
+    unit, size = next((unit for unit in UNITS if fits(unit[1])), UNITS[-1])
+    number = round(seconds / size)
+    return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
 
-def storable(text):
+def storable(text: str) -> str:
     """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
-def shorten(text, limit):
+def shorten(text: str, limit: int) -> str:
     """At most `limit` characters on one line, with an ellipsis where something was left out."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit - 1] + "…"
 
 
-def jsonable(value):
+def jsonable(value: Any) -> str | float | list[Any]:
     """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
@@ -136,24 +157,24 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
                            default=jsonable).encode
 
 
-def dump_json(value):
+def dump_json(value: Any) -> str:
     """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
     text = _encode(value)
     return text if text.isascii() else storable(text)
 
 
-def _refuse_constant(name):
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError("%s is not a JSON number" % name)
 
 
-def _unique_keys(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("an object names a key twice")
     return result
 
 
-def _check_json(value, depth):
+def _check_json(value: Any, depth: int) -> None:
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
     if isinstance(value, (dict, list)):
@@ -166,12 +187,12 @@ def _check_json(value, depth):
         raise ValueError("a number is too large")
 
 
-def _finite(text):
+def _finite(text: str) -> float:
     number = float(text)
     return number if math.isfinite(number) else _refuse_constant(text)
 
 
-def is_deep(value, levels):
+def is_deep(value: Any, levels: int) -> bool:
     """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
     if isinstance(value, dict):
         value = list(value.values())
@@ -184,7 +205,7 @@ def is_deep(value, levels):
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
-def load_json(text):
+def load_json(text: str | bytes) -> Any:
     """A JSON text from outside; Malformed for what would be read differently elsewhere."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
@@ -194,24 +215,24 @@ def load_json(text):
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
 
-def random_token(size=16):
+def random_token(size: int = 16) -> str:
     """`size` random bytes as text that nobody can guess."""
     return os.urandom(size).hex()
 
 
-def digest(token):
+def digest(token: str) -> str:
     """What is stored of a random token: enough to recognise it, nothing to use."""
     import hashlib
     return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def machine_name():
+def machine_name() -> str:
     """This machine, as worker rows call it."""
     return os.uname().nodename
 
 
 @functools.lru_cache(maxsize=None)
-def boot_id():
+def boot_id() -> str:
     """A text that changes at every boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -219,7 +240,7 @@ def boot_id():
         return ""
 
 
-def birth(pid):
+def birth(pid: int) -> str | None:
     """A text that tells this living process from all that ever get its number; None if unknown."""
     try:
         said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
@@ -229,7 +250,7 @@ def birth(pid):
         return None
 
 
-def end_group(pid, known, sleep):
+def end_group(pid: int, known: str | None, sleep: Callable[[float], None]) -> bool:
     """Kill a process, born so, and its group. False while it lives on, as another user's may."""
     for _ in range(20):
         if known is None or birth(pid) != known:

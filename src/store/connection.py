@@ -3,6 +3,8 @@
 SQLite and PostgreSQL share these. Other rooms use the verbs of Connection. Only the rooms of store/ about
 connections and databases, and the schema, know a dialect.
 """
+from __future__ import annotations
+
 import contextlib
 import errno
 import functools
@@ -12,10 +14,18 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.errors import Busy, SetupError, StorageBroken, StorageFull
 from ..base.time_and_text import random_token
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import AnyTuple, JsonObject, Query, Row
+    from ..base.time_and_text import AnyClock
 
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values that are looked for
@@ -37,26 +47,26 @@ OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was chang
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 
-def cannot_write(folder, error):
+def cannot_write(folder: Path, error: OSError) -> StorageBroken | StorageFull:
     """The error for this OSError in a folder of ours."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(FULL)
     return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
 
 
-def free_bytes(path):
+def free_bytes(path: Path) -> int:
     """How much we may still write to the file system that holds `path`; OSError if none does."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
 
 
-def emptied(path):
+def emptied(path: object) -> StorageBroken:
     """The error for a database without anything in it: a new one is never begun over it."""
     return StorageBroken("The database %s is empty: it was overwritten or emptied. "
                          "Put a backup in its place." % path)
 
 
-def find_database(folder, anyhow=False):
+def find_database(folder: Path, anyhow: bool = False) -> Path:
     """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
     try:
         found = [name for name in os.listdir(folder)
@@ -76,7 +86,7 @@ def find_database(folder, anyhow=False):
     return path
 
 
-def private_path(database, name):
+def private_path(database: Path, name: str) -> Path:
     """`name` with the database's random word in it, beside it: an address nobody can guess.
     Some web servers give away what is in this folder, whatever is done against that."""
     stem, dot, ending = name.partition(".")
@@ -84,7 +94,7 @@ def private_path(database, name):
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
-def write_whole(path, pieces):
+def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
     """Write a file that only we may read, whole or not at all."""
     part = path.with_name("." + random_token(8))
     try:
@@ -98,12 +108,12 @@ def write_whole(path, pieces):
             part.unlink()
 
 
-def write_private(path, text):
+def write_private(path: Path, text: str) -> None:
     """As write_whole(), a text."""
     write_whole(path, [text.encode("utf-8")])
 
 
-def file_identity(path):
+def file_identity(path: Path) -> tuple[int, int] | None:
     """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
     try:
         status = os.stat(path)
@@ -115,26 +125,34 @@ def file_identity(path):
 class Reader:
     """What can be read, in terms of all()."""
 
-    def one(self, statement, values=()):
+    def all(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Row]:
+        """All rows."""
+        raise NotImplementedError
+
+    def one(self, statement: str, values: Sequence[Any] = ()) -> Row | None:
         """The first row, or None."""
         rows = self.all(statement, values)
         return rows[0] if rows else None
 
-    def value(self, statement, values=()):
+    def value(self, statement: str, values: Sequence[Any] = ()) -> Any:
         """The first column of the first row, or None."""
         row = self.one(statement, values)
         return row[0] if row else None
 
-    def all_of(self, statement, values, many):
+    def row(self, statement: str, values: Sequence[Any] = ()) -> Row:
+        """The first row of a statement that always has one."""
+        return self.all(statement, values)[0]
+
+    def all_of(self, statement: str, values: Sequence[Any], many: Iterable[Any]) -> Iterator[Row]:
         """All rows where `%s`, after all other values, stands for any number of them."""
-        many = list(many)
-        for at in range(0, len(many), MANY_AT_ONCE):
-            some = many[at:at + MANY_AT_ONCE]
+        wanted = list(many)
+        for at in range(0, len(wanted), MANY_AT_ONCE):
+            some = wanted[at:at + MANY_AT_ONCE]
             yield from self.all(statement % ", ".join("?" * len(some)), (*values, *some))
 
 
 @functools.lru_cache(maxsize=100)
-def insert_statement(words, table, columns, rows=1):
+def insert_statement(words: str, table: str, columns: tuple[str, ...], rows: int = 1) -> str:
     """Return an INSERT (or INSERT OR IGNORE) of `rows` rows into a table."""
     marks = "(%s)" % ", ".join("?" * len(columns))
     return "%s INTO %s (%s) VALUES %s" % (
@@ -142,60 +160,94 @@ def insert_statement(words, table, columns, rows=1):
 
 
 class Connection(Reader):
-    """One connection in a few verbs; what to do about errors is its user's business.
-    Its kinds have run(), many(), insert(), all() and roll_back(), too."""
+    """One connection in a few verbs; what to do about errors is its user's business. By itself
+    it is one that is not open yet; its kinds are FileConnection and ServerConnection."""
 
-    is_broken = False
+    @property
+    def is_broken(self) -> bool:
+        """True if nothing can be asked any more."""
+        return True
 
-    def close(self):
-        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
-        self._link.close()
+    @property
+    def changes(self) -> int:
+        """How many rows were added, changed or removed so far."""
+        raise NotImplementedError
 
-    def foresee(self, questions):
-        """(statement, values) of what is asked next: a server far away answers in advance."""
+    def close(self) -> None:
+        """Close; harmless twice."""
 
-    def note_ids(self, table, last):
+    def run(self, statement: str, values: Sequence[Any] = ()) -> int:
+        """Execute; return the number of rows changed."""
+        raise NotImplementedError
+
+    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
+        """Execute once for each of `rows`; return the number of rows changed."""
+        raise NotImplementedError
+
+    def insert(self, table: str, row: JsonObject) -> int:
+        """Add a row, a dictionary; return its id."""
+        raise NotImplementedError
+
+    def set_last_id(self, table: str, last: int) -> None:
+        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        raise NotImplementedError
+
+    def all_within(self, seconds: float, clock: AnyClock, statement: str,
+                   values: Sequence[Any] = ()) -> Sequence[Row] | None:
+        """All rows, or None if that takes longer."""
+        raise NotImplementedError
+
+    def roll_back(self) -> None:
+        """Undo an open transaction, if there is one."""
+
+    def foresee(self, questions: Iterable[Query]) -> None:
+        """Announce the next queries: a server far away answers them in advance."""
+
+    def note_ids(self, table: str, last: int) -> None:
         """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
 
     # Nobody asks these how many rows they change: they may go along with the next question.
 
-    def tell(self, statement, values=()):
+    def tell(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Execute."""
         self.run(statement, values)
 
-    def tell_many(self, statement, rows):
+    def tell_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute once for each of `rows`."""
         self.many(statement, rows)
 
-    def ensure(self, table, row):
+    def ensure(self, table: str, row: JsonObject) -> None:
         """Add a row unless there is one with its key."""
         self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
-    def insert_all(self, table, rows, most=VARIABLES_MAX):
+    def insert_all(self, table: str, rows: Iterable[JsonObject],
+                   most: int = VARIABLES_MAX) -> None:
         """Add rows with the same columns, several by one statement, of at most `most` values.
 
         Half the time of one by one, and the interpreter is given up less often: other threads
         would each time keep it for a while, and the write lock is held.
         """
-        rows = iter(rows)
-        first = next(rows, None)
+        coming = iter(rows)
+        first = next(coming, None)
         if first is None:
             return
-        rows, size = itertools.chain([first], rows), max(1, most // len(first))
-        for some in iter(lambda: list(itertools.islice(rows, size)), []):
+        coming, size = itertools.chain([first], coming), max(1, most // len(first))
+        for some in iter(lambda: list(itertools.islice(coming, size)), []):
             self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
                               len(some) == size)
 
-    def _insert_some(self, table, columns, rows, _):
+    def _insert_some(self, table: str, columns: tuple[str, ...], rows: list[AnyTuple],
+                     are_full: bool) -> None:
         self.tell_many(insert_statement("INSERT", table, columns), rows)
 
-    def upsert(self, table, key, row):
+    def upsert(self, table: str, key: JsonObject, row: JsonObject) -> None:
         """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
         if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
             row = {**key, **row}
             self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
 
-    def update(self, table, changes, where, values=()):
+    def update(self, table: str, changes: JsonObject, where: str,
+               values: Iterable[Any] = ()) -> int:
         """Change columns of the rows for which `where` holds; return their number."""
         return self.run("UPDATE %s SET %s WHERE %s" % (
             table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
@@ -204,15 +256,15 @@ class Connection(Reader):
 class OneThread:
     """Lets one thread of this process write at a time: that is all where a server does the rest."""
 
-    def __init__(self, clock):
+    def __init__(self, clock: AnyClock) -> None:
         self._clock, self._threads = clock, threading.Lock()
 
-    def take(self, deadline):
+    def take(self, deadline: float) -> None:
         """Wait for it, until this moment (monotonic) at most; then Busy."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 
-    def give(self):
+    def give(self) -> None:
         """Let the next one write."""
         self._threads.release()
 

@@ -1,22 +1,30 @@
 """The data folder: made, opened, repaired."""
+from __future__ import annotations
+
 import contextlib
 import os
 from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import HOME, WEB_PATIENCE_SECONDS
 from ..base.errors import Busy, SetupError, StorageBroken
 from ..base.time_and_text import Clock, random_token
 from .connection import find_database, write_private
+from .database import Database
 from .sqlite import Journal, SqliteDatabase, create_database, open_exclusively, safe_journal
 from .postgres_sql import NO_EPOCH, SERVER_FILE
 from .postgres import PostgresDatabase
+
+if TYPE_CHECKING:
+    from ..base.time_and_text import AnyClock
 
 DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
         "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
         "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
 
 
-def _fill_data_folder(room, on_server):
+def _fill_data_folder(room: Path, on_server: bool) -> None:
     (room / "locks").mkdir(mode=0o700)
     for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
         write_private(room / name, text)
@@ -34,7 +42,7 @@ def _fill_data_folder(room, on_server):
         create_database(path, "truncate")
 
 
-def create_data_folder(folder, on_server=False):
+def create_data_folder(folder: Path, on_server: bool = False) -> None:
     """Make a complete data folder under another name, then rename it: never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
@@ -50,7 +58,7 @@ def create_data_folder(folder, on_server=False):
         shutil.rmtree(room, ignore_errors=True)
 
 
-def user_name(number):
+def user_name(number: int) -> str:
     """A user's name as `sudo -u` understands it: #1000 for one without."""
     import pwd
     try:
@@ -59,7 +67,7 @@ def user_name(number):
         return "#%d" % number
 
 
-def refuse_other_user(folder):
+def refuse_other_user(folder: Path) -> None:
     """Files made by another user lock the owner out: say the command that works instead.
     Copying with FTP opens a folder and its files to all users of the machine: mend that."""
     try:
@@ -79,7 +87,8 @@ def refuse_other_user(folder):
                 path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""):
+def open_database(folder: Path, clock: AnyClock = Clock, patience: float = WEB_PATIENCE_SECONDS,
+                  address: str = "") -> Database:
     """Open the data folder's database or the server's, making the folder if there is none."""
     if not os.path.lexists(folder):
         create_data_folder(folder, bool(address))
@@ -94,8 +103,15 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS, address=""
             else SqliteDatabase(folder, clock, patience))
 
 
-def own_database(folder):
-    """The file that nobody may use meanwhile, even damaged, and how it is written, if known."""
+class OwnedFile(NamedTuple):
+    """The file of a database, and its journal mode if that is known."""
+
+    path: Path
+    mode: str | None
+
+
+def own_database(folder: Path) -> OwnedFile:
+    """Return the file of a database that nobody else uses, even if it is damaged."""
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
     if path.suffix == SERVER_FILE:
@@ -103,12 +119,12 @@ def own_database(folder):
     try:
         journal = Journal(path)
     except SetupError:
-        return path, None               # lost or unreadable: it is made anew
+        return OwnedFile(path, None)    # lost or unreadable: it is made anew
     journal.refuse_another(Clock.now())
-    return path, journal.mode
+    return OwnedFile(path, journal.mode)
 
 
-def repair_journal(folder, shared=False):
+def repair_journal(folder: Path, shared: bool = False) -> str:
     """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
     Everything must be stopped: the exclusive lock that changing it needs proves that."""
     path, _ = own_database(folder)

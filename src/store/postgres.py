@@ -3,14 +3,19 @@
 Several machines share a server. PostgresDatabase holds the lock of the one row of the table `jobqueue`
 while it writes, so transactions follow each other as they do in a file.
 """
+from __future__ import annotations
+
 import re
 import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import LEASE_SECONDS, WEB_PATIENCE_SECONDS
 from ..base.errors import Busy, JobQueueError, SetupError, StorageBroken
 from ..base.time_and_text import Clock, Every, random_token, shorten
-from .schema import SCHEMA, SCHEMA_VERSION, another_version
 from .connection import BUSY, UNUSABLE, OneThread, emptied, find_database, write_private
+from .schema import SCHEMA, SCHEMA_VERSION, another_version
 from .database import Database
 from .sqlite import safe_journal
 from .postgres_sql import (GENUINE, IDLE_MS, NO_EPOCH, OLD_MARKS, REFUSALS, ROOM, ROOM_SECONDS,
@@ -19,22 +24,28 @@ from .postgres_sql import (GENUINE, IDLE_MS, NO_EPOCH, OLD_MARKS, REFUSALS, ROOM
                            SERVER_TABLES, STATEMENT_MS, UNSURE, replace_patterns, to_postgres)
 from .postgres_connection import ServerConnection, driver
 
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import Query, Row
+    from ..base.time_and_text import AnyClock
+
 
 class ServerClock(Clock):
     """The server's time, which all machines share; between two looks at it by our own ticks."""
 
     @staticmethod
-    def _ticks():
+    def _ticks() -> float:
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._base = time.time() - self._ticks()
 
-    def now(self):
+    def now(self) -> float:
         """Seconds since 1970."""
         return self._base + self._ticks()
 
-    def set(self, now):
+    def set(self, now: float) -> None:
         """It is this time by the server; smaller differences are those of the way."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
@@ -58,15 +69,20 @@ class PostgresDatabase(Database):
     version_words = "SELECT version FROM jobqueue"
     snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                       "SET LOCAL idle_in_transaction_session_timeout=0", "SELECT 1")
+    errors: type[Exception]
+    _reader: ServerConnection           # from the first _open() on
+    _writer: ServerConnection
 
-    def __init__(self, address, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+    def __init__(self, address: str, folder: Path, clock: AnyClock = Clock,
+                 patience: float = WEB_PATIENCE_SECONDS) -> None:
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
         self.has_own_disk = safe_journal(folder) == "wal"
         # A server that is replaced by its copy may be away for as long as a lease of files.
         self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
-        self.errors = driver()[0].Error
+        self.errors = driver().psycopg.Error
         self._address, self.path = address, find_database(folder)
-        self._write_lock, self._epoch = OneThread(clock), None
+        self._write_lock = OneThread(clock)
+        self._epoch: str | None = None
         self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
@@ -82,9 +98,10 @@ class PostgresDatabase(Database):
             self.close()
             raise
 
-    def _prepare(self):
+    def _prepare(self) -> None:
         """Make the tables if there are none; whoever comes first does, alone."""
-        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
+        self._open("_reader")
+        link, known = self._reader, self.path.read_text("utf-8").strip()
         try:
             if not link.value(SERVER_TABLES):
                 if known != NO_EPOCH:
@@ -99,19 +116,20 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
-            answers = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
-            row = self._checked(answers[1][1])
-            self._epoch = row["epoch"]
+            replies = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
+            row = self._checked(replies[1].rows)
+            epoch: str = row["epoch"]
+            self._epoch = epoch
             self._set_clock(row["at"])
         finally:
             link.roll_back()
         if known == NO_EPOCH:
-            write_private(self.path, self._epoch)
-        elif known != self._epoch:
+            write_private(self.path, epoch)
+        elif known != epoch:
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
 
-    def _checked(self, rows):
+    def _checked(self, rows: Sequence[Row]) -> Row:
         """The row that is the lock, if it is one and this code may write beside it."""
         if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
             raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
@@ -120,11 +138,11 @@ class PostgresDatabase(Database):
             raise another_version(rows[0]["version"])
         return rows[0]
 
-    def __str__(self):
+    def __str__(self) -> str:
         """What sentences call it; the password is in no sentence."""
         parts = {"host": "this machine", "dbname": ""}
         try:
-            parts.update(driver()[0].conninfo.conninfo_to_dict(self._address))
+            parts.update(driver().psycopg.conninfo.conninfo_to_dict(self._address))
         except self.errors:             # whose words may have parts of the password
             parts["host"] = "@"
         if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
@@ -132,13 +150,13 @@ class PostgresDatabase(Database):
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
         return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
-    def _connect(self):
+    def _connect(self) -> ServerConnection:
         return ServerConnection(self._address)
 
-    def _problem(self, error):
-        psycopg, said = driver()[0], shorten(str(error), 200)
+    def _problem(self, error: Exception) -> Exception:
+        psycopg, said = driver().psycopg, shorten(str(error), 200)
         is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
-        state = error.sqlstate or ("08" if is_lost else "")
+        state = getattr(error, "sqlstate", None) or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
             if re.match(states, state) and (kind is not SetupError or self._epoch is None):
                 if kind is Busy and self._epoch is None and re.search(REFUSALS, said):
@@ -146,44 +164,45 @@ class PostgresDatabase(Database):
                 return kind(sentence % {"path": self, "said": said})
         return error
 
-    def _read(self, statement, values):
+    def _read(self, statement: str, values: Sequence[Any]) -> Sequence[Row]:
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
             raise Busy(BUSY)            # a server that is silent keeps who asked first
         try:
-            link = self._open("_reader")
-            link.limit = max(1.0, self.seconds_left())
-            return link.all(statement, values)
+            self._open("_reader")
+            self._reader.limit = max(1.0, self.seconds_left())
+            return self._reader.all(statement, values)
         finally:
             self._reading.release()
 
-    def _begin(self, _, foreseen=()):
+    def _begin(self, durable: bool, foreseen: Iterable[Query] = ()) -> None:
         wait = 100 + int(1000 * self.seconds_left())
         self._open("_writer").roll_back()       # an earlier try may have waited too long
         self._writer.foresee(foreseen)
-        *_, (_, locked), (_, [[now, room]]) = self._writer.ask(
+        *_, lock, state = self._writer.ask(
             SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._room_looks.is_due() else 0),
             1 + wait / 1000)
-        self._checked(locked)
+        self._checked(lock.rows)
+        now, room = state.rows[0]
         if room > 4 * self._room:
             self._room = room
             for link in filter(None, (self._writer, self._reader)):
                 link.plans_until = 0.0
-        self._writer.changes = 0
+        self._writer.change_count = 0
         self._set_clock(now)
 
-    def _set_clock(self, now):
+    def _set_clock(self, now: float) -> None:
         if isinstance(self.clock, ServerClock):
             self.clock.set(now)
             self.clock_offset = time.time() - now
 
-    def _commit(self, durable):
+    def _commit(self, durable: bool) -> None:
         is_new = self._writer.changes > 0
         if is_new:
             self._number += 1
             self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
             answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
-            is_kept = answers[0][0] == "COMMIT"
+            is_kept = answers[0].word == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
             if not is_kept:
@@ -192,7 +211,7 @@ class PostgresDatabase(Database):
             raise Busy(BUSY)
         self._commits += is_new
 
-    def _became_true(self):
+    def _became_true(self) -> bool:
         """Whether the transaction whose COMMIT brought no answer was committed."""
         found = None
         self._deadline.at = self.clock.monotonic() + self.patience
@@ -204,36 +223,38 @@ class PostgresDatabase(Database):
             raise Busy(UNSURE) from None
         finally:
             self._writer.roll_back()
-        return found == self._number
+        return bool(found == self._number)
 
     @property
-    def alarm(self):
+    def alarm(self) -> int | None:
         """The descriptor on which notifications come."""
         return None if self._reader.is_broken else self._reader.fileno()
 
-    def version_seen(self):
+    def version_seen(self) -> object:
         """What changes when anybody commits what others wait for, if the news gets here."""
         return (*self._patiently(self._heard), self._commits)
 
-    def _heard(self):
+    def _heard(self) -> tuple[int, int]:
         with self._reading:
-            return self._open("_reader").heard()
+            self._open("_reader")
+            return self._reader.heard()
 
-    def size(self):
+    def size(self) -> int:
         """How many bytes it takes."""
-        return self.value("SELECT pg_database_size(current_database())")
+        size: int = self.value("SELECT pg_database_size(current_database())")
+        return size
 
-    def promises(self):
+    def promises(self) -> Row:
         """The server's version, and `lags`: true if a copy of it may lack what was stored last."""
-        return self.one(
+        return self.row(
             "SELECT current_setting('server_version') AS version, "
             "current_setting('synchronous_standby_names')='' "
             "AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags")
 
-    def damage(self):
+    def damage(self) -> None:
         """Nothing: a server looks after its files."""
 
-    def copy_to(self, path):
+    def copy_to(self, path: Path) -> None:
         """It has backups of its own."""
         raise SetupError("A queue on PostgreSQL is saved with its own programs (pg_dump), or with "
                          "python3 jobqueue.py export FILE.")

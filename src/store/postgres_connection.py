@@ -1,4 +1,6 @@
 """A connection to a PostgreSQL server, with a deadline for each call."""
+from __future__ import annotations
+
 import collections
 import contextlib
 import functools
@@ -8,86 +10,129 @@ import re
 import select
 import sys
 import time
+from collections.abc import Iterable, Iterator, Sequence
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import AnyTuple, NamedTuple
 from ..base.errors import SetupError
 from ..base.time_and_text import random_token, shorten
 from .connection import Connection, insert_statement
-from .postgres_sql import (ASKED_MAX, CALL_SECONDS, LINK_OPTIONS, LOOK_SECONDS_MAX, PLANNED,
-                           PLANNED_AFTER, PLANS_SECONDS, SERVER_LOOKS, SERVER_PLANS, TOLD_MAX,
-                           bound, for_all, literal, prepare_statement)
+from .postgres_sql import (ASKED_MAX, CALL_SECONDS, CONNECT_SECONDS, LINK_OPTIONS,
+                           LOOK_SECONDS_MAX, PLANNED, PLANNED_AFTER, PLANS_SECONDS, SERVER_LOOKS,
+                           SERVER_PLANS, TOLD_MAX, bound, for_all, literal, prepare_statement)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject, Query, Row
+    from ..base.time_and_text import AnyClock
+
+if TYPE_CHECKING:
+    Question = tuple[str, AnyTuple]
 
 
-class ServerRow(tuple):
+class ServerRow(AnyTuple):
     """A row of PostgreSQL's, to be read by number and by name as SQLite's are."""
 
     __slots__ = ()
-    names = places = None
+    names: tuple[str, ...] = ()
+    places: dict[str, int] = {}
 
-    def keys(self):
+    def keys(self) -> Sequence[str]:
         """The names of the columns."""
         return self.names
 
-    def __getitem__(self, key):
+    def __getitem__(self, key: Any) -> Any:
         return tuple.__getitem__(self, self.places[key] if key.__class__ is str else key)
 
 
 @functools.lru_cache(maxsize=500)
-def _row_class(names):
-    names = tuple(name.decode() for name in names)
+def _row_class(encoded_names: tuple[bytes, ...]) -> type[ServerRow]:
+    names = tuple(name.decode() for name in encoded_names)
     places = {name: names.index(name) for name in names}
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
+class Driver(NamedTuple):
+    """psycopg, and its rules for reading what a server says."""
+
+    psycopg: Any
+    adapters: Any
+
+
 @functools.lru_cache(maxsize=None)
-def driver():
-    """(psycopg, how it reads what a server says)."""
+def driver() -> Driver:
+    """Return psycopg, imported; SetupError if it is not installed."""
     try:
         import psycopg
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
 
-    class Number(psycopg.adapt.Loader):
+    class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
 
-        def load(self, data):
+        def load(self, data: bytes) -> float | bool:
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
     known = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
         known.register_loader(name, Number)
-    return psycopg, known
+    return Driver(psycopg, known)
+
+
+class Reply(NamedTuple):
+    """The server's word about a statement ("UPDATE 3"), and the rows."""
+
+    word: str
+    rows: Sequence[ServerRow]
 
 
 class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
-    def __init__(self, address):
+    def __init__(self, address: str) -> None:
         self._psycopg, known = driver()
         self.limit = math.inf           # no question may take longer
-        self.changes = 0                # rows that were added, changed or removed, or may be
-        self._told = []                 # texts of one statement each, to go along with the next
-        self._foreseen = ()             # ... questions that follow it
-        self._known = {}                # their answers, until something is changed
+        self.change_count = 0           # rows that were added, changed or removed, or may be
+        self._told: list[str] = []      # texts of one statement each, to go along with the next
+        self._foreseen: Iterable[Question] = ()     # ... questions that follow it
+        self._known: dict[Question, Sequence[Row]] = {}     # their answers, until a change
         # By statement and types: how often it was asked, and the name of its plan.
-        self._asked, self._plans, self.plans_until = collections.Counter(), {}, 0.0
-        self._planned_after, self._plan_number = PLANNED_AFTER, itertools.count()
+        self._asked: collections.Counter[AnyTuple] = collections.Counter()
+        self._plans: dict[AnyTuple, str] = {}
+        self.plans_until = 0.0
+        self._planned_after: float = PLANNED_AFTER
+        self._plan_number = itertools.count()
         self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
-        self.fileno = self._link.fileno         # of its socket
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), LINK_OPTIONS["connect_timeout"])
+        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), CONNECT_SECONDS)
 
     @property
-    def is_broken(self):
+    def is_broken(self) -> bool:
         """True if nothing can be asked any more."""
-        return self._link.closed
+        return bool(self._link.closed)
 
-    def ask(self, text, seconds=CALL_SECONDS):
-        """[(the server's word, the rows)] of a text's statements, or the error of the one that
+    @property
+    def changes(self) -> int:
+        """How many rows were added, changed or removed in this transaction, or may be."""
+        return self.change_count
+
+    def close(self) -> None:
+        """End the connection."""
+        self._link.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor of the connection's socket."""
+        number: int = self._link.fileno()
+        return number
+
+    def ask(self, text: str, seconds: float = CALL_SECONDS) -> list[Reply]:
+        """Return a reply to each statement of a text, or raise the error of the one that
         failed. What was told goes before them, and what is foreseen after them, in one message.
         A cursor of the driver's would take as long for each statement as the server."""
         questions = [(question, self._texts(*question)) for question in self._foreseen]
@@ -101,15 +146,15 @@ class ServerConnection(Connection):
             raise
         self._hear()
         self._refuse_failed(results[-1])
-        answers = [(result.command_status.decode(), self._rows(result))
+        answers = [Reply(result.command_status.decode(), self._rows(result))
                    for result in results[len(told):]]
         end = at = len(answers) - len(later)
         for question, texts in questions:
             at += len(texts)
-            self._known[question] = answers[at - 1][1]
+            self._known[question] = answers[at - 1].rows
         return answers[:end]
 
-    def _results(self, text, until):
+    def _results(self, text: str, until: float) -> Iterator[Any]:
         """Ask the server, and yield what it answers until this moment."""
         link, events = self._link.pgconn, select.poll()
         link.send_query(text.encode("utf-8"))
@@ -127,7 +172,7 @@ class ServerConnection(Connection):
                 raise self._psycopg.OperationalError("the server does not answer")
             link.consume_input()
 
-    def _refuse_failed(self, result):
+    def _refuse_failed(self, result: Any) -> None:
         if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
             error = self._psycopg.errors.error_from_result(result)
             self._plans.clear()         # some may not be there
@@ -137,37 +182,39 @@ class ServerConnection(Connection):
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
 
-    def _rows(self, result):
+    def _rows(self, result: Any) -> Sequence[ServerRow]:
         if not result.nfields:
             return ()
         self._loaders.set_pgresult(result)
         names = tuple(map(result.fname, range(result.nfields)))
-        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
+        rows: list[ServerRow] = self._loaders.load_rows(0, result.ntuples, _row_class(names))
+        return rows
 
-    def foresee(self, questions):
+    def foresee(self, questions: Iterable[Query]) -> None:
         """Ask these with what comes next: each is answered then, unless a change comes between."""
         self._known = {}
         self._foreseen = dict.fromkeys(
             (statement, tuple(values)) for statement, values in questions)
 
-    def run(self, statement, values=()):
+    def run(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute; return the number of rows changed."""
         self._known = {}
-        word = self.ask(";".join(self._texts(statement, values)))[-1][0].split()[-1]
+        word = self.ask(";".join(self._texts(statement, values)))[-1].word.split()[-1]
         count = int(word) if word.isdigit() else 0
-        self.changes += count
+        self.change_count += count
         return count
 
-    def many(self, statement, rows):
+    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        rows = list(rows)
-        return self.run(*for_all(statement, rows)) if rows else 0
+        batch = list(rows)
+        return self.run(*for_all(statement, batch)) if batch else 0
 
-    def _texts(self, statement, values):
+    def _texts(self, statement: str, values: Iterable[Any]) -> list[str]:
         """A statement with its values as texts, the last of which is the question. They must be
         sent in the order in which they are made: the plan of one may be made by another."""
         values = tuple(values)
-        key, texts = (statement, *map(type, values)), []
+        key: AnyTuple = (statement, *map(type, values))
+        texts: list[str] = []
         if key not in self._plans and not re.match(PLANNED, statement):
             return [bound(statement, values)]
         if time.monotonic() > self.plans_until:
@@ -183,7 +230,7 @@ class ServerConnection(Connection):
         self._plans[key] = name
         return [*texts, "EXECUTE %s%s" % (name, given)]
 
-    def _forget_plans(self):
+    def _forget_plans(self) -> list[str]:
         """Let all be planned anew; the texts by which the server forgets the old plans."""
         if len(self._asked) > ASKED_MAX:
             self._asked.clear()
@@ -191,46 +238,49 @@ class ServerConnection(Connection):
         self.plans_until = time.monotonic() + PLANS_SECONDS
         return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
 
-    def tell_many(self, statement, rows):
+    def tell_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute once for each of `rows` with the next question."""
-        rows = list(rows)
-        if rows:
-            self.tell(*for_all(statement, rows))
+        batch = list(rows)
+        if batch:
+            self.tell(*for_all(statement, batch))
 
-    def tell(self, statement, values=()):
+    def tell(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Execute with the next question."""
         self._told += self._texts(statement, values)
         self._known = {}
-        self.changes += 1               # as it may be
+        self.change_count += 1          # as it may be
         if sum(map(len, self._told)) > TOLD_MAX:
             self.ask("SELECT")
 
-    def insert(self, table, row):
+    def insert(self, table: str, row: JsonObject) -> int:
         """Add a row, a dictionary; return its id."""
-        self.changes, self._known = self.changes + 1, {}
-        return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id", row.values())
+        self.change_count, self._known = self.change_count + 1, {}
+        number: int = self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
+                                 tuple(row.values()))
+        return number
 
-    def set_last_id(self, table, last):
+    def set_last_id(self, table: str, last: int) -> None:
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                    (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
 
-    def all(self, statement, values=()):
+    def all(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         """All rows."""
         values = tuple(values)
         rows = self._known.pop((statement, values), None)
         if rows is None:
-            rows = self.ask(";".join(self._texts(statement, values)))[-1][1]
+            rows = self.ask(";".join(self._texts(statement, values)))[-1].rows
         return rows
 
-    def all_within(self, seconds, _, statement, values=()):
+    def all_within(self, seconds: float, clock: AnyClock, statement: str,
+                   values: Sequence[Any] = ()) -> Sequence[Row] | None:
         """All rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
             return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2][1]
+                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2].rows
         except self._psycopg.Error as error:
             if error.sqlstate != "57014" or seconds > most:
                 raise
@@ -238,7 +288,7 @@ class ServerConnection(Connection):
         finally:
             self.roll_back()
 
-    def heard(self):
+    def heard(self) -> tuple[int, int]:
         """What changes with each notification; the first call begins to listen."""
         if not self._listens:
             self._listens = True
@@ -247,10 +297,10 @@ class ServerConnection(Connection):
         self._hear()
         return id(self), self._heard
 
-    def _hear(self):
+    def _hear(self) -> None:
         self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
 
-    def roll_back(self):
+    def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
         if self._told:
             self._plans.clear()         # some are made by what is not sent now

@@ -2,21 +2,31 @@
 
 `to_postgres` knows what PostgreSQL says otherwise. psycopg is the driver; only this room imports it.
 """
+from __future__ import annotations
+
 import functools
 import math
 import re
+from collections.abc import Iterable, Sequence
 
+from ..base.head import TYPE_CHECKING
 from ..base.errors import Busy, Conflict, SetupError, StorageBroken, StorageFull
 from ..base.time_and_text import storable
 from .connection import BUSY, FULL, OWNER_GONE, UNUSABLE
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import Query
 
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
 STATEMENT_MS = 10_000           # ... and what takes longer is ended there
 IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
+CONNECT_SECONDS = 5
 LINK_OPTIONS = {
-    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": 5,
+    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 
@@ -127,7 +137,7 @@ SERVER_ERRORS = (
 )
 
 
-def replace_patterns(text, otherwise):
+def replace_patterns(text: str, otherwise: Iterable[tuple[str, str]]) -> str:
     """Return the text with each pattern replaced, in the order of `otherwise`."""
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
@@ -135,7 +145,7 @@ def replace_patterns(text, otherwise):
 
 
 @functools.lru_cache(maxsize=500)
-def to_postgres(statement):
+def to_postgres(statement: str) -> str:
     """A statement as PostgreSQL and its driver want it."""
     statement = replace_patterns(statement, SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
@@ -143,11 +153,11 @@ def to_postgres(statement):
         match[0], match[0].replace("%", "%%")), statement)
 
 
-def _written(text):
+def _written(text: str) -> str:
     return storable(text) if "\0" in text else text
 
 
-def literal(value):
+def literal(value: object) -> str:
     """A value as it stands in a statement, however the server is set up."""
     if value is None:
         return "NULL"
@@ -160,17 +170,20 @@ def literal(value):
     raise TypeError("a value of the type %s cannot be stored" % type(value).__name__)
 
 
-def bound(statement, values):
+def bound(statement: str, values: Iterable[Any]) -> str:
     """A statement with its values in it: so several go in one message."""
     return to_postgres(statement) % tuple(map(literal, values))
 
 
-def for_all(statement, rows):
-    """(statement, values) that do for all `rows` at once what a statement does for each: an INSERT
+def for_all(statement: str, rows: Sequence[Sequence[Any]]) -> Query:
+    """Return a query that does for all `rows` at once what a statement does for each: an INSERT
     of VALUES, or an UPDATE or DELETE of the one row that it finds."""
     if len(rows) == 1:
         return statement, rows[0]
-    marks, types, arrays, constants = [], [], [], []
+    marks: list[str] = []
+    types: list[str] = []
+    arrays: list[str] = []
+    constants: list[Any] = []
     for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
         if len(set(column)) > 1:
             kinds = set(map(type, column))
@@ -186,20 +199,21 @@ def for_all(statement, rows):
     given = "WITH given (%s) AS (SELECT * FROM unnest(%s)) " % (
         ", ".join("c%d" % at for at in range(len(types))),
         ", ".join("CAST(? AS %s[])" % kind for kind in types))
-    statement = re.sub(r"\?", lambda _, mark=iter(marks[1:]): next(mark), statement)
+    coming = iter(marks[1:])
+    statement = re.sub(r"\?", lambda _: next(coming), statement)
     for words, otherwise in GIVEN:
         statement = re.sub(words, otherwise, statement, count=1)
     return given + statement, arrays + constants
 
 
-def _element(value):
+def _element(value: Any) -> str:
     """A value as it stands in an array."""
     if value.__class__ is str:
         return '"%s"' % _written(value).replace("\\", "\\\\").replace('"', '\\"')
     return "NULL" if value is None else repr(value + 0)     # a truth is a number
 
 
-def prepare_statement(name, statement, types):
+def prepare_statement(name: str, statement: str, types: Sequence[type]) -> str:
     """The text by which the server plans a statement under a name, for values of these types. A
     text's is unknown: it may stand for anything, as where it is a part of the statement."""
     marks = tuple("$%d" % number for number in range(1, len(types) + 1))

@@ -5,9 +5,13 @@ Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing
 log do without, because it costs a page in every commit. So does each index that holds the
 status of a task, since every change moves its entries: two must do.
 """
+from __future__ import annotations
+
 import sqlite3
+from collections.abc import Iterator
 
 from ..base.errors import SetupError
+from .connection import Connection
 
 SCHEMA_VERSION = 7              # of SCHEMA; PRAGMA user_version says it of a database
 
@@ -338,7 +342,7 @@ DROP TABLE IF EXISTS machine;
 """}
 
 
-def statements(script):
+def statements(script: str) -> Iterator[str]:
     """The SQL statements of a script, each of which ends with a line."""
     lines = []
     for line in script.splitlines():
@@ -348,14 +352,14 @@ def statements(script):
             lines = []
 
 
-def another_version(version):
+def another_version(version: int) -> SetupError:
     """The error for a database that this code may not write."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
                       "newer jobqueue.py and worker.py here, and restart the web server."
                       % (version, SCHEMA_VERSION))
 
 
-def migrate(transaction):
+def migrate(transaction: Connection) -> None:
     """Bring an empty or older file of SQLite's to the newest version, all in one transaction.
     SetupError for a version that is newer, or too old."""
     version = transaction.value("PRAGMA user_version")

@@ -1,25 +1,37 @@
 """Settings: an admin changes them while everything runs."""
-import collections
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
 import math
 import os
 import re
+from collections.abc import Callable, Mapping
 from urllib.parse import urlsplit
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import CACHE_SECONDS
 from ..base.errors import Invalid, field_error, refusal
 from ..base.time_and_text import digest, dump_json, shorten
 from ..base.values import (about, checked, integer_within, object_of, or_null, parse_text,
                            text_like, text_up_to, titled)
+from .connection import Connection, Reader
+from .database import Database
 from .log_and_activity import note
+
+if TYPE_CHECKING:
+    from ipaddress import IPv4Network, IPv6Network
+    from typing import Any
+
+    from ..base.types import Schema
 
 # What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 
-def tidy_path(text):
+def tidy_path(text: str) -> str:
     """A path as it stands in front of others: "/jq", or "" for none."""
     path = re.sub("/+", "/", "/%s/" % text)[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
@@ -29,10 +41,10 @@ def tidy_path(text):
 
 
 @functools.lru_cache(maxsize=4)
-def read_networks(text):
+def read_networks(text: str) -> list[IPv4Network | IPv6Network]:
     """The addresses and networks that a text lists; ValueError says which word is none."""
     from ipaddress import ip_network
-    found = []
+    found: list[IPv4Network | IPv6Network] = []
     for word in text.replace(",", " ").split():
         with contextlib.suppress(ValueError):
             found.append(ip_network(word, strict=False))
@@ -48,7 +60,7 @@ MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
 EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
-def tidy_server(text):
+def tidy_server(text: str) -> str:
     """HOST:PORT of a mail server; 587 is its port unless said."""
     match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
     if text and not (match and 0 < int(match[2] or 587) < 65536):
@@ -56,7 +68,7 @@ def tidy_server(text):
     return match and "%s:%s" % (match[1], match[2] or 587) or ""
 
 
-def tidy_webhooks(text):
+def tidy_webhooks(text: str) -> str:
     """Addresses of the web with a space between them."""
     for word in text.split():
         parts = urlsplit(word)
@@ -66,18 +78,31 @@ def tidy_webhooks(text):
     return " ".join(dict.fromkeys(text.split()))
 
 
-def web_label(address):
+def web_label(address: str) -> str:
     """What tells a webhook from others, without its address, which is a secret."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY = {"alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
-        "mail_server": tidy_server,
-        "trusted_proxies": lambda text: text if read_networks(text) else ""}
-Setting = collections.namedtuple("Setting", "group label unit schema default help")
-SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
+TIDY: dict[str, Callable[[str], str]] = {
+    "alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
+    "mail_server": tidy_server,
+    "trusted_proxies": lambda text: text if read_networks(text) else ""}
+
+
+class Setting(NamedTuple):
+    """A row of SETTINGS."""
+
+    group: str
+    label: str
+    unit: str
+    schema: Schema
+    default: int | str
+    help: str
+
+
+SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = {"Workers": {
     "NbMaxWorker": ("Most workers", "", integer_within(0, 256), 2,
         "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
     "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
@@ -151,23 +176,25 @@ SETTINGS = {name: Setting(group, *row) for group, rows in {"Workers": {
     "alert_function": ("Function to run", "", text_up_to(200), "", "It is given subject and text."),
     "alert_wait": ("Longest wait", "seconds", integer_within(0, 30 * 86400), 900,
         "A task that could start and has waited longer is an alert; 0: never."),
-}}.items() for name, row in rows.items()}
+}}
+SETTINGS = {name: Setting(group, *row) for group, rows in SETTING_GROUPS.items()
+            for name, row in rows.items()}
 CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
     name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
     for name, one in SETTINGS.items()}))
 
 
-def tidy_setting(name, value):
+def tidy_setting(name: str, value: Any) -> int | str:
     """`value` as this setting keeps it; Invalid says what would be right."""
     one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
     checked({"properties": {name: one.schema}}, {name: value})
     try:
-        return TIDY.get(name, type(one.default))(value)
+        return TIDY[name](value) if name in TIDY else type(one.default)(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
 
 
-def remember(transaction, name, value):
+def remember(transaction: Connection, name: str, value: Any) -> None:
     """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
@@ -175,7 +202,7 @@ def remember(transaction, name, value):
         transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
 
 
-def recall(db, name):
+def recall(db: Reader, name: str) -> Any:
     """What `remember` kept, or None."""
     text = db.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
@@ -184,17 +211,17 @@ def recall(db, name):
 class Settings:
     """Values in the order environment (JOBQUEUE_NAME), table, default."""
 
-    def __init__(self, database, environment=os.environ):
+    def __init__(self, database: Database, environment: Mapping[str, str] = os.environ) -> None:
         self._database = database
-        self.tests = {}                 # {name: what a new value must pass besides}
-        self._known = (-math.inf, None)     # until, {name: value}
-        self._fixed = {}
+        self.tests: dict[str, Callable[[Any], None]] = {}   # what new values must pass besides
+        self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # until, {name: value}
+        self._fixed: dict[str, Any] = {}
         for name, one in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
                 self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
 
-    def get(self, name):
+    def get(self, name: str) -> Any:
         """The value in force: exact inside a transaction, else at most a second old."""
         if name in self._fixed:
             return self._fixed[name]
@@ -205,7 +232,7 @@ class Settings:
         value = recall(self._database, name)
         return SETTINGS[name].default if value is None else value
 
-    def describe(self):
+    def describe(self) -> list[dict[str, Any]]:
         """All settings as the page shows them."""
         table, found = self._read(), []
         for name, one in SETTINGS.items():
@@ -221,7 +248,7 @@ class Settings:
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
         return found
 
-    def change(self, values, by=None):
+    def change(self, values: dict[str, Any], by: str | None = None) -> None:
         """Store the given values, all or none; None means back to the default."""
         errors, checked = [], {}
         for name, value in values.items():
@@ -236,16 +263,16 @@ class Settings:
                 remember(transaction, name, value)
             note(transaction, self._database.clock.now(), "settings_changed", actor=by,
                  message=", ".join(checked))
-        self._known = (-math.inf, None)
+        self._known = (-math.inf, {})
 
-    def _read(self):
+    def _read(self) -> dict[str, Any]:
         until = self._database.clock.monotonic() + CACHE_SECONDS
         table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
             "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
         self._known = (until, table)
         return table
 
-    def _check(self, name, value):
+    def _check(self, name: str, value: Any) -> Any:
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:

@@ -4,6 +4,8 @@ One file in the data folder. WriteLock lets one write at a time. Bell wakes idle
 and on which machine the file is written. DataFile takes care of the file and its log. SqliteDatabase reads
 and writes.
 """
+from __future__ import annotations
+
 import contextlib
 import json
 import os
@@ -11,25 +13,33 @@ import re
 import sqlite3
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import WEB_PATIENCE_SECONDS
 from ..base.errors import Busy, SetupError, StorageBroken
 from ..base.time_and_text import Clock, Every, boot_id, dump_json, iso, machine_name
+from .connection import (BUSY, Connection, cannot_write, emptied, file_identity, find_database,
+                         private_path, write_private)
 from .schema import MIGRATIONS, SCHEMA_VERSION, another_version, migrate
-from .connection import (BUSY, cannot_write, emptied, file_identity, find_database, private_path,
-                         write_private)
 from .database import Database
 from .sqlite_connection import (AMONG_OTHERS, CHECKPOINT_PAUSE_SECONDS, LOCAL_FILE_SYSTEMS,
                                 MACHINE_SIGN_SECONDS, MACHINE_SILENT_SECONDS, WAL_ALARM_BYTES,
                                 WAL_CHECKPOINT_BYTES, FileConnection, storage_error)
 from .write_lock import Bell, WriteLock
 
+if TYPE_CHECKING:
+    from typing import Any
 
-def file_system(path):
+    from ..base.types import Query
+    from ..base.time_and_text import AnyClock
+    from .database import Result
+
+
+def file_system(path: Path) -> str:
     """The type of the file system that holds `path`, or "unknown"."""
-    best, kind, path = "", "unknown", os.path.realpath(path)
+    best, kind, real_path = "", "unknown", os.path.realpath(path)
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
@@ -37,17 +47,17 @@ def file_system(path):
     for line in lines:
         left, _, right = line.partition(" - ")
         mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ", 5)[4])
-        if len(mount) >= len(best) and (path + "/").startswith(mount.rstrip("/") + "/"):
+        if len(mount) >= len(best) and (real_path + "/").startswith(mount.rstrip("/") + "/"):
             best, kind = mount, right.split(" ")[0]
     return kind
 
 
-def up_seconds():
+def up_seconds() -> float:
     """How long this system has been running."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def safe_journal(folder):
+def safe_journal(folder: Path) -> str:
     """How a database in this folder is written: a log needs a local disk."""
     return "wal" if file_system(folder) in LOCAL_FILE_SYSTEMS else "truncate"
 
@@ -58,7 +68,7 @@ class Journal:
     machines share corrupts. A machine is a kernel: containers have names of their own, but share
     what a log needs. The file's time is the last sign of life of the machine that uses the log."""
 
-    def __init__(self, database):
+    def __init__(self, database: Path) -> None:
         self._database = database
         self.path = private_path(database, "journal.json")
         self.file = file_identity(self.path)   # another one after each write
@@ -73,13 +83,13 @@ class Journal:
                 "stopped, make it anew: python3 jobqueue.py check --repair" % self.path) from None
 
     @staticmethod
-    def decide(database, mode, now):
+    def decide(database: Path, mode: str, now: float) -> None:
         """From now on this machine uses the database, in this way."""
         path = private_path(database, "journal.json")
         write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
-    def admit(self, now):
+    def admit(self, now: float) -> Journal:
         """The journal as it is once this machine may use the log; SetupError if it may not."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
@@ -90,7 +100,7 @@ class Journal:
         self.sign(now)
         return Journal(self._database)
 
-    def refuse_another(self, now):
+    def refuse_another(self, now: float) -> None:
         """SetupError if another machine uses the log and lives."""
         seen_at = self.path.stat().st_mtime
         started_again = self.machine == machine_name() and now - seen_at > up_seconds()
@@ -99,20 +109,20 @@ class Journal:
             until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
             self._refuse("which allows no second one before %s UTC" % until)
 
-    def _refuse(self, why):
+    def _refuse(self, why: str) -> None:
         raise SetupError(
             "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
             "use it, stop everything on all and run there: "
             "python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 
-    def sign(self, now):
+    def sign(self, now: float) -> None:
         """Show other machines that this one lives."""
         with contextlib.suppress(OSError):
             if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
 
-    def check(self):
+    def check(self) -> None:
         """StorageBroken if it was decided anew, or another machine took over while we slept."""
         found = Journal(self._database)
         if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
@@ -120,9 +130,9 @@ class Journal:
                                 "and start everything." % (found.mode.upper(), found.machine))
         self.file = found.file
 
-    def _is_ours(self):
+    def _is_ours(self) -> bool:
         known, boot = self._boot, boot_id()
-        return known == boot if known and boot else self.machine == machine_name()
+        return bool(known == boot if known and boot else self.machine == machine_name())
 
 
 class DataFile(Database):
@@ -131,7 +141,7 @@ class DataFile(Database):
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
     checkpoints are off on every connection and ours run only while we hold the write lock."""
 
-    def __init__(self, folder, clock, patience):
+    def __init__(self, folder: Path | str, clock: AnyClock, patience: float) -> None:
         super().__init__(folder, clock, patience)
         self.path = find_database(self.folder)
         self._wal = Path(str(self.path) + "-wal")
@@ -139,14 +149,15 @@ class DataFile(Database):
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
+        self._opened: tuple[object, object] = (None, None)      # identities of file and log
         if self.journal == "wal":
             self._refuse_missing_log()
 
-    def sign(self):
+    def sign(self) -> None:
         """Show other machines that this one lives."""
         self._journal.sign(self.clock.now())
 
-    def check_file(self):
+    def check_file(self) -> None:
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
@@ -154,14 +165,14 @@ class DataFile(Database):
         if file_identity(self._journal.path) != self._journal.file:
             self._journal.check()
 
-    def wal_bytes(self):
+    def wal_bytes(self) -> int:
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
         try:
             return self._wal.stat().st_size
         except OSError:
             return 0
 
-    def _refuse_missing_log(self):
+    def _refuse_missing_log(self) -> None:
         """StorageBroken if the log was deleted: without it the database is an older one.
         SQLite makes the log before the index that goes with it, and removes it after that."""
         index = Path(str(self.path) + "-shm")
@@ -172,7 +183,7 @@ class DataFile(Database):
                 "back; if it is lost, delete %s to go on with what is left."
                 % (self._wal, index.name))
 
-    def _connect(self):
+    def _connect(self) -> FileConnection:
         link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
@@ -191,14 +202,14 @@ class DataFile(Database):
             raise
         return link
 
-    def _checkpoint(self, writer, reader):
+    def _checkpoint(self, writer: Connection, reader: Connection) -> None:
         """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
-        deadline, before, pages, copied = self.clock.monotonic() + 0.05, None, 1, 0
+        deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
             while copied not in (pages, before) and self.clock.monotonic() < deadline:
                 before = copied         # as long as that gets further
-                _, pages, copied = reader.one("PRAGMA wal_checkpoint(PASSIVE)")
+                _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
                 self._checkpoints.hasten(0.0)
@@ -207,19 +218,29 @@ class DataFile(Database):
         writer.roll_back()
 
 
+class _Waiting:
+    """An action that a thread wants to be done, and its result or error once it is."""
+
+    def __init__(self, action: Callable[[Connection], Any]) -> None:
+        self.action = action
+        self.answer: tuple[Any, Exception | None] | None = None
+
+
 class SqliteDatabase(DataFile):
     """Reads and writes the file in the data folder."""
 
     errors = sqlite3.Error
+    _write_lock: WriteLock
 
-    def __init__(self, folder, clock=Clock, patience=WEB_PATIENCE_SECONDS):
+    def __init__(self, folder: Path | str, clock: AnyClock = Clock,
+                 patience: float = WEB_PATIENCE_SECONDS) -> None:
         super().__init__(folder, clock, patience)
-        self._synchronous, self._rung_at = None, 0
-        self._gathering, self._wanted, self._is_led = threading.Condition(), [], False
+        self._synchronous, self._rung_at = "", 0
+        self._gathering, self._is_led = threading.Condition(), False
+        self._wanted: list[_Waiting] = []
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
-            self.alarm, self.ring, self.calm = self._bell.pipe, self._bell.ring, self._bell.calm
         except OSError as error:
             raise cannot_write(self.folder, error) from None
         try:
@@ -232,7 +253,7 @@ class SqliteDatabase(DataFile):
             self.close()
             raise
 
-    def _check_schema(self):
+    def _check_schema(self) -> None:
         version = self.value(self.version_words)
         if version == 0:
             raise emptied(self.path)
@@ -240,43 +261,57 @@ class SqliteDatabase(DataFile):
             with self.transaction() as transaction:
                 migrate(transaction)
 
-    def close(self):
+    def close(self) -> None:
         """Close all connections, the lock and the bell."""
         super().close()
         self._write_lock.close()
         self._bell.close()
 
-    def version_seen(self):
+    @property
+    def alarm(self) -> int | None:
+        """The bell's pipe: it is readable when there may be tasks."""
+        return self._bell.pipe
+
+    def ring(self) -> None:
+        """Wake other workers that wait: there may be tasks for them, too."""
+        self._bell.ring()
+
+    def calm(self) -> None:
+        """Forget that the alarm rang: who does looks once more before it waits."""
+        self._bell.calm()
+
+    def version_seen(self) -> object:
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
-    def __str__(self):
+    def __str__(self) -> str:
         return self.path.name
 
-    def size(self):
+    def size(self) -> int:
         """How many bytes it takes."""
         return self.path.stat().st_size
 
-    def damage(self):
+    def damage(self) -> str | None:
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
         try:
             with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
-                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
+                found: str = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
 
-    def copy_to(self, path):
+    def copy_to(self, path: Path) -> None:
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
-    def together(self, action, foreseen=()):
+    def together(self, action: Callable[[Connection], Result],
+                 foreseen: Iterable[Query] = ()) -> Result:
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
         if threading.active_count() == 1:
             return self.alone(action)
-        mine = SimpleNamespace(action=action, answer=None)
+        mine = _Waiting(action)
         with self.deadline(self.patience), self._gathering:
             self._wanted.append(mine)
             while not mine.answer:
@@ -284,16 +319,19 @@ class SqliteDatabase(DataFile):
                     self._gathering.wait()
                 else:
                     self._lead(mine)
-        result, error = mine.answer
+        error = mine.answer[1]
         if error is AMONG_OTHERS:
             return self.alone(action)
         if error:
             raise error
+        result: Result = mine.answer[0]
         return result
 
-    def _lead(self, mine):
+    def _lead(self, mine: _Waiting) -> None:
         """Do all that is wanted by now; if anything of it is refused, each does its own alone."""
-        some, results, failure, self._is_led = [mine], (), None, True
+        some, self._is_led = [mine], True
+        results: list[tuple[Any, None]] = []
+        failure: Exception | None = None
         self._gathering.release()
         try:
             with self.transaction() as transaction:
@@ -311,7 +349,7 @@ class SqliteDatabase(DataFile):
             self._is_led = False
             self._gathering.notify_all()
 
-    def _begin(self, durable, _):
+    def _begin(self, durable: bool, foreseen: Iterable[Query]) -> None:
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:
@@ -319,7 +357,7 @@ class SqliteDatabase(DataFile):
             self._synchronous = wanted
         self._writer.run("BEGIN IMMEDIATE")
 
-    def _commit(self, durable):
+    def _commit(self, durable: bool) -> None:
         self._patiently(lambda: self._writer.run("COMMIT"))
         if durable and self._writer.changes > self._rung_at:    # others wait for that
             self._bell.ring()
@@ -328,12 +366,12 @@ class SqliteDatabase(DataFile):
             with self._looking, self._reading:      # which may take long to get
                 self._checkpoint(self._writer, self._reader)
 
-    def _problem(self, error):
+    def _problem(self, error: Exception) -> Exception:
         return storage_error(error, self.path)
 
 
 @contextlib.contextmanager
-def open_exclusively(path, mode):
+def open_exclusively(path: Path, mode: str) -> Iterator[FileConnection]:
     """A connection to a database that nobody else uses; from now on it is written in this mode."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
@@ -346,7 +384,7 @@ def open_exclusively(path, mode):
         raise storage_error(error, path)
 
 
-def create_database(path, mode):
+def create_database(path: Path, mode: str) -> None:
     """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
@@ -357,14 +395,15 @@ def create_database(path, mode):
     Journal.decide(path, mode, Clock.now())
 
 
-def take_backup(file, part):
+def take_backup(file: Path, part: Path) -> None:
     """Copy a backup; SetupError if it is none, is not whole, or has a version that is unknown."""
     import shutil
     write_private(part, "")
     shutil.copyfile(file, part)
     try:
         with contextlib.closing(FileConnection(part)) as link:
-            version, found = map(link.value, ("PRAGMA user_version", "PRAGMA quick_check(1)"))
+            version: int = link.value("PRAGMA user_version")
+            found = link.value("PRAGMA quick_check(1)")
     except sqlite3.Error:
         version, found = 0, None
     if not version or found != "ok":

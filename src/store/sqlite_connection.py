@@ -1,12 +1,23 @@
 """A connection to the SQLite file; SQLite's errors as ours."""
+from __future__ import annotations
+
 import contextlib
 import itertools
 import re
 import sqlite3
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
 from ..base.errors import Busy, Conflict, StorageBroken, StorageFull
 from .connection import BUSY, FULL, OWNER_GONE, UNUSABLE, Connection, free_bytes, insert_statement
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import AnyTuple, JsonObject, Row
+    from ..base.time_and_text import AnyClock
 
 WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
 WRITE_POLLS = 8                 # while it waits as long as it lately did
@@ -18,7 +29,7 @@ WAL_ALARM_BYTES = 16 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
 MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
 MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-AMONG_OTHERS = object()         # where something was refused in a transaction of several threads
+AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
 LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
@@ -38,7 +49,7 @@ STORAGE_ERRORS = (
 )
 
 
-def storage_error(error, path):
+def storage_error(error: Exception, path: Path) -> Exception:
     """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
     said = str(error)
     found = [row for row in STORAGE_ERRORS if re.search(row[0], said.lower())]
@@ -54,47 +65,55 @@ def storage_error(error, path):
 class FileConnection(Connection):
     """A connection of SQLite's."""
 
-    def __init__(self, path):
+    is_broken = False
+
+    def __init__(self, path: Path) -> None:
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
         self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
         self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
 
+    def close(self) -> None:
+        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
+        self._link.close()
+
     @property
-    def changes(self):
+    def changes(self) -> int:
         """How many rows were added, changed or removed so far."""
         return self._link.total_changes
 
-    def run(self, statement, values=()):
+    def run(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute; return the number of rows changed."""
         return self._link.execute(statement, values).rowcount
 
-    def many(self, statement, rows):
+    def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(statement, rows).rowcount
 
-    def insert(self, table, row):
+    def insert(self, table: str, row: JsonObject) -> int:
         """Add a row, a dictionary; return its id."""
         return self._link.execute(insert_statement("INSERT", table, tuple(row)),
-                                  tuple(row.values())).lastrowid
+                                  tuple(row.values())).lastrowid or 0
 
-    def _insert_some(self, table, columns, rows, are_full):
+    def _insert_some(self, table: str, columns: tuple[str, ...], rows: list[AnyTuple],
+                     are_full: bool) -> None:
         if are_full:
             self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
         else:                           # each other number is a statement to be prepared anew
             super()._insert_some(table, columns, rows, are_full)
 
-    def set_last_id(self, table, last):
+    def set_last_id(self, table: str, last: int) -> None:
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.upsert("sqlite_sequence", {"name": table}, {"seq": last})
 
-    def all(self, statement, values=()):
+    def all(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """All rows."""
         return self._link.execute(statement, values).fetchall()
 
-    def all_within(self, seconds, clock, statement, values=()):
+    def all_within(self, seconds: float, clock: AnyClock, statement: str,
+                   values: Sequence[Any] = ()) -> list[Row] | None:
         """All rows, or None if that takes longer."""
         end = clock.monotonic() + seconds
         self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
@@ -107,13 +126,13 @@ class FileConnection(Connection):
         finally:
             self._link.set_progress_handler(None, 0)
 
-    def roll_back(self):
+    def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
         if self._link.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.run("ROLLBACK")
 
-    def copy_to(self, path):
+    def copy_to(self, path: Path) -> None:
         """Copy the database into the file `path`; what was copied is checked."""
         with contextlib.closing(sqlite3.connect(str(path))) as copy:
             self._link.backup(copy)

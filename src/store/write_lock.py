@@ -1,13 +1,20 @@
 """One write at a time, and the bell that wakes idle workers."""
+from __future__ import annotations
+
 import contextlib
 import fcntl
 import os
 import stat
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.errors import Busy
 from .connection import BUSY, OneThread
 from .sqlite_connection import (WRITE_GAP_SECONDS, WRITE_POLLS, WRITE_POLL_SECONDS,
                                 WRITE_REST_SECONDS, WRITE_STREAK_SECONDS)
+
+if TYPE_CHECKING:
+    from ..base.time_and_text import AnyClock
 
 
 class WriteLock(OneThread):
@@ -19,14 +26,14 @@ class WriteLock(OneThread):
     a shared lock on the second file says that somebody waits.
     """
 
-    def __init__(self, path, clock):
+    def __init__(self, path: Path, clock: AnyClock) -> None:
         super().__init__(clock)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
         self._usual = 0.0               # seconds that are waited lately
 
-    def take(self, deadline):
+    def take(self, deadline: float) -> None:
         """Wait for it, until this moment (monotonic) at most; then Busy."""
         super().take(deadline)
         try:
@@ -42,26 +49,26 @@ class WriteLock(OneThread):
             super().give()
             raise
 
-    def give(self):
+    def give(self) -> None:
         """Let the next one write."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
         super().give()
 
-    def close(self):
+    def close(self) -> None:
         """Forget the files; harmless twice."""
         for file in {self._file, self._waiting} - {-1}:
             os.close(file)
         self._file = self._waiting = -1
 
-    def _rest(self):
+    def _rest(self) -> None:
         """Stay away for a moment if somebody waits."""
         if not self._flock(self._waiting, fcntl.LOCK_EX):
             self._clock.sleep(WRITE_REST_SECONDS)
         self._flock(self._waiting, fcntl.LOCK_UN)
         self._streak = self._clock.monotonic()
 
-    def _wait(self, deadline):
+    def _wait(self, deadline: float) -> None:
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
@@ -76,7 +83,7 @@ class WriteLock(OneThread):
             self._flock(self._waiting, fcntl.LOCK_UN)
 
     @staticmethod
-    def _flock(file, kind):
+    def _flock(file: int, kind: int) -> bool:
         """False if somebody else holds it. On a host without flock SQLite's own lock must do."""
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -97,7 +104,7 @@ class Bell:
     Where there is none (a file system without pipes, an add on another machine) a worker sees the
     news when it looks by itself, within a second."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.pipe = None
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):      # others may be as early
@@ -106,19 +113,19 @@ class Bell:
                 # Open for both: so it never ends, and no one waits for the other side.
                 self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
-    def ring(self):
+    def ring(self) -> None:
         """Wake all who wait."""
         if self.pipe is not None:
             with contextlib.suppress(OSError):      # it is full: it rings already
                 os.write(self.pipe, b".")
 
-    def calm(self):
+    def calm(self) -> None:
         """Stop ringing."""
         if self.pipe is not None:
             with contextlib.suppress(OSError):      # somebody else was quicker
                 os.read(self.pipe, 1 << 16)
 
-    def close(self):
+    def close(self) -> None:
         """Close the pipe; harmless twice."""
         pipe, self.pipe = self.pipe, None
         if pipe is not None:

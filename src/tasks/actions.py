@@ -4,36 +4,58 @@ What people do to tasks: cancel, retry, delete; one task, or all that a Filter w
 task is only marked: its worker ends it, and records that. Many are changed in short transactions,
 so that nobody waits for long; each reads its rows again.
 """
-import functools
+from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Sequence
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (CANCELLED, FAILED, PENDING, RUNNING, SCHEDULED, STATUS_WORDS,
                            SUCCEEDED, WAITING)
 from ..base.errors import Conflict, Denied
 from ..base.time_and_text import dump_json
-from ..store.connection import BY_ID
+from ..store.connection import BY_ID, Connection
+from ..store.database import Database
 from ..store.log_and_activity import activity_row, note
 from .followers import Followers, next_turn
 from .files import remove_task_folder
-from .task_list import OLDEST, SORTED_ROW, Filter
+from .adding import Adding
+from .task_list import OLDEST, SORTED_ROW, Filter, TaskList
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject, TaskRow
+
+if TYPE_CHECKING:
+    Rows = list[TaskRow]
 
 PORTION_ROWS = 200              # of a bulk action in one short transaction
 ACTION_ROWS = 1000              # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
-ACTIONS = {
+ACTIONS: dict[str, tuple[int, ...]] = {
     "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7))}
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
 
 
+class Acted(NamedTuple):
+    """How many tasks an action changed, and the id up to which it is done."""
+
+    changed: int
+    reached: int
+
+
 class Actions:
     """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
 
-    def __init__(self, database, tasks, adding):
+    def __init__(self, database: Database, tasks: TaskList, adding: Adding) -> None:
         self._database, self._tasks, self._adding = database, tasks, adding
         self._clock = database.clock
 
-    def cancel(self, task_id, owner_id=None, by=None):
+    def cancel(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id)
@@ -44,7 +66,7 @@ class Actions:
                 self._cancel(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def retry(self, task_id, owner_id=None, by=None):
+    def retry(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
         """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
         it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
         may wait, Denied if its function is not for users (any more)."""
@@ -64,26 +86,28 @@ class Actions:
             self._retry(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def delete(self, task_id, owner_id=None, by=None):
+    def delete(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> None:
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action, count, wanted, owner_id=None, by=None):
+    def note_bulk(self, action: str, count: int, wanted: JsonObject | None,
+                  owner_id: int | None = None, by: str | None = None) -> None:
         """Say in the activity that an action of ACTIONS changed so many tasks at once."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
-    def act(self, action, wanted, low, top, owner_id=None, by=None):
-        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`; (how many
-        were changed, the id up to which it is done)."""
+    def act(self, action: str, wanted: Filter, low: int, top: int, owner_id: int | None = None,
+            by: str | None = None) -> Acted:
+        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`."""
         rows, going_on = self._tasks.find(
             wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
         done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
-        return done, top if going_on is None else min(going_on, top)
+        return Acted(done, top if going_on is None else min(going_on, top))
 
-    def act_on(self, action, ids, owner_id=None, by=None):
+    def act_on(self, action: str, ids: list[int], owner_id: int | None = None,
+               by: str | None = None) -> int:
         """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
         (not None) may do it; how many. TooMany if no more of them may wait to be run."""
         limited = owner_id if action == "retry" else None
@@ -94,13 +118,15 @@ class Actions:
         return self._change(sorted(set(ids)), condition, values, functools.partial(change, by=by),
                             action == "delete", limited=limited)
 
-    def prune(self, ids, before):
+    def prune(self, ids: list[int], before: float) -> None:
         """Remove those that ended before a time and nothing waits for."""
         self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)
 
-    def _change(self, ids, condition, values, change, removes, durable=True, limited=None):
+    def _change(self, ids: list[int], condition: str, values: Sequence[Any],
+                change: Callable[[Connection, Rows, float], Rows], removes: bool,
+                durable: bool = True, limited: int | None = None) -> int:
         """Call `change` with the rows that are still as the condition says, portion after portion,
         of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
         their folders go, too."""
@@ -123,11 +149,12 @@ class Actions:
         return done
 
     @staticmethod
-    def _cancel(transaction, rows, now, by):
+    def _cancel(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
         """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
-        notes = []
+        notes: list[JsonObject] = []
         for row in rows:
-            event, changes = "cancel_requested", {"cancel_requested": 1}
+            event = "cancel_requested"
+            changes: JsonObject = {"cancel_requested": 1}
             if row["status"] != RUNNING:
                 event = "cancelled"
                 changes = {"status": CANCELLED, "reason": None, "finished_at": now}
@@ -139,9 +166,9 @@ class Actions:
         return rows
 
     @staticmethod
-    def _retry(transaction, rows, now, by):
+    def _retry(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
         """Make failed and cancelled tasks pending again, as if new; the rows of these."""
-        done = []
+        done: Rows = []
         for row in rows:
             if Followers.why_not_again(transaction, row):
                 continue
@@ -161,7 +188,7 @@ class Actions:
         return done
 
     @staticmethod
-    def _delete(transaction, rows, now, by=None):
+    def _delete(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
         """Remove tasks; hide running ones until their workers have ended them; the rows."""
         transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
@@ -172,7 +199,7 @@ class Actions:
         return rows
 
     @staticmethod
-    def _remove(transaction, rows, _now):
+    def _remove(transaction: Connection, rows: Rows, _now: float) -> Rows:
         """Remove the rows of tasks that do not run; the rows."""
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
                          [(row["id"],) for row in rows])

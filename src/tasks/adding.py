@@ -4,17 +4,33 @@ Orders become tasks, all or none: Adding.add() numbers them, counts them against
 limit, gives each its status and turn, and stores them with their rows of the activity. What is
 large may wait in a file until then. A request with an Idempotency-Key is answered once.
 """
+from __future__ import annotations
+
 import errno
 import json
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import COUNT_MAX, DELETE, INTEGER_MAX, PENDING, SCHEDULED, SUCCEEDED, WAITING
 from ..base.errors import Conflict, TooMany, field_error, tasks_refused, wrong
 from ..base.time_and_text import dump_json, shorten
 from ..base.values import TASK_DEFAULTS
-from ..store.connection import BY_ID, BY_TURN, BY_UNIQUE, VARIABLES_MAX, cannot_write
+from ..store.connection import (BY_ID, BY_TURN, BY_UNIQUE, VARIABLES_MAX, Connection, Reader,
+                                cannot_write)
+from ..store.database import Database
+from ..store.settings import Settings
 from .followers import Followers, next_turn, scheduled_turn, turns_question
+from .files import Files
+
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Query
+
+if TYPE_CHECKING:
+    Placed = tuple["Order", int, int, int]      # an order, its task's id, status and turn
 
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
@@ -30,23 +46,33 @@ class Order:
                  "unique_key", "owner", "admin_id", "schedule_id", "file", "start", "given",
                  "scope")
 
-    def __init__(self, function, arguments, options, run_at=None, after=(), after_failure=None,
-                 unique_key=None, owner=None, admin_id=None, scope=None):
+    def __init__(self, function: str, arguments: str, options: JsonObject,
+                 run_at: float | None = None, after: Sequence[int] = (),
+                 after_failure: str | None = None, unique_key: str | None = None,
+                 owner: str | None = None, admin_id: int | None = None,
+                 scope: int | None = None) -> None:
         self.function, self.options = function, options     # every name of TASK_OPTIONS
-        self.arguments = arguments      # JSON text; None while it is in a file
+        self.arguments = arguments      # JSON text; empty while it is in a file
         self.size = sys.getsizeof(arguments)
-        self.run_at, self.unique_key, self.schedule_id = run_at, unique_key, None
+        self.file: ArgumentsFile | None = None
+        self.start = 0                  # where its arguments begin in the file
+        self.run_at, self.unique_key = run_at, unique_key
+        self.schedule_id: int | None = None
         self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
         self.owner = owner              # the name that was asked for, or None
         self.admin_id = admin_id        # who must be an admin when it starts
-        self.given = ()                 # keys of files in its arguments,
+        self.given: Sequence[str] = ()  # keys of files in its arguments,
         self.scope = scope              # which must be this owner's; None: anybody's
+
+    def text(self) -> str:
+        """Return the arguments, from wherever they are."""
+        return self.file.read(self) if self.file else self.arguments
 
 
 class ArgumentsFile:
     """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         import tempfile
         self._folder = folder
         try:
@@ -54,45 +80,56 @@ class ArgumentsFile:
         except OSError as error:
             raise cannot_write(folder, error) from None
 
-    def __del__(self):
+    def __del__(self) -> None:
         self._file.close()
 
-    def move(self, order):
+    def move(self, order: Order) -> None:
         """Keep the arguments of an order here until they are needed."""
         utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
-        order.arguments, order.size = None, len(utf8)
+        order.arguments, order.size = "", len(utf8)
         try:
             if self._file.write(utf8) < len(utf8):
                 raise OSError(errno.ENOSPC, "")
         except OSError as error:
             raise cannot_write(self._folder, error) from None
 
-    def read(self, order):
+    def read(self, order: Order) -> str:
         """The arguments of an order."""
         return os.pread(self._file.fileno(), order.size, order.start).decode("utf-8")
+
+
+class Added(NamedTuple):
+    """What became of orders: their tasks' ids in the same order, and how many of these are new."""
+
+    ids: list[int]
+    new: int
 
 
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
-    def __init__(self, database, settings, files):
+    def __init__(self, database: Database, settings: Settings, files: Files) -> None:
         self._database, self._settings, self._files = database, settings, files
-        self._sure = {}                 # (owner id, limit) -> the last id that surely is within it
+        # (owner id, limit) -> the last id that surely is within it
+        self._sure: dict[tuple[int, int], int] = {}
 
-    def foreseen(self, owner_id, orders):
+    def foreseen(self, owner_id: int, orders: list[Order]) -> tuple[Query, ...]:
         """What add() asks in any case."""
         options = orders[0].options if orders else TASK_DEFAULTS
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
                 turns_question({"owner_id": owner_id, **options}))
 
-    def add(self, transaction, owner_id, orders, now):
-        """Add all `orders`; returns (their ids in the same order, how many are new). An order whose
-        unique_key an unfinished task of the owner has adds nothing: it gets the id of that task."""
+    def add(self, transaction: Connection, owner_id: int, orders: list[Order],
+            now: float) -> Added:
+        """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
+        nothing: it gets the id of that task."""
         first = self._database.last_id("task") + 1
         ids, new = self._number(transaction, owner_id, orders, first)
         self.check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
-        turns, placed, edges = {}, [], []
+        turns: dict[tuple[str, int], int] = {}
+        placed: list[Placed] = []
+        edges: list[JsonObject] = []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
             edges += [{"task_id": task_id, "after_id": before, "place": at,
@@ -110,25 +147,27 @@ class Adding:
         self._insert(transaction, owner_id, placed, now)
         self._give(transaction, owner_id, orders, placed, now)
         Followers.tie(transaction, edges, known, now)
-        return ids, len(new)
+        return Added(ids, len(new))
 
-    def _number(self, transaction, owner_id, orders, first):
+    def _number(self, transaction: Connection, owner_id: int, orders: list[Order],
+                first: int) -> tuple[list[int], list[Order]]:
         """(ids of all, those orders that are to be added, from the id `first` on)"""
-        ids, new = [], []
+        ids: list[int] = []
+        new: list[Order] = []
         holders = self._holders(transaction, owner_id, {
             order.unique_key for order in orders if order.unique_key is not None})
         for order in orders:
-            key = order.unique_key
-            if key is None or key not in holders:
-                holders[key] = first + len(new)
+            key, next_id = order.unique_key, first + len(new)
+            task_id = next_id if key is None else holders.setdefault(key, next_id)
+            if task_id == next_id:
                 new.append(order)
-            ids.append(holders[key])
+            ids.append(task_id)
         return ids, new
 
     @staticmethod
-    def _holders(transaction, owner_id, keys):
+    def _holders(transaction: Connection, owner_id: int, keys: set[str]) -> dict[str, int]:
         """{key: id of the unfinished task that has it}; workers of others need not free it."""
-        holders = {}
+        holders: dict[str, int] = {}
         for task_id, key, asked in transaction.all_of(
                 "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
@@ -140,14 +179,15 @@ class Adding:
             holders[key] = task_id
         return holders
 
-    def check_quota(self, transaction, owner_id, count, refusal=None):
+    def check_quota(self, transaction: Connection, owner_id: int, count: int,
+                    refusal: str | None = None) -> int:
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
         While very many wait, they are not counted again for each that is added (no `refusal`):
         retries in between may then exceed the limit by UNCOUNTED_MAX."""
         user = transaction.one(OWNER_LIMIT, (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
-        limit = user["max_pending"]
+        limit: int | None = user["max_pending"]
         if limit is None:
             limit = self._settings.get("max_pending")
         if not limit:
@@ -156,7 +196,7 @@ class Adding:
         sure = self._sure.get((owner_id, limit), 0)
         if refusal is None and last + count <= sure:
             return sure - last
-        waiting = transaction.value(
+        waiting: int = transaction.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
@@ -171,22 +211,24 @@ class Adding:
         return limit - waiting
 
     @staticmethod
-    def _predecessors(transaction, owner_id, orders, new):
+    def _predecessors(transaction: Connection, owner_id: int, orders: list[Order],
+                      new: list[Order]) -> dict[int, int]:
         """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
-        known = dict.fromkeys(before for order in new for before in order.after)
-        known.update(map(tuple, transaction.all_of(
+        asked = dict.fromkeys(before for order in new for before in order.after)    # in order
+        known: dict[int, int] = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
-            (owner_id,), known)))
-        missing = {before for before, status in known.items() if status is None}
+            (owner_id,), asked)}
+        missing = asked.keys() - known.keys()
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
                  "message": "must name tasks of the same owner; %d is none" % before}
                 for index, order in enumerate(orders)
                 for before in order.after if before in missing], len(orders) == 1)
-        return known
+        return {before: known[before] for before in asked}
 
-    def _give(self, transaction, owner_id, orders, placed, now):
+    def _give(self, transaction: Connection, owner_id: int, orders: list[Order],
+              placed: list[Placed], now: float) -> None:
         """Let new tasks have the files that their arguments name; Invalid for others'."""
         for order, task_id, *_ in placed:
             missing = order.given and self._files.give(
@@ -198,7 +240,7 @@ class Adding:
                     for one in missing], len(orders) == 1)
 
     @staticmethod
-    def _insert(transaction, owner_id, placed, now):
+    def _insert(transaction: Connection, owner_id: int, placed: list[Placed], now: float) -> None:
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
         for queue in {order.options["queue"] for order, *_ in placed} - {TASK_DEFAULTS["queue"]}:
             transaction.ensure("queue", {"name": queue, "created_at": now})
@@ -206,7 +248,7 @@ class Adding:
         transaction.insert_all(
             "task", (dict(
                 order.options, id=task_id, owner_id=owner_id, function=order.function,
-                arguments=order.arguments or order.file.read(order), status=status, turn=turn,
+                arguments=order.text(), status=status, turn=turn,
                 run_at=order.run_at, unique_key=order.unique_key,
                 retries_left=order.options["max_retries"],
                 after_failure=order.after_failure if order.after else None,
@@ -224,22 +266,24 @@ class Adding:
 class Once:
     """A request with an Idempotency-Key, which its sender can repeat safely."""
 
-    def __init__(self, person_id, key, digest):
+    def __init__(self, person_id: int, key: str, digest: str) -> None:
         self._key = {"owner_id": person_id, "key": key}
         self._digest = digest           # of what is asked
 
-    def find(self, db, now):
+    def find(self, db: Reader, now: float) -> JsonObject | None:
         """What was answered the first time, or None; Invalid if something else was asked then."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
             "AND created_at BETWEEN ? AND ?",
             (*self._key.values(), now - REQUEST_SECONDS, now + REQUEST_SECONDS))
-        if row and row["digest"] != self._digest:
+        if row is None:
+            return None
+        if row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        known = row and json.loads(row["answer"])     # older versions kept more
-        return known and {"ids": known["ids"], "created": known["created"]}
+        known = json.loads(row["answer"])       # older versions kept more
+        return {"ids": known["ids"], "created": known["created"]}
 
-    def keep(self, transaction, answer, now):
+    def keep(self, transaction: Connection, answer: JsonObject, now: float) -> None:
         """Store {"ids", "created"}, in the transaction that does what was asked."""
         transaction.upsert("request", self._key, {
             "digest": self._digest, "created_at": now, "answer": dump_json(answer)})

@@ -10,31 +10,52 @@ Every way into and out of "running":
    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
    doubted, and workers that see no doubt keep what they run.
 """
-import math
+from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import DELETE, PENDING, RENEW_SECONDS, SCHEDULED, SUCCEEDED
 from ..base.errors import Busy
 from ..base.time_and_text import Every, machine_name, random_token, shorten
-from ..store.connection import BY_CLAIM, BY_ID
+from ..store.connection import BY_CLAIM, BY_ID, Connection
+from ..store.database import Database
 from ..store.log_and_activity import activity_row, note
-from .queues import AT_LIMIT, OPEN_QUEUES, TURN_BESIDE, next_start
+from .queues import AT_LIMIT, OPEN_QUEUES, TURN_BESIDE, Queues, next_start
 from .followers import ENDED, Followers, lanes, next_turn, scheduled_turn
+from .files import Files
+from .task_list import TaskList
 from .leases import (ALL_HEADS, BESIDE_FULL, ENDING_COLUMNS, HEADS, PROMOTE_AT_ONCE,
                      PROMOTE_SECONDS, REFUSED_AT_ONCE, REMOTE_LEASE_SECONDS, UNCONFIRMED,
-                     WITHIN_REACH, Leases, Outcome, judge)
+                     WITHIN_REACH, Leases, Outcome, Reach, Verdict, judge)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import AnyTuple, JsonObject, Query, Row, TaskRow
+    from .leases import ClaimedTask, Ending
+
+
+class Heads(NamedTuple):
+    """The queue to take from, if there is one, and the first tasks of it."""
+
+    queue: Row | None
+    tasks: list[ClaimedTask]
 
 
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
-    def __init__(self, database, queues, files, tasks):
+    def __init__(self, database: Database, queues: Queues, files: Files, tasks: TaskList) -> None:
         self._database, self._queues, self._clock = database, queues, database.clock
         self._files, self._tasks = files, tasks
         self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
-    def promote(self, transaction, now):
+    def promote(self, transaction: Connection, now: float) -> None:
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
@@ -50,23 +71,24 @@ class Claims:
                     "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def next_due(self, of_all=False):
+    def next_due(self, of_all: bool = False) -> float | None:
         """When the next scheduled task becomes due, of the queues that this machine serves or of
         all, or None. At once if somebody has ended a task which others wait for."""
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
-        served = of_all or {queue["name"] for queue in self._queues.open(self.machine)}
+        served: set[str] = set() if of_all else {
+            queue["name"] for queue in self._queues.open(self.machine)}
         return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
                     if of_all or row["queue"] in served), default=None)
 
-    def rate_opens(self):
+    def rate_opens(self) -> float | None:
         """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
-        moments = [next_start(queue, now)[0] for queue in self._filled()
+        moments = [next_start(queue, now).at for queue in self._filled()
                    if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
-    def claimable(self, limit):
+    def claimable(self, limit: int) -> int:
         """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
         may start some are all counted: a worker too many ends by itself."""
         found, now = 0, self._clock.now()
@@ -76,7 +98,7 @@ class Claims:
                 found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
         return found
 
-    def longest_wait(self):
+    def longest_wait(self) -> float | None:
         """Seconds that the oldest task which could start now has waited; None if there is none. In
         each queue those are asked that come first."""
         now = self._clock.now()
@@ -88,18 +110,19 @@ class Claims:
             for queue in self._filled() if self._queues.room(queue, now)]
         return max((now - since for since in waiting if since is not None), default=None)
 
-    def _filled(self, reach=None):
+    def _filled(self, reach: Reach | None = None) -> list[Row]:
         """The queues that hold something which a worker here, or of this Reach, may start."""
         queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
-    def foreseen(self, wanted=1):
+    def foreseen(self, wanted: int = 1) -> tuple[Query, ...]:
         """What claim() asks, most often."""
         return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
 
-    def claim(self, transaction, worker_id, now, wanted=1, function=None, owner_id=None,
-              reach=None):
+    def claim(self, transaction: Connection, worker_id: int, now: float, wanted: int = 1,
+              function: str | None = None, owner_id: int | None = None,
+              reach: Reach | None = None) -> list[ClaimedTask]:
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
         With an owner: nothing if the next task is somebody else's. With a Reach, which remote
         workers have: only what is within it, and they must renew() it. A batch holds first
@@ -114,7 +137,9 @@ class Claims:
             rows = self._claim_pending(*what)
         return rows
 
-    def _claim_pending(self, transaction, worker_id, now, wanted, function, owner_id, reach):
+    def _claim_pending(self, transaction: Connection, worker_id: int, now: float, wanted: int,
+                       function: str | None, owner_id: int | None,
+                       reach: Reach | None) -> list[ClaimedTask]:
         """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
             queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
@@ -128,10 +153,11 @@ class Claims:
                 return rows
         return []
 
-    def next_heads(self, now, wanted=1, function=None, owner_id=None, reach=None):
-        """(the queue to take from or None, the rows of what claim() would take of it). The highest
-        priority comes first, equal ones take turns, full ones are passed over, and so are those
-        that hold nothing within reach."""
+    def next_heads(self, now: float, wanted: int = 1, function: str | None = None,
+                   owner_id: int | None = None, reach: Reach | None = None) -> Heads:
+        """Return what claim() would take. The queue with the highest priority comes first, equal
+        ones take turns, full ones are passed over, and so are those that hold nothing within
+        reach."""
         for queue in sorted(self._filled(reach), key=lambda queue: (
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
             room = self._queues.room(queue, now)
@@ -139,15 +165,17 @@ class Claims:
                 heads = self._heads(queue, min(wanted, room), function, owner_id, reach)
                 if heads or not reach:
                     self._last_queue = queue["name"]
-                    return queue, heads
-        return None, []
+                    return Heads(queue, heads)
+        return Heads(None, [])
 
-    def _firsts(self, queue, most, reach):
+    def _firsts(self, queue: Row, most: int, reach: Reach | None) -> Sequence[TaskRow]:
         """The first rows of a queue within a reach, of owners who are not at their limit."""
         name = queue["name"]
         if not reach and not queue["beside"]:
             return self._database.all(ALL_HEADS, (name, most))
-        limits, values, ways = "", (name,), [(WITHIN_REACH, (name,))]
+        limits = ""
+        values: AnyTuple = (name,)
+        ways: list[tuple[str, AnyTuple]] = [(WITHIN_REACH, (name,))]
         if reach:
             limits = "AND function IN (%s) " % ", ".join("?" * len(reach.functions))
             values = (name, *reach.functions)
@@ -159,23 +187,26 @@ class Claims:
                  for way, more in ways)
         return next(filter(None, found), [])
 
-    def _heads(self, queue, most, function, owner_id, reach):
+    def _heads(self, queue: Row, most: int, function: str | None, owner_id: int | None,
+               reach: Reach | None) -> list[ClaimedTask]:
         """The first tasks of a queue that may be taken at once."""
-        heads = []
+        heads: list[ClaimedTask] = []
         for row in self._firsts(queue, most, reach):
-            row = dict(zip(row.keys(), row))
-            fits = (row["function"] == function and row["attempts"] == 0
-                    and row["on_crash"] == "retry" and len(row["arguments"]) <= 4000)
-            is_full = row["spare"] is not None and row["spare"] <= sum(
-                head["owner_id"] == row["owner_id"] for head in heads)
-            if owner_id not in (None, row["owner_id"]) or (heads and not fits) or is_full:
+            columns: Any = dict(zip(row.keys(), row))
+            task: ClaimedTask = columns     # once it is taken, it has a claim as well
+            fits = (task["function"] == function and task["attempts"] == 0
+                    and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
+            is_full = task["spare"] is not None and task["spare"] <= sum(
+                head["owner_id"] == task["owner_id"] for head in heads)
+            if owner_id not in (None, task["owner_id"]) or (heads and not fits) or is_full:
                 break
-            heads.append(row)
+            heads.append(task)
             if not fits:
                 break
         return heads
 
-    def _take(self, transaction, rows, worker_id, now, reach):
+    def _take(self, transaction: Connection, rows: list[ClaimedTask], worker_id: int, now: float,
+              reach: Reach | None) -> None:
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
@@ -196,7 +227,7 @@ class Claims:
                          waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
             for row in rows])
 
-    def _refuse(self, transaction, rows, now):
+    def _refuse(self, transaction: Connection, rows: list[ClaimedTask], now: float) -> None:
         """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
         words = "%s is for admins only, and who asked for this task is none any more"
         if rows:
@@ -204,28 +235,32 @@ class Claims:
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
                 for row in rows], now)
 
-    def renew(self, transaction, task_id, claim, now, seconds=None):
+    def renew(self, transaction: Connection, task_id: int, claim: str, now: float,
+              seconds: float | None = None) -> bool:
         """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
-    def report(self, transaction, task_id, claim, progress, message):
+    def report(self, transaction: Connection, task_id: int, claim: str, progress: float | None,
+               message: str | None) -> bool:
         """Store what the function says of its progress; False if the claim was lost."""
         return transaction.update("task", {"progress": progress, "message": message},
                                   "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
-    def cancel_asked(self, task_id, claim):
+    def cancel_asked(self, task_id: int, claim: str) -> int | None:
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        return self._database.value(
+        asked: int | None = self._database.value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
+        return asked
 
-    def end(self, transaction, task_id, claim, outcome, now):
+    def end(self, transaction: Connection, task_id: int, claim: str, outcome: Outcome,
+            now: float) -> Verdict | None:
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
         return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
 
-    def end_lost(self, transaction, task, now):
+    def end_lost(self, transaction: Connection, task: TaskRow, now: float) -> None:
         """Record that the worker of a running task (its row) is lost."""
         # When that was is not known; had it lived on, it would have renewed its lease.
         ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
@@ -237,17 +272,19 @@ class Claims:
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
     @staticmethod
-    def ending(ids):
+    def ending(ids: Sequence[int]) -> Query:
         """What end_all() asks first."""
         return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
 
-    def end_all(self, transaction, ended, now, wanted=0):
-        """Record how attempts ended, (task id, claim, Outcome) each; their Verdicts as end(). Next
-        so many tasks will be claimed."""
+    def end_all(self, transaction: Connection, ended: Sequence[Ending], now: float,
+                wanted: int = 0) -> list[Verdict | None]:
+        """Record how attempts ended; their Verdicts as end(). Next so many tasks will be claimed."""
         rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
-        verdicts, leaving, notes = [], [], []
+        verdicts: list[Verdict | None] = []
+        leaving: list[AnyTuple] = []
+        notes: list[JsonObject] = []
         for task_id, claim, outcome in ended:
             task, verdict = held.get(task_id), None
             if task and task["claim"] == claim:
@@ -281,7 +318,8 @@ class Claims:
         return verdicts
 
     @staticmethod
-    def _left(transaction, task, verdict, outcome, now):
+    def _left(transaction: Connection, task: TaskRow, verdict: Verdict, outcome: Outcome,
+              now: float) -> AnyTuple:
         """What end_all() binds for one task."""
         status, turn, run_at = verdict.status, task["turn"], task["run_at"]
         if status == SCHEDULED:

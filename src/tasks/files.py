@@ -10,21 +10,40 @@ where the web server is; other machines ask that for them.
 3. With its last task a file's time is over, by a trigger; after a day that of an unused one is.
    clear() removes such rows, and folders without a row, as crashes leave them.
 """
+from __future__ import annotations
+
 import contextlib
 import errno
 import math
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import DISK_LOW_BYTES, PIECE_BYTES, SUCCEEDED
 from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, in_passing
 from ..base.time_and_text import Every, machine_name, random_token, shorten, storable
-from ..store.connection import (FULL, cannot_write, find_database, free_bytes, private_path,
-                                write_whole)
+from ..store.connection import (FULL, Connection, cannot_write, find_database, free_bytes,
+                                private_path, write_whole)
+from ..store.database import Database
 from ..store.log_and_activity import append_log, log_length
-from ..store.settings import recall, remember
+from ..store.settings import Settings, recall, remember
+
+if TYPE_CHECKING:
+    from typing import BinaryIO, Protocol
+
+    from ..base.types import JsonObject, Row, TaskRow
+
+if TYPE_CHECKING:
+    class TaskEnd(Protocol):
+        """What tidy() asks of a Verdict."""
+
+        status: int
+        removed: bool
+        kept: list[str] | None
 
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
@@ -40,30 +59,44 @@ SHOWN_TYPES = {                 # by how a file begins; all others are saved
 TYPE_BYTES = 4096
 
 
-def task_folder(data, task_id):
+class FileSite(NamedTuple):
+    """Where workers of other machines ask for files."""
+
+    address: str                # empty if nobody said it
+    authorities: str | None     # the file of the certificates to trust
+
+
+class OpenFile(NamedTuple):
+    """An open file of a task, and its media type, which its own bytes say."""
+
+    file: BinaryIO
+    kind: str
+
+
+def task_folder(data: Path, task_id: int) -> Path:
     """Where a task may keep files while it runs, and leaves them."""
     return private_path(find_database(data), "work") / str(task_id)
 
 
-def remove_task_folder(data, task_id):
+def remove_task_folder(data: Path, task_id: int) -> None:
     """Remove what a task left there, if anything."""
     import shutil
     with contextlib.suppress(SetupError, StorageBroken):
         shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
-def given_folder(data, key):
+def given_folder(data: Path, key: str) -> Path:
     """Where a file lies that was handed in."""
     return private_path(find_database(data), "files") / key
 
 
-def file_name(text):
+def file_name(text: str) -> str:
     """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
     name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
-def names_left(folder):
+def names_left(folder: Path | str) -> list[str] | None:
     """What is in a task's folder; None if there is no folder."""
     try:
         return sorted(name for name in os.listdir(folder) if name[0] != ".")
@@ -73,7 +106,7 @@ def names_left(folder):
         return []
 
 
-def open_plain(folder, name):
+def open_plain(folder: Path | str, name: str) -> BinaryIO:
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -88,7 +121,7 @@ def open_plain(folder, name):
     raise OSError(errno.EINVAL, "It is no plain file")
 
 
-def plain_size(folder, name):
+def plain_size(folder: Path | str, name: str) -> int | None:
     """How long a file is that a task left; None if it is no plain file with a plain name."""
     with contextlib.suppress(OSError, ValueError):
         if file_name(name) == name:
@@ -97,7 +130,7 @@ def plain_size(folder, name):
     return None
 
 
-def open_given(path):
+def open_given(path: Path | str) -> BinaryIO:
     """A file to be handed in, open; SetupError for a pipe and the like, whose end is unknown."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise SetupError("%s is no plain file: save in one what it gives." % path)
@@ -107,13 +140,13 @@ def open_given(path):
 class Portion:
     """So many bytes of an open file, in pieces."""
 
-    def __init__(self, file, size):
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left, self.close = file, size, file.close
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._left
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[bytes]:
         while self._left:
             piece = self._file.read(min(PIECE_BYTES, self._left))
             if not piece:
@@ -125,36 +158,38 @@ class Portion:
 class Files:
     """What was handed in and what tasks left; see the room."""
 
-    def __init__(self, database, settings):
+    def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
-        self._looks, self._machine = Every(SITE_SECONDS, database.clock), None     # who has them
+        self._looks = Every(SITE_SECONDS, database.clock)
+        self._machine: str | None = None            # who has them
 
-    def settle(self):
+    def settle(self) -> None:
         """From now on this machine, whose web server asks, has the files."""
         if self._database.is_shared and recall(self._database, ".files") != machine_name():
             with self._database.transaction() as transaction:
                 remember(transaction, ".files", machine_name())
         self._looks.hasten(0.0)
 
-    def site(self):
-        """None if the files are here; else (the address that workers ask for them, "" if nobody
-        said it; the file of the certificates to trust)."""
+    def site(self) -> FileSite | None:
+        """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
         if self._looks.is_due():        # each attempt asks
             self._machine = recall(self._database, ".files")
         is_here = self._machine in (None, machine_name())
-        return None if is_here else (self._settings.get("page_address"), None)
+        return None if is_here else FileSite(self._settings.get("page_address"), None)
 
-    def path(self, row, task_id=None):
+    def path(self, row: Row, task_id: int | None = None) -> Path:
         """Where a file lies by its row."""
         folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        return folder / row["name"]
+        path: Path = folder / row["name"]
+        return path
 
-    def receive(self, owner_id, name, size, pieces, task_id=None):
+    def receive(self, owner_id: int, name: str, size: int, pieces: Iterable[bytes],
+                task_id: int | None = None) -> JsonObject:
         """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
-        row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        row: JsonObject = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             for folder in (path.parent.parent, path.parent):
@@ -175,13 +210,14 @@ class Files:
             raise cannot_write(path, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
-    def take(self, path, owner_id):
+    def take(self, path: Path | str, owner_id: int) -> str:
         """Keep a copy of a file for a task to come; its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+            key: str = self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+            return key
 
-    def _reserve(self, owner_id, size, key, task_id):
+    def _reserve(self, owner_id: int, size: int, key: str | None, task_id: int | None) -> int:
         """Keep room for a file that comes; the id of its row."""
         if self.site():
             raise SetupError("The files of this queue are on another machine: add this task there, "
@@ -197,13 +233,14 @@ class Files:
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
                                                "until": self._clock.now() + UNUSED_SECONDS})
 
-    def _room(self, owner_id):
+    def _room(self, owner_id: int) -> float:
         """How many bytes more the files of a user may have."""
-        limit = self._settings.get("max_files_mb") << 20
+        limit: int = self._settings.get("max_files_mb") << 20
         return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
 
     @staticmethod
-    def give(transaction, task_id, owner_id, keys, scope, now):
+    def give(transaction: Connection, task_id: int, owner_id: int, keys: Sequence[str],
+             scope: int | None, now: float) -> list[str]:
         """Give a new task these files, of the owner `scope` (None: of anybody); what is missing."""
         known = {row["key"]: row for row in transaction.all_of(
             "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
@@ -214,10 +251,12 @@ class Files:
             transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
         return [key for key in keys if key not in known]
 
-    def collect(self, transaction, task, now):
+    def collect(self, transaction: Connection, task: TaskRow, now: float) -> list[str] | None:
         """Note what an ended task (its row) left in its folder as its files; their names, None if
         it has no folder here. What is no plain file or too much is only named, in the log."""
-        folder, kept, others = "%s/%d" % (self._work, task["id"]), {}, []
+        folder = "%s/%d" % (self._work, task["id"])
+        kept: dict[str, int] = {}
+        others: list[str] = []
         names = names_left(folder)
         if names is None or self.site():    # they were sent there
             return names
@@ -238,13 +277,12 @@ class Files:
                        % shorten(", ".join(others), 2000))
         return list(kept)
 
-    def tidy(self, task_id, verdict):
+    def tidy(self, task_id: int, verdict: TaskEnd) -> None:
         """Remove what is of no use any more in a task's folder, once its end is recorded."""
-        kept = verdict.kept
-        if kept is None and not verdict.removed:
+        if verdict.kept is None and not verdict.removed:
             return
         import shutil
-        folder = self._work / str(task_id)
+        folder, kept = self._work / str(task_id), verdict.kept or []
         if verdict.removed or self.site():
             shutil.rmtree(folder, ignore_errors=True)
         elif verdict.status == SUCCEEDED:
@@ -254,21 +292,21 @@ class Files:
                     is_folder = stat.S_ISDIR(path.lstat().st_mode)
                     (shutil.rmtree if is_folder else os.unlink)(path)
 
-    def of_task(self, task_id):
+    def of_task(self, task_id: int) -> Sequence[Row]:
         """The rows of a task's files: first what it left, then what it was given."""
         return self._database.all(
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 
-    def open(self, task_id, row):
-        """(a file of a task by its row, open; its media type, which its own bytes say)."""
+    def open(self, task_id: int, row: Row) -> OpenFile:
+        """Open a file of a task by its row."""
         path = self.path(row, task_id)
         file = open_plain(path.parent, path.name)
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
-        return file, next((kind for pattern, kind in SHOWN_TYPES.items()
-                           if re.match(pattern, head, re.DOTALL)), BYTES_TYPE)
+        return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
+                                    if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
 
-    def describe(self, task_id):
+    def describe(self, task_id: int) -> Iterator[JsonObject]:
         """Yield the files of a task as people see them."""
         for row in self.of_task(task_id):
             kind = BYTES_TYPE
@@ -278,7 +316,7 @@ class Files:
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
 
-    def clear(self, now, wholly=False):
+    def clear(self, now: float, wholly: bool = False) -> None:
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
@@ -287,7 +325,7 @@ class Files:
             transaction.run("DELETE FROM file WHERE until<?", (now,))
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
-            names = os.listdir(folder) if folder.is_dir() else []
-            names = {name for name in names if folder == self._given or name.isdecimal()}
+            found = os.listdir(folder) if folder.is_dir() else []
+            names = {name for name in found if folder == self._given or name.isdecimal()}
             for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
                 shutil.rmtree(folder / name, ignore_errors=True)

@@ -9,11 +9,19 @@ have ended as they should:
 3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
    through `unsettled` and releases or fails the followers; a failure is an end again.
 """
-import math
+from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import CANCELLED, FAILED, PENDING, SCHEDULED, SUCCEEDED
-from ..store.connection import BY_CLAIM, BY_FOLLOWER, BY_TURN
+from ..store.connection import BY_CLAIM, BY_FOLLOWER, BY_TURN, Connection, Reader
 from ..store.log_and_activity import note
+
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Query, TaskRow
 
 SETTLE_AT_ONCE = 500            # followers in one transaction
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
@@ -27,7 +35,14 @@ UNSETTLED = (
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
-def turns_question(task):
+class Lane(NamedTuple):
+    """A part of a queue: its tasks of one priority."""
+
+    queue: str
+    priority: int
+
+
+def turns_question(task: TaskRow) -> Query:
     """What next_turn() asks."""
     lane = task["queue"], task["priority"]
     return """
@@ -38,22 +53,24 @@ def turns_question(task):
         *lane, task["owner_id"], *lane)
 
 
-def next_turn(db, task):
+def next_turn(db: Reader, task: TaskRow) -> int:
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = db.one(*turns_question(task))
-    return max(lowest or 0, highest or 0) + 1
+    lowest, highest = db.row(*turns_question(task))
+    last: int = max(lowest or 0, highest or 0)
+    return last + 1
 
 
-def scheduled_turn(run_at):
+def scheduled_turn(run_at: float) -> int:
     """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
     return math.ceil(run_at * 1000)
 
 
-def lanes(db, status):
-    """The (queue, priority) pairs that hold tasks of a status: few, and found by skipping."""
-    found, lane = [], db.one(FIRST_LANE, (status,))
+def lanes(db: Reader, status: int) -> list[Lane]:
+    """The lanes that hold tasks of a status: few, and found by skipping."""
+    found: list[Lane] = []
+    lane = db.one(FIRST_LANE, (status,))
     while lane:
-        found.append(tuple(lane))
+        found.append(Lane(*lane))
         lane = db.one(LANES + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
                       (status, *lane)) or db.one(
             LANES + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
@@ -64,7 +81,7 @@ class Followers:
     """Tasks that come after others: released, failed, waiting again."""
 
     @staticmethod
-    def settle(transaction, now):
+    def settle(transaction: Connection, now: float) -> None:
         """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
         this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
@@ -76,10 +93,12 @@ class Followers:
             if pair["follower"] is None:
                 transaction.run("DELETE FROM unsettled WHERE task_id=?", (pair["ended"],))
             else:
-                room -= Followers._settle_follower(transaction, *pair, now)
+                room -= Followers._settle_follower(
+                    transaction, pair["ended"], pair["status"], pair["follower"], now)
 
     @staticmethod
-    def _settle_follower(transaction, ended, how, follower, now):
+    def _settle_follower(transaction: Connection, ended: int, how: int | None, follower: int,
+                         now: float) -> int:
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
@@ -109,7 +128,7 @@ class Followers:
         return given_up
 
     @staticmethod
-    def why_not_again(transaction, task):
+    def why_not_again(transaction: Connection, task: TaskRow) -> str | None:
         """A sentence if a task would only fail again by what it comes after, else None."""
         if task["after_failure"] != "fail":
             return None
@@ -117,12 +136,14 @@ class Followers:
             "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1",
             (task["id"],))
-        return given_up and "Task %d comes after task %d, which %s; %s." % (
+        if given_up is None:
+            return None
+        return "Task %d comes after task %d, which %s; %s." % (
             task["id"], given_up["after_id"], HOW_IT_ENDED[given_up["status"]],
             "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
-    def waits_again(transaction, task):
+    def waits_again(transaction: Connection, task: TaskRow) -> int:
         """Judge anew what a task came after, for that may be retried; how much it waits for."""
         if task["after_failure"] is None:
             return 0
@@ -133,7 +154,8 @@ class Followers:
             "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
 
     @staticmethod
-    def tie(transaction, edges, known, now):
+    def tie(transaction: Connection, edges: Iterable[JsonObject], known: Mapping[int, int],
+            now: float) -> None:
         """Store what new tasks come after, {id: status}; what has failed releases or fails them."""
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in known.items()

@@ -2,17 +2,51 @@
 
 The steps of a claim stand in tasks/claims.py.
 """
-import collections
-import contextlib
+from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Collection, Sequence
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (CANCELLED, FAILED, PENDING, RENEW_SECONDS, SCHEDULED, STATUS_WORDS,
                            SUCCEEDED)
 from ..base.errors import StorageFull
 from ..base.time_and_text import boot_id, shorten, storable
 from ..store.connection import BY_CLAIM, THEN_JOIN
+from ..store.database import Database
 from ..store.settings import recall, remember
 from .queues import SPARE
 from .followers import FIRST_LANE, UNSETTLED
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ..base.types import JsonObject, Query, Row, TaskRow
+
+if TYPE_CHECKING:
+    Ending = tuple[int, str, "Outcome"]     # a task's id, the claim, how its attempt ended
+
+    class ClaimedTask(TypedDict):
+        """What a worker knows of a task: what HEADS reads of it, and the claim."""
+
+        id: int
+        owner_id: int
+        owner: str                      # the owner's name
+        queue: str
+        function: str
+        arguments: str                  # JSON text
+        attempts: int                   # claims so far, this one included
+        put_backs: int                  # those of them that never began
+        crashes: int
+        timeout: float
+        on_crash: str                   # "retry" or "fail"
+        created_at: float
+        run_at: float | None
+        barred: int                     # 1 if it is for admins, and who asked for it is none any more
+        spare: int | None               # how many more of its owner's may run; None: any number
+        claim: str                      # what each write about this attempt names
+        claimed: float                  # when it was claimed, by this machine's monotonic clock
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
@@ -40,9 +74,8 @@ WITHIN_REACH = """AND task.id IN (
     )""" % (BY_CLAIM, REACH_ROWS)
 # From where those have tasks who may start one; few tasks have the same turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
-# What a remote worker may take, and under which claims; `queues` None: of any.
-Reach = collections.namedtuple("Reach", "machine functions queues claims")
-PROMOTING = (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,))     # what promote() asks, most often
+PROMOTING: tuple[Query, ...] = (    # what promote() asks, most often
+    (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
     "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
@@ -50,17 +83,29 @@ ENDING_COLUMNS = (
     "unknown_since")
 
 
+class Reach(NamedTuple):
+    """What a remote worker may take, and under which claims."""
+
+    machine: str
+    functions: Sequence[str]
+    queues: Collection[str] | None      # None: of any
+    claims: Sequence[str]
+
+
 class Outcome:
     """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
     interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
 
-    def __init__(self, kind, result=None, error_type=None, error_message=None, retry_after=None,
-                 seconds=None, cpu_seconds=None, peak_memory=None):
+    def __init__(self, kind: str, result: str | None = None, error_type: str | None = None,
+                 error_message: str | None = None, retry_after: float | None = None,
+                 seconds: float | None = None, cpu_seconds: float | None = None,
+                 peak_memory: int | None = None) -> None:
         self.kind, self.result = kind, result       # JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
-        self.error_message = error_message and storable(error_message)  # all of it is in the log
-        if error_message and len(self.error_message) > ERROR_MAX_CHARACTERS:
-            self.error_message = self.error_message[:ERROR_MAX_CHARACTERS - 1] + "…"
+        words = error_message and storable(error_message)
+        if words and len(words) > ERROR_MAX_CHARACTERS:
+            words = words[:ERROR_MAX_CHARACTERS - 1] + "…"
+        self.error_message = words      # all of it is in the log
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
@@ -68,16 +113,22 @@ class Outcome:
 class Verdict:
     """What becomes of a task whose attempt ended: the new state and what it costs."""
 
-    run_at = unknown_since = None
-    spend = crash = interruption = 0
     removed = False                     # True if nothing of the task is left; its folder is to go
-    kept = None                         # the names of its files, if it had a folder here
+    kept: list[str] | None = None       # the names of its files, if it had a folder here
 
-    def __init__(self, status, reason=None, event=None, **more):
-        vars(self).update(more, status=status, reason=reason, event=event or STATUS_WORDS[status])
+    def __init__(self, status: int, reason: str | None = None, event: str | None = None,
+                 run_at: float = 0.0, unknown_since: float | None = None, spend: int = 0,
+                 crash: int = 0, interruption: int = 0) -> None:
+        self.status, self.reason = status, reason
+        self.event = event or STATUS_WORDS[status]      # what the activity says
+        self.run_at = run_at            # of one that is SCHEDULED
+        self.unknown_since = unknown_since      # when a worker first did not know its function
+        # What it costs, of what the row counts: retries, crashes, interruptions.
+        self.spend, self.crash, self.interruption = spend, crash, interruption
 
 
-def judge(task, outcome, now, uniform):
+def judge(task: TaskRow, outcome: Outcome, now: float,
+          uniform: Callable[[float, float], float]) -> Verdict:
     """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
     everything but success. Errors and timeouts need a retry left, but the first that says when to
     try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
@@ -110,7 +161,7 @@ def judge(task, outcome, now, uniform):
     return Verdict(FAILED, reason)
 
 
-def lease_name(holder, lease):
+def lease_name(holder: str, lease: Row) -> str:
     """What tells a lease from the holder's former and later ones: it changes with a renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
@@ -118,29 +169,30 @@ def lease_name(holder, lease):
 class Leases:
     """How long workers and claims hold, who is late with renewing, and whose tasks are lost."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
         self.boot = boot_id()
 
-    def new(self, now, seconds=None):
+    def new(self, now: float, seconds: float | None = None) -> JsonObject:
         """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
         seconds = seconds or self._database.lease_seconds
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def lost(self, dead_workers, now):
+    def lost(self, dead_workers: Collection[int], now: float) -> list[TaskRow]:
         """Running tasks whose worker is dead or silent for good: their rows."""
         silent = self.silent(now)
         return [row for row in self._running() if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
-    def left(self, now):
+    def left(self, now: float) -> dict[int, float]:
         """{id: seconds until others may take it over} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running()}
 
-    def doubt(self, now):
+    def doubt(self, now: float) -> None:
         """Note who is late from now on; forget who is so no more."""
-        late, known = self._late(now), recall(self._database, ".doubts") or {}
+        late = self._late(now)
+        known: dict[str, Row] = recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
@@ -148,20 +200,22 @@ class Leases:
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
-    def silent(self, now):
+    def silent(self, now: float) -> set[str]:
         """The names of leases that are over, and whose doubt is as well."""
         doubts = recall(self._database, ".doubts") or {}
         late = self._late(now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
-    def is_doubted(self, task_id, claim):
+    def is_doubted(self, task_id: int, claim: str) -> bool | None:
         """True if others may take this claim within a lease from now; None if they have."""
         row = self._database.one(
             "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
-        return row and lease_name(claim, row) in (recall(self._database, ".doubts") or ())
+        if row is None:
+            return None
+        return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
 
-    def _late(self, now):
+    def _late(self, now: float) -> dict[str, float]:
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
         workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
                                      "lease_wall FROM worker")
@@ -170,12 +224,14 @@ class Leases:
         return {name: seconds for name, seconds in left
                 if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
-    def _running(self):
+    def _running(self) -> Sequence[TaskRow]:
         return self._database.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
             "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 
-    def _seconds_left(self, row, now):
+    def _seconds_left(self, row: Row, now: float) -> float:
         if self.boot and row["lease_boot"] == self.boot:
-            return row["lease_monotonic"] - self._clock.monotonic()
-        return row["lease_wall"] + self._database.slack_seconds - now
+            left: float = row["lease_monotonic"] - self._clock.monotonic()
+        else:
+            left = row["lease_wall"] + self._database.slack_seconds - now
+        return left

@@ -4,19 +4,28 @@ A queue is a named lane with limits: paused, max_running, rate, machines. A clai
 that are open() for its machine, and takes as many tasks as one has room() for. A rate is one
 column, rate_next_at, which starts move on. While a user is at max_running, a claim passes by.
 """
-import json
+from __future__ import annotations
 
+import json
+from collections.abc import Collection
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import COUNT_MAX, INTEGER_MAX, RUNNING, STATUS_WORDS
 from ..base.errors import Conflict, NotFound, field_error
 from ..base.time_and_text import dump_json, iso, shorten, storable
 from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, about, integer_within, number_within,
                            object_of, or_null, text_like, titled)
-from ..store.connection import BY_CLAIM, BY_TURN
+from ..store.connection import BY_CLAIM, BY_TURN, Connection
+from ..store.database import Database
 from ..store.log_and_activity import note
+
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Row, Schema
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
-QUEUE_LIMITS = {
+QUEUE_LIMITS: dict[str, Schema] = {
     "paused": {"type": "boolean"},
     "paused_why": about(
         or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
@@ -48,23 +57,37 @@ TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id
                "AND queue=? AND priority=?)) FROM user WHERE id NOT IN %s" % (BY_TURN, AT_LIMIT))
 
 
-def next_start(queue, now):
-    """(when the next task of a queue with a rate may start, seconds between two starts). The
-    distance is kept from start to start, but what came a little late is made up for."""
-    interval = queue["rate_seconds"] / queue["rate_count"]
-    due = queue["rate_next_at"] or 0
+class NextStart(NamedTuple):
+    """When the next task of a queue with a rate may start, and the seconds between two starts."""
+
+    at: float
+    interval: float
+
+
+class Blocked(NamedTuple):
+    """What keeps pending tasks from being started: a word for programs, a sentence for people."""
+
+    code: str | None = None
+    words: str | None = None
+
+
+def next_start(queue: Row, now: float) -> NextStart:
+    """Return when the next task of a queue with a rate may start. The distance is kept from start
+    to start, but what came a little late is made up for."""
+    interval: float = queue["rate_seconds"] / queue["rate_count"]
+    due: float = queue["rate_next_at"] or 0
     if due > now + interval + 5.0:          # more than clocks differ: one was put back
         due = now
-    return max(due, now - RATE_SLACK_SECONDS), interval
+    return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
-def is_limited(queue):
+def is_limited(queue: Row) -> bool:
     """True if a queue holds anything back: then users do not get around it by another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
-def plain(number):
+def plain(number: float) -> float:
     """A whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
 
@@ -72,10 +95,10 @@ def plain(number):
 class Queues:
     """The table of queues: what may start, what is shown, how it is changed."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def open(self, machine, remote=False):
+    def open(self, machine: str, remote: bool = False) -> list[Row]:
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
         task whose owner is not at their limit, NULL if there is none."""
@@ -85,9 +108,9 @@ class Queues:
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
-    def room(self, queue, now):
+    def room(self, queue: Row, now: float) -> int:
         """How many tasks of an open queue may start now."""
-        room = INTEGER_MAX
+        room: int = INTEGER_MAX
         if queue["max_running"] is not None:
             room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
         if queue["rate_count"] is not None:
@@ -96,63 +119,64 @@ class Queues:
         return room
 
     @staticmethod
-    def started(transaction, queue, count, now):
+    def started(transaction: Connection, queue: Row, count: int, now: float) -> None:
         """Keep in mind that tasks of a queue have started."""
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             transaction.update("queue", {"rate_next_at": due + count * interval},
                                "name=?", (queue["name"],))
 
-    def count(self, status, name, limit):
+    def count(self, status: int, name: str, limit: int) -> int:
         """How many tasks of a queue have a status, counted up to `limit`."""
-        return self._database.value(
+        found: int = self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
+        return found
 
-    def all(self, machine):
+    def all(self, machine: str) -> list[JsonObject]:
         """All queues as JSON; `machine` is where this process can start workers."""
         return [self._json(row, machine)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
-    def get(self, name, machine):
+    def get(self, name: str, machine: str) -> JsonObject:
         """One queue as JSON; NotFound if there is none."""
         return self._json(self._row(name), machine)
 
-    def blocked(self, name, machine, owner_id=None):
-        """(code, sentence): what holds a queue's pending tasks, or an owner's; else (None, None)"""
+    def blocked(self, name: str, machine: str, owner_id: int | None = None) -> Blocked:
+        """Return what holds a queue's pending tasks, or an owner's; Blocked() if nothing does."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
-            return None, None
+            return Blocked()
         if row["paused"]:
-            return "paused", "The queue %s is paused%s%s." % (
+            return Blocked("paused", "The queue %s is paused%s%s." % (
                 name, row["paused_by"] and " by " + row["paused_by"] or "",
-                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or "")
+                row["paused_why"] and ": " + row["paused_why"].rstrip(".") or ""))
         if row["external"]:
-            return "external", "The queue %s is served by %s." % (
-                name, "programs of its own" if row["external"] == 1 else "remote workers")
+            return Blocked("external", "The queue %s is served by %s." % (
+                name, "programs of its own" if row["external"] == 1 else "remote workers"))
         machines = json.loads(row["machines"] or "[]")
         if machines and not {machine, *self.machines()} & set(machines):
-            return "machines", "The queue %s waits for a worker on %s." % (
-                name, " or ".join(machines))
+            return Blocked("machines", "The queue %s waits for a worker on %s." % (
+                name, " or ".join(machines)))
         full = owner_id is not None and self._database.one(
             "SELECT name, max_running FROM user WHERE id=? AND id IN %s" % AT_LIMIT, (owner_id,))
         if full:
-            return "owner", "The user %s runs at most %d at once." % tuple(full)
+            return Blocked("owner", "The user %s runs at most %d at once." % tuple(full))
         limit = row["max_running"]
         if limit is not None and self.count(RUNNING, name, limit) >= limit:
-            return "max_running", "The queue %s runs at most %d at once." % (name, limit)
+            return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
-        if row["rate_count"] is not None and next_start(row, now)[0] > now:
-            return "rate", "The queue %s starts at most %d in %s seconds." % (
-                name, row["rate_count"], plain(row["rate_seconds"]))
-        return None, None
+        if row["rate_count"] is not None and next_start(row, now).at > now:
+            return Blocked("rate", "The queue %s starts at most %d in %s seconds." % (
+                name, row["rate_count"], plain(row["rate_seconds"])))
+        return Blocked()
 
-    def machines(self):
+    def machines(self) -> list[str]:
         """The names of the machines that have workers."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
-    def change(self, name, given, who, new=False):
+    def change(self, name: str, given: JsonObject, who: str, new: bool = False) -> None:
         """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
@@ -176,7 +200,7 @@ class Queues:
                 transaction.update("queue", values, "name=?", (name,))
             note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(given))
 
-    def delete(self, name, who, in_use=()):
+    def delete(self, name: str, who: str, in_use: Collection[str] = ()) -> None:
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
             self._row(name)
@@ -190,30 +214,30 @@ class Queues:
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
             note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
-    def _row(self, name):
+    def _row(self, name: str) -> Row:
         row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
 
     @staticmethod
-    def _pause(row, given, who, now):
+    def _pause(row: Row, given: JsonObject, who: str, now: float) -> JsonObject:
         """The columns that change with a pause; a second one can only say why."""
         if not given.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
-        values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
+        values: JsonObject = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
         if "paused_why" in given:
             values["paused_why"] = storable(given["paused_why"] or "") or None
         return values
 
-    def _json(self, row, machine):
+    def _json(self, row: Row, machine: str) -> JsonObject:
         name = row["name"]
         counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
         rate = row["rate_count"] and {
             "count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
-        blocked = self.blocked(name, machine)[0] if counts["pending"] else None
-        next_at = next_start(row, self._clock.now())[0] if blocked == "rate" else None
+        blocked = self.blocked(name, machine).code if counts["pending"] else None
+        next_at = next_start(row, self._clock.now()).at if blocked == "rate" else None
         return {"name": name, "paused": row["paused"] > 0, "paused_by": row["paused_by"],
                 "paused_at": iso(row["paused_at"]), "paused_why": row["paused_why"],
                 "max_running": row["max_running"], "rate": rate,

@@ -4,11 +4,15 @@ Tasks as people see them: one with all that belongs to it, and lists of those th
 wants. By owner and status an index answers; what else is asked for is looked through, one short
 range of ids after the other (Database.walk), so that nobody waits for it.
 """
-import collections
+from __future__ import annotations
+
 import itertools
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (CANCELLED, COUNT_MAX, FAILED, INTEGER_MAX, PAGE_ROWS, RUNNING,
                            STATUS_WORDS, SUCCEEDED)
 from ..base.errors import Malformed, NotFound
@@ -16,8 +20,14 @@ from ..base.time_and_text import iso, storable
 from ..base.values import FILE_KEY, summarize
 from ..store.connection import (BY_CLAIM, BY_ID, BY_OWNER, BY_TURN, CONTAINS, LOOK_SECONDS,
                                 SEARCH_SECONDS, THEN_JOIN)
+from ..store.database import Database, Page
 from .queues import plain
 from .followers import lanes
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject, Query, TaskRow
 
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
@@ -47,7 +57,7 @@ SEARCHED = ("function", "message", "error_type || ': ' || error_message", "argum
 
 # What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
 # by their number all can.
-SORTS = {
+SORTS: dict[str, Callable[[TaskRow, float], Any]] = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
         (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
@@ -56,7 +66,8 @@ NEWEST, OLDEST = "-id", "id"
 FIELDS = ("arguments", "result")
 
 
-def task_json(row, after=None, fields=FIELDS, files=()):
+def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable[str] = FIELDS,
+              files: Iterable[tuple[str, str]] = ()) -> JsonObject:
     """A task as everybody is shown it, with these of FIELDS; `files`: (id, name) of those given."""
     error = None
     if row["error_type"]:
@@ -79,28 +90,38 @@ def task_json(row, after=None, fields=FIELDS, files=()):
     return {**shown, **{name: json.loads(row[name] or "null") for name in fields}}
 
 
-class Filter(collections.namedtuple(
-        "Filter", "owner_id statuses function queue text error ended_since since until ids",
-        defaults=[None] * 10)):
+class Filter(NamedTuple):
     """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
     `error` the kind of error; `since` and `until` are about when they were added."""
 
-    def within(self, statuses):
+    owner_id: int | None = None
+    statuses: Sequence[int] | None = None
+    function: str | None = None
+    queue: str | None = None
+    text: str | None = None
+    error: str | None = None
+    ended_since: float | None = None
+    since: float | None = None
+    until: float | None = None
+    ids: Sequence[int] | None = None
+
+    def within(self, statuses: Sequence[int]) -> Filter:
         """The same, but only tasks with one of these statuses."""
         return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
             status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
-    def searches(self):
+    def searches(self) -> bool:
         """True if no index answers it, so that rows must be looked through."""
         return any(asked is not None for asked in self[2:])
 
-    def where(self):
-        """(SQL condition, values)"""
+    def where(self) -> tuple[str, list[Any]]:
+        """Return a condition in SQL, and the values of its question marks."""
         asked = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
                  "error_type=?": self.error, "finished_at>=?": self.ended_since,
                  "task.created_at>=?": self.since, "task.created_at<?": self.until}
-        parts = {words: [value] for words, value in asked.items() if value is not None}
+        parts: dict[str, Sequence[Any]] = {
+            words: [value] for words, value in asked.items() if value is not None}
         for name, some in (("status", self.statuses), ("task.id", self.ids)):
             if some is not None:
                 parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
@@ -113,13 +134,20 @@ class Filter(collections.namedtuple(
         return " AND ".join(parts) or "1=1", list(itertools.chain(*parts.values()))
 
 
+class StatusCounts(NamedTuple):
+    """How many tasks with ids up to `reached` have each status."""
+
+    counts: list[int]
+    reached: int
+
+
 class TaskList:
     """Finds, counts and shows tasks."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def get(self, task_id, owner_id=None):
+    def get(self, task_id: int, owner_id: int | None = None) -> TaskRow:
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
         row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
@@ -127,7 +155,7 @@ class TaskList:
             raise NotFound("There is no task %s." % task_id)
         return row
 
-    def full_json(self, row):
+    def full_json(self, row: TaskRow) -> JsonObject:
         """A task with the traceback of its last attempt, and what it comes after and before."""
         shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),
                           files=self._given(row))
@@ -140,37 +168,39 @@ class TaskList:
             shown["error"]["traceback"] = last if last.startswith("Traceback ") else None
         return shown
 
-    def neighbours(self, row, owner_id=None):
+    def neighbours(self, row: TaskRow, owner_id: int | None = None) -> list[int | None]:
         """The numbers of the tasks, of all or of an owner, before and behind this one, or None."""
         scan = "task %s WHERE owner_id=?" % BY_OWNER if owner_id else "task WHERE ?=0"
         return [self._database.value(
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
-    def list_json(self, rows, fields=()):
+    def list_json(self, rows: Iterable[TaskRow], fields: Iterable[str] = ()) -> list[JsonObject]:
         """Tasks as lists show them, with these of FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
-    def _given(self, row):
+    def _given(self, row: TaskRow) -> list[tuple[str, str]]:
         """(id, name) of each file that a task was given, for its summary."""
-        return re.search(FILE_KEY, row["arguments"] or "") and self._database.all(
+        if not re.search(FILE_KEY, row["arguments"] or ""):
+            return []
+        return [(key, name) for key, name in self._database.all(
             "SELECT key, name FROM file WHERE task_id=? AND key IS NOT NULL AND name IS NOT NULL",
-            (row["id"],)) or ()
+            (row["id"],))]
 
-    def _after(self, row, limit):
+    def _after(self, row: TaskRow, limit: int) -> list[int]:
         """Ids of the tasks that this one comes after."""
         return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
-    def results_before(self, task_id):
+    def results_before(self, task_id: int) -> list[Any]:
         """The results of the tasks that this one comes after, as named; None for what is gone."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
 
-    def _related(self, row, side, condition):
+    def _related(self, row: TaskRow, side: str, condition: str) -> list[JsonObject]:
         """Tasks on the other side of this one, those that are still there."""
         found = self._database.all(
             "SELECT task.id, function, status FROM task_after %s task ON task.id=%s "
@@ -179,10 +209,11 @@ class TaskList:
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
                 for task_id, function, status in sorted(map(tuple, found))]
 
-    def find(self, wanted, limit, cursor=None, sort=NEWEST, select=LIST_ROW,
-             seconds=SEARCH_SECONDS):
-        """(rows, the id to go on from as `cursor`, or None); a search stops after these seconds."""
-        newest, ids = sort == NEWEST, None
+    def find(self, wanted: Filter, limit: int, cursor: int | None = None, sort: str = NEWEST,
+             select: str = LIST_ROW, seconds: float = SEARCH_SECONDS) -> Page:
+        """Return a page of the wanted tasks; a search stops after these seconds."""
+        newest = sort == NEWEST
+        ids: list[int] | None = None
         place = cursor if cursor is not None else INTEGER_MAX if newest else 0
         low, high = (0, place - 1) if newest else (place, INTEGER_MAX)
         if sort not in (NEWEST, OLDEST):
@@ -194,39 +225,42 @@ class TaskList:
             return self._database.search(
                 *self._ranged(select, wanted), low, min(high, self._database.last_id("task")),
                 limit, seconds, newest)
-        return self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None
+        return Page(self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None)
 
-    def _sorted(self, wanted, sort, cursor):
+    def _sorted(self, wanted: Filter, sort: str, cursor: int | None) -> list[int]:
         """Ids in this order, those behind `cursor`."""
         rows, more = self.find(wanted, SORT_ROWS, select=SORTED_ROW)
         if more is not None and not sort.endswith("function"):      # what waits has no times yet
-            rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW)[0]
+            rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
         rows, now = list({row["id"]: row for row in rows}.values()), self._clock.now()
         rows.sort(key=lambda row: SORTS[sort.lstrip("-")](row, now), reverse=sort.startswith("-"))
-        ids = [None, *(row["id"] for row in rows)]
+        ids: list[int] = [row["id"] for row in rows]
+        if cursor is None:
+            return ids
         if cursor not in ids:
             raise Malformed("The task with which the page before ended has gone. Begin anew.")
         return ids[ids.index(cursor) + 1:]
 
-    def _rows(self, select, ids):
+    def _rows(self, select: str, ids: list[int]) -> list[TaskRow]:
         """The rows of these tasks in this order, but of those that are gone."""
         found = {row["id"]: row for row in self._database.all_of(
             select % "" + "task.id IN (%s)", (), ids)}
         return [found[task_id] for task_id in ids if task_id in found]
 
-    def pages(self, wanted, sort):
+    def pages(self, wanted: Filter, sort: str) -> Iterator[list[JsonObject]]:
         """All wanted tasks with arguments and results, a few at a time."""
-        cursor, more = None, True
+        cursor: int | None = None
+        more = True
         while more:
             rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
             yield self.list_json(rows, FIELDS)
 
-    def failures(self, wanted, since=0.0):
+    def failures(self, wanted: Filter, since: float = 0.0) -> JsonObject:
         """{"groups": what failed since then, by function and kind of error, newest first, of
         FAILURES_MAX tasks or as many as are found in a moment; "more": if there may be more}"""
         rows, going_on = self.find(wanted.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
-        groups = {}
+        groups: dict[tuple[str, str], JsonObject] = {}
         for row in rows:
             if row["finished_at"] >= since:
                 group = groups.setdefault((row["function"], row["error_type"]), {
@@ -237,7 +271,7 @@ class TaskList:
         return {"groups": list(groups.values())[:GROUPS_MAX],
                 "more": more or len(groups) > GROUPS_MAX}
 
-    def firsts(self, status, owner_id=None):
+    def firsts(self, status: int, owner_id: int | None = None) -> list[TaskRow]:
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
         found = [self._database.one(
@@ -246,7 +280,7 @@ class TaskList:
             for lane in lanes(self._database, status)]
         return [row for row in found if row]
 
-    def count(self, wanted):
+    def count(self, wanted: Filter) -> dict[str, int] | None:
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             top = self._database.last_id("task")
@@ -255,23 +289,25 @@ class TaskList:
                 return None
         else:
             scan, values = self._by_status(wanted.owner_id, range(7))
-            counts = self._database.one("SELECT " + ", ".join(
+            counts = list(self._database.row("SELECT " + ", ".join(
                 "(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d) AS found)"
                 % (scan, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
-                for status in range(7)), values)
+                for status in range(7)), values))
         return {word: min(count, COUNT_MAX)
                 for word, count in zip(("all", *STATUS_WORDS), (sum(counts), *counts))}
 
     @staticmethod
-    def _by_status(owner_id, statuses):
-        """(SQL of the tasks of one status, of an owner or of all, by an index; values for all). One
-        statement must read them all: between two a task may go to a status that was read."""
+    def _by_status(owner_id: int | None, statuses: Iterable[int]) -> Query:
+        """Return the SQL of the tasks of one status, of an owner or of all, by an index; and the
+        values for all these statuses. One statement must read them all: between two a task may go
+        to a status that was read."""
         if owner_id is None:
             return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
                 [value for status in statuses for value in (status, owner_id)])
 
-    def _ids(self, wanted, limit, low, high, newest):
+    def _ids(self, wanted: Filter, limit: int, low: int, high: int,
+             newest: bool) -> list[int] | None:
         """Ids above `low` up to `high`, or None if looking through all is quicker than sorting."""
         if wanted.statuses is None:
             owner = () if wanted.owner_id is None else (wanted.owner_id,)
@@ -287,14 +323,15 @@ class TaskList:
         return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
 
     @staticmethod
-    def _ranged(select, wanted):
-        """(statement, values but the ids) of wanted tasks in a range of ids."""
+    def _ranged(select: str, wanted: Filter) -> Query:
+        """Return the query of wanted tasks in a range of ids, without the values of that range."""
         condition, values = wanted.where()
         return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
 
-    def tally(self, wanted, low, top, seconds=SEARCH_SECONDS):
-        """(how many of the wanted tasks with ids above `low` have each status, up to which id)"""
+    def tally(self, wanted: Filter, low: int, top: int,
+              seconds: float = SEARCH_SECONDS) -> StatusCounts:
+        """Count the wanted tasks with ids above `low` up to `top`, as far as the time allows."""
         counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
                                    "WHERE cancel_requested<2 AND %s GROUP BY status")
         for rows, reached in self._database.walk(
@@ -302,4 +339,4 @@ class TaskList:
             low = reached
             for status, count in rows:
                 counts[status] += count
-        return counts, low
+        return StatusCounts(counts, low)

@@ -12,20 +12,46 @@ WATCH_SECONDS:
    (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
    PACE_SECONDS: all that comes then stands in the next one.
 """
+from __future__ import annotations
+
 import collections
 import contextlib
 import math
 import re
+from collections.abc import Iterator, Mapping
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import PAGE_ROWS
 from ..base.errors import Conflict, NotFound
 from ..base.time_and_text import dump_json, iso, shorten, time_of_day
-from ..store.connection import free_bytes
+from ..store.connection import Connection, free_bytes
+from ..store.database import Database
 from ..store.sqlite_connection import WAL_ALARM_BYTES
-from ..store.settings import MAIL_ADDRESS, recall, remember, web_label
-from .tick_history import take_mark
-from .worker_modes import START_ERRORS
+from ..store.settings import MAIL_ADDRESS, Settings, recall, remember, web_label
+from ..tasks.claims import Claims
+from .tick_history import Rhythm, take_mark
+from .worker_modes import START_ERRORS, Modes
+from .starter import Starter
+from .catalogue import Catalogue
 from .rollup import HOUR
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ..base.types import JsonObject, Row
+
+if TYPE_CHECKING:
+    AlertKey = tuple[str, str]          # code, subject
+    Wrong = dict[str, dict[str, object]]    # what is wrong: the words for a sentence, by subject
+
+    class MessageContent(TypedDict, total=False):
+        """What a message says. `thread` is the id of the alert that it is about first."""
+
+        kind: str                       # alert, test, task or code
+        thread: int
+        subject: str
+        lines: list[str]
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
@@ -44,8 +70,31 @@ UNSENT_SECONDS = 900            # after which `check` says that messages wait
 NARROW_BYTES = 256 << 20        # left on the disk
 DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
 
-Alert = collections.namedtuple("Alert", "opens causes title sentence")
-ALERTS = {      # how many seconds it must hold; what silences it; its words
+
+class Alert(NamedTuple):
+    """A row of ALERTS."""
+
+    opens: float                        # seconds that it must hold
+    causes: tuple[str, ...]             # what silences it
+    title: str
+    sentence: str
+
+
+class Trouble(NamedTuple):
+    """What is wrong: a sentence, and how many tasks have failed by it since the last look."""
+
+    text: str
+    number: int = 0
+
+
+class Recipient(NamedTuple):
+    """Somebody or something that is told, as `delivery` names it."""
+
+    channel: str                        # mail, webhook or function
+    name: str
+
+
+ALERTS = {
     "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
     "log": Alert(120, ("disk",), "the database's log is long",
                  "It has grown to {size} MB: a program keeps it from being written back."),
@@ -62,24 +111,25 @@ ALERTS = {      # how many seconds it must hold; what silences it; its words
 
 
 class Conditions:
-    """What is wrong here at this moment. The methods named like a row of ALERTS give {subject: what
-    its sentence is filled with}; `held` says that its alert is open, which then ends later."""
+    """What is wrong here at this moment. The methods named like a row of ALERTS give, by subject,
+    what its sentence is filled with; `held` says that its alert is open, which then ends later."""
 
-    def __init__(self, database, settings, claims, rhythm, modes, catalogue):
+    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: Rhythm,
+                 modes: Modes, catalogue: Catalogue) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
 
-    def disk(self, held=False):
+    def disk(self, held: bool = False) -> Wrong:
         """The file system of the data is nearly full."""
         free = free_bytes(self._database.folder)
         return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
 
-    def log(self, _=False):
+    def log(self, _: bool = False) -> Wrong:
         """Something keeps the database's log from being written back."""
         size = self._database.wal_bytes() if self._database.journal == "wal" else 0
         return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
 
-    def code(self, _=False):
+    def code(self, _: bool = False) -> Wrong:
         """tasks.py cannot be read."""
         error = self._catalogue.state()["error"]
         if not error:
@@ -87,7 +137,7 @@ class Conditions:
         place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
         return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
 
-    def no_worker(self, _=False):
+    def no_worker(self, _: bool = False) -> Wrong:
         """Tasks could start, and none does: starts fail, or who should work does not come."""
         if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
             return {}
@@ -97,14 +147,16 @@ class Conditions:
         why = (self.awaited(mode) or failure and failure["message"])
         return {"": {"why": why}} if why else {}
 
-    def awaited(self, mode):
+    def awaited(self, mode: str) -> str | None:
         """Who should work in this mode and does not come, as a part of a sentence; else None."""
         if mode == "service" and not self._rhythm.has_service():
             return "worker.py --service is not there"
-        cron = self._rhythm.visitor("cron") if mode == "cron" else {"comes": True}
+        if mode != "cron":
+            return None
+        cron = self._rhythm.visitor("cron")
         return None if cron and cron["comes"] else "cron has not come lately"
 
-    def waiting(self, held=False):
+    def waiting(self, held: bool = False) -> Wrong:
         """The oldest task that could start has waited longer than an admin wants."""
         limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
         if not limit or not waited or not self._settings.get("NbMaxWorker"):
@@ -112,7 +164,7 @@ class Conditions:
         limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
         return {"": {"minutes": waited // 60}} if waited > limit else {}
 
-    def missed(self, _=False):
+    def missed(self, _: bool = False) -> Wrong:
         """Schedules whose newest run was late or came in the place of several."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         found = self._database.all("""
@@ -124,54 +176,56 @@ class Conditions:
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
                 for row in found if row["late_at"] - row["first_at"] > least}
 
-    def problem(self, _=False):
+    def problem(self, _: bool = False) -> Wrong:
         """Schedules that could not add their task the last time."""
         return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
                 for row in self._database.all(
                     "SELECT id, name, function, problem FROM schedule "
                     "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
 
-    def backup(self, _=False):
+    def backup(self, _: bool = False) -> Wrong:
         """The last backup is too old, if there ever was one."""
         last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
         age = self._database.clock.now() - last["at"] if last and days else -math.inf
         return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
 
-    def backup_failed(self, _=False):
+    def backup_failed(self, _: bool = False) -> Wrong:
         """The daily backup has failed, and was not made since."""
         known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
         return {"": {"why": known["error"]}} if known and known["error"] else {}
 
 
-def _schedule_name(row):
+def _schedule_name(row: Row) -> str:
     return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
-def failure_group(function, kind, message):
+def failure_group(function: str, kind: str | None, message: str) -> str:
     """What failures have in common: their function, their error and what it says without quoted
     words and those with a digit."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
-def recipients_of_alerts(settings):
-    """Whom alerts are told: (channel, recipient) each; an address of the web is a secret."""
+def recipients_of_alerts(settings: Settings) -> list[Recipient]:
+    """Return whom alerts are told; an address of the web is a secret."""
     get = settings.get
-    return [*(("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
-            *(("webhook", web_label(one)) for one in get("alert_webhook").split()),
-            *(("function", one) for one in get("alert_function").split())]
+    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
+            *(Recipient("webhook", web_label(one)) for one in get("alert_webhook").split()),
+            *(Recipient("function", one) for one in get("alert_function").split())]
 
 
-def post_message(transaction, recipient, content, now, tries=0):
-    """Put what is to be told to one recipient into `delivery`; its id."""
+def post_message(transaction: Connection, recipient: tuple[str, str], content: MessageContent,
+                 now: float, tries: int = 0) -> int:
+    """Put what is to be told to one Recipient into `delivery`; its id."""
+    channel, name = recipient
     lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
-    content = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
+    shown = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
     return transaction.insert("delivery", {
-        "channel": recipient[0], "recipient": recipient[1], "content": dump_json(content),
+        "channel": channel, "recipient": name, "content": dump_json(shown),
         "tries": tries, "next_at": now, "created_at": now})
 
 
-def is_message_due(database, now):
+def is_message_due(database: Database, now: float) -> bool:
     """True if something is to be sent."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
@@ -179,32 +233,33 @@ def is_message_due(database, now):
 class Alerts:
     """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
 
-    def __init__(self, database, settings, conditions, starter):
+    def __init__(self, database: Database, settings: Settings, conditions: Conditions,
+                 starter: Starter) -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._conditions, self._starter = conditions, starter
 
-    def tick(self):
+    def tick(self) -> None:
         """Look if nobody has just done so, and send what is due."""
         now = self._clock.now()
         if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
-    def send(self, now):
+    def send(self, now: float) -> None:
         """Start the process that sends, if something is due and none does."""
         if is_message_due(self._database, now) and take_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
-    def look(self, now):
+    def look(self, now: float) -> None:
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
         before = recall(self._database, ".alerts") or {}
         told_at = before.get("told_at", 0)
         if 0 <= now - told_at < PACE_SECONDS:
             return
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
+        newest: int = self._database.value("SELECT max(id) FROM activity") or 0
         span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
@@ -228,16 +283,17 @@ class Alerts:
             if state != before:
                 remember(transaction, ".alerts", state)
 
-    def _held(self, open_codes):
-        """{(code, subject): (sentence, 0)} of all that is wrong now but failed tasks."""
-        return {(code, subject): (shorten(ALERTS[code].sentence.format(**seen), 500), 0)
+    def _held(self, open_codes: set[str]) -> dict[AlertKey, Trouble]:
+        """Find all that is wrong now but failed tasks."""
+        return {(code, subject): Trouble(shorten(ALERTS[code].sentence.format(**seen), 500))
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _failures(self, rows, span):
-        """{("failed", group): (sentence, how many)} of tasks that failed for good; those that
-        failed with what they came after are no news."""
-        found = {}
+    def _failures(self, rows: Mapping[AlertKey, Row],
+                  span: tuple[int, int]) -> dict[AlertKey, Trouble]:
+        """Find, by their groups, tasks that failed for good. Those that failed with what they came
+        after are no news."""
+        found: dict[AlertKey, Trouble] = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
@@ -250,12 +306,12 @@ class Alerts:
             why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
             sentence = ALERTS["failed"].sentence.format(
                 function=row["function"], id=row["task_id"], why=why)
-            found[key] = sentence, found.get(key, ("", 0))[1] + 1
+            found[key] = Trouble(sentence, found[key].number + 1 if key in found else 1)
         return found
 
-    def _asked_for(self, span):
+    def _asked_for(self, span: tuple[int, int]) -> dict[str, list[str]]:
         """{address: lines} for tasks that ended and whose owner is to be told."""
-        found = collections.defaultdict(list)
+        found: dict[str, list[str]] = collections.defaultdict(list)
         for row in self._database.all("""
                 SELECT activity.event, activity.message, task.id, task.function, user.email
                 FROM activity JOIN task ON task.id=activity.task_id
@@ -271,7 +327,8 @@ class Alerts:
         return found
 
     @staticmethod
-    def _open(transaction, rows, seen, now):
+    def _open(transaction: Connection, rows: Mapping[AlertKey, Row],
+              seen: Mapping[AlertKey, Trouble], now: float) -> None:
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*seen, *rows)}
         for (code, subject), (text, count) in seen.items():
@@ -288,9 +345,10 @@ class Alerts:
         transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
     @staticmethod
-    def _end(transaction, row, now):
+    def _end(transaction: Connection, row: Row, now: float) -> bool:
         """True if an alert whose reason is gone ends by now."""
-        calm, least = now - row["seen_at"], ENDS_SECONDS
+        calm: float = now - row["seen_at"]
+        least = ENDS_SECONDS
         if row["code"] == "failed":
             successes = transaction.value(
                 "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
@@ -299,7 +357,8 @@ class Alerts:
         return calm >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction, seen, over, now):
+    def _tell(self, transaction: Connection, seen: Mapping[AlertKey, Trouble], over: list[Row],
+              now: float) -> bool:
         """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
@@ -307,14 +366,16 @@ class Alerts:
             "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
-        recipients = recipients_of_alerts(self._settings) if news or over else ()
+        recipients = recipients_of_alerts(self._settings) if news or over else []
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]
         lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
-        content = {"kind": "alert", "thread": first["id"], "lines": lines, "subject": "%s%s%s" % (
-            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")}
+        subject = "%s%s%s" % (
+            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")
+        content: MessageContent = {
+            "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject}
         for recipient in recipients:
             post_message(transaction, recipient, content, now)
         transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
@@ -322,13 +383,14 @@ class Alerts:
         return True
 
     @staticmethod
-    def _is_due(row, now):
+    def _is_due(row: Row, now: float) -> bool:
         pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        is_news = row["seen_at"] > (row["told_at"] or 0)
-        return is_news and now - (row["told_at"] or row["opened_at"]) >= pause
+        since: float = row["told_at"] or row["opened_at"]
+        is_news: bool = row["seen_at"] > (row["told_at"] or 0)
+        return is_news and now - since >= pause
 
     @staticmethod
-    def _lines(row, seen):
+    def _lines(row: Row, seen: Mapping[AlertKey, Trouble]) -> Iterator[str]:
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
@@ -337,7 +399,7 @@ class Alerts:
             if row["code"] in ALERTS[code].causes:
                 yield "  Therefore: " + text
 
-    def all(self):
+    def all(self) -> JsonObject:
         """All that is open, the latest that ended, and how the recipients are reached."""
         rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
                                   "AND seen_at>=opened_at ORDER BY id DESC")
@@ -346,47 +408,49 @@ class Alerts:
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
                 "channels": list(self.channels())}
 
-    def channels(self):
+    def channels(self) -> Iterator[JsonObject]:
         """How the newest message to each recipient of alerts went, and when one last arrived."""
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
                 "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
                 "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
                 for more in ("OR error IS NOT NULL", ""))
-            yield {"channel": channel, "recipient": recipient, "last": last and last["id"],
-                   "sent_at": iso(sent and sent["sent_at"]), "error": last and last["error"],
-                   "next_at": iso(last and last["next_at"])}
+            yield {"channel": channel, "recipient": recipient, "last": last["id"] if last else None,
+                   "sent_at": iso(sent["sent_at"] if sent else None),
+                   "error": last["error"] if last else None,
+                   "next_at": iso(last["next_at"] if last else None)}
 
-    def mute(self, alert_id, how):
+    def mute(self, alert_id: int, how: str) -> JsonObject:
         """Tell nothing of an alert for a while; NotFound if none of that id is open."""
-        until = MUTES[how] and min(self._clock.now() + MUTES[how], UNTIL_IT_ENDS)
+        seconds = MUTES[how]
+        until = seconds and min(self._clock.now() + seconds, UNTIL_IT_ENDS)
         with self._database.transaction() as transaction:
             if not transaction.update("alert", {"muted_until": until},
                                       "id=? AND ended_at IS NULL", (alert_id,)):
                 raise NotFound("There is no open alert %d." % alert_id)
-            return alert_json(transaction.one("SELECT * FROM alert WHERE id=?", (alert_id,)))
+            return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
-    def test(self):
+    def test(self) -> JsonObject:
         """Send each recipient a message, which is tried once."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
-        content = {"kind": "test", "subject": "a test",
-                   "lines": ["This is a test of the alerts of jobqueue. Nothing is wrong."]}
+        content: MessageContent = {"kind": "test", "subject": "a test", "lines": [
+            "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
             made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
-                     "channel": one[0], "recipient": one[1]} for one in recipients]
+                     "channel": one.channel, "recipient": one.name} for one in recipients]
         self.send(now)
         return {"deliveries": made}
 
 
-def _title(row):
+def _title(row: Row) -> str:
     """What an alert is called in a subject: our words, and the name of a function."""
     title = ALERTS[row["code"]].title
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 
-def alert_json(row):
+def alert_json(row: Row) -> JsonObject:
     """An alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
     return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}

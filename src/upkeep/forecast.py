@@ -11,20 +11,44 @@ nothing and the reason.
 4. What lies behind the FAR tasks that are played begins when their pace leads there.
 5. How many stand before a task in its queue is counted, whatever is known of them.
 """
+from __future__ import annotations
+
 import bisect
 import collections
 import itertools
 import json
 import math
 import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (CACHE_SECONDS, COUNT_MAX, INTEGER_MAX, PENDING, RUNNING, SCHEDULED,
                            WAITING)
 from ..base.time_and_text import iso
 from ..store.connection import BY_CLAIM
-from ..store.settings import recall
-from ..tasks.queues import next_start
+from ..store.database import Database
+from ..store.settings import Settings, recall
+from ..tasks.queues import Queues, next_start
 from ..tasks.followers import ENDED, lanes, next_turn
+from ..tasks.claims import Claims
+from .tick_history import Rhythm
+from .worker_modes import Modes
+from .metrics import Metrics
+
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from ..base.types import JsonObject, Row
+    from .rollup import LatestRun
+
+if TYPE_CHECKING:
+    Attempt = tuple[float, str]         # seconds, event
+    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, JSON of its functions, of limits
+    Moments = list[str]                 # from, to
+    LanePlace = tuple[str, int, str, int, int, int]     # what BEFORE binds
+    WaitingLane = list[tuple[int, int, int, "Waiting"]]     # priority, -turn, -id; the last is next
+    Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]     # when, serial, what
 
 COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
@@ -38,15 +62,50 @@ SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
-UNKNOWN = ((math.inf, ""),)
+UNKNOWN: Sequence[Attempt] = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
-Waiting = collections.namedtuple("Waiting", (
-    "id owner_id queue function priority turn run_at retries_left max_retries retry_delay "
-    "retry_backoff"))
-# Workers that may take the same tasks; {queue: row}, and functions, None for any.
-Crew = collections.namedtuple("Crew", "places queues functions")
+
+class Waiting(NamedTuple):
+    """A task that waits: columns of its row."""
+
+    id: int
+    owner_id: int
+    queue: str
+    function: str
+    priority: int
+    turn: int
+    run_at: float | None
+    retries_left: int
+    max_retries: int
+    retry_delay: float
+    retry_backoff: float
+
+
+class Crew(NamedTuple):
+    """Workers that may take the same tasks."""
+
+    places: int
+    queues: dict[str, Row]
+    functions: set[str] | None          # None for any
+
+
+class Crews(NamedTuple):
+    """Who works at one moment, and who will."""
+
+    crews: dict[CrewKey, Crew]
+    homes: dict[int, CrewKey]           # the crews of the workers that live
+    late: list[tuple[float, CrewKey]]   # workers to come: in how many seconds, of which crew
+
+
+class Ranges(NamedTuple):
+    """When a task begins and ends; None for what is not known."""
+
+    start: Moments | None
+    end: Moments | None
+
+
 WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? "
                 "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
 BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
@@ -56,16 +115,16 @@ COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
 MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
 
 
-def place_of(task):
+def place_of(task: Waiting) -> LanePlace:
     """Where a task stands in its queue, for BEFORE."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
-def told(values, now):
+def told(values: Iterable[float], now: float) -> Moments | None:
     """[from, to] of moments that are given in seconds from now, rounded if they differ; None if
     they are not known."""
-    values = sorted(values)
-    low, high = (values[int(len(values) * part)] for part in (0.2, 0.8))
+    ordered = sorted(values)
+    low, high = (ordered[int(len(ordered) * part)] for part in (0.2, 0.8))
     if high == math.inf:
         return None
     if low == high:
@@ -76,18 +135,20 @@ def told(values, now):
             iso(math.ceil((now + high) / large) * large)]
 
 
-def chance(*numbers):
+def chance(*numbers: int) -> float:
     """From 0 to 1, as if by chance, but always the same for the same two numbers."""
     return hash(numbers + numbers) % 10007 / 10007
 
 
-def forecast_json(before=None, start=None, end=None, reason=None, slow=False):
+def forecast_json(before: int | None = None, start: Moments | None = None,
+                  end: Moments | None = None, reason: str | None = None,
+                  slow: bool = False) -> JsonObject:
     """A forecast as the API tells it."""
     return {"before": before, "expected_start": start, "expected_end": end,
             "reason": reason, "slow": slow}
 
 
-def doubt(attempts):
+def doubt(attempts: Sequence[Attempt]) -> float:
     """By how much the mean of all attempts may differ from that of these, as a logarithm: its
     standard error if they are lognormal, with twice the variance for what is not known of it."""
     logs = [math.log(max(seconds, 0.01)) for seconds, _ in attempts]
@@ -99,17 +160,21 @@ def doubt(attempts):
 class Course:
     """One way in which an Outlook goes on: when tasks begin and end, in seconds from then."""
 
-    def __init__(self, outlook, number):
+    def __init__(self, outlook: Outlook, number: int) -> None:
         import random
         gauss = random.Random(number).gauss
-        self._outlook, self._number, self.began, self.ended = outlook, number, {}, {}
+        self._outlook, self._number = outlook, number
+        self.began: dict[int, float] = {}
+        self.ended: dict[int, float] = {}
         self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
-        self._at, self._last, self._events, self._serial = 0.0, "", [], itertools.count()
-        self._running, self._opens = collections.Counter(), {}     # of queues and of owners
-        self._free = collections.Counter({
-            name: crew.places for name, crew in outlook.crews.items()})
+        self._at, self._last, self._starts, self._serial = 0.0, "", 0, itertools.count()
+        self._events: list[Event] = []
+        self._running: collections.Counter[str | int] = collections.Counter()  # of queues, owners
+        self._opens: dict[str, float] = {}      # of queues with a rate
+        self._free: collections.Counter[CrewKey | None] = collections.Counter({
+            key: crew.places for key, crew in outlook.crews.items()})
         self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
-        self._turns, self._starts = outlook.turns.copy(), 0
+        self._turns = outlook.turns.copy()
         for name, (opens, _) in outlook.rates.items():
             self._open_later(name, max(0.0, opens - outlook.now))
         for row, crew in outlook.running:
@@ -117,9 +182,9 @@ class Course:
         for seconds, crew in outlook.late:
             self._run(seconds, None, crew)
         for task in outlook.coming:
-            self._later(max(0.0, task.run_at - outlook.now), self._promote, task)
+            self._later(max(0.0, (task.run_at or 0.0) - outlook.now), self._promote, task)
 
-    def play(self, most):
+    def play(self, most: int) -> Course:
         """Go on until so many tasks have ended, or nothing more happens; the course itself."""
         from heapq import heappop
         self._claim()
@@ -130,17 +195,18 @@ class Course:
             self._claim()
         return self
 
-    def attempt(self, task):
+    def attempt(self, task: Waiting) -> Attempt:
         """(seconds, event) of the next attempt of a task."""
         tried = task.max_retries - task.retries_left
         known = self._outlook.attempts.get(task.function, UNKNOWN)
         seconds, event = known[int(chance(task.id, self._number + COURSES * tried) * len(known))]
         return seconds * self._factors.get(task.function, 1), event
 
-    def _rest(self, running):
+    def _rest(self, running: Row) -> float:
         """How long a running task (its row) goes on."""
-        elapsed = max(0.0, self._outlook.now - running["started_at"])
-        progress, luck = running["progress"] or 0, chance(running["id"], self._number)
+        elapsed: float = max(0.0, self._outlook.now - running["started_at"])
+        progress: float = running["progress"] or 0
+        luck = chance(running["id"], self._number)
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
             return elapsed * (1 - progress) / progress * (0.7 + 0.7 * luck)
         factor = self._factors.get(running["function"], 1)
@@ -149,27 +215,27 @@ class Course:
         # One that is older than all others may get twice as old.
         return longer[int(luck * len(longer))] if longer else elapsed * luck / (1 - luck)
 
-    def _later(self, seconds, happens, *what):
+    def _later(self, seconds: float, happens: Callable[..., None], *what: Any) -> None:
         from heapq import heappush
         heappush(self._events, (self._at + seconds, next(self._serial), happens, what))
 
-    def _open_later(self, name, moment):
+    def _open_later(self, name: str, moment: float) -> None:
         """The rate of a queue lets nothing start before this moment."""
         self._opens[name] = moment
         self._later(moment - self._at, self._end, None, None)
 
-    def _claim(self):
+    def _claim(self) -> None:
         """Whoever is free takes the next task, as Claims.next_heads() says."""
-        for name, crew in self._outlook.crews.items():
-            heads = True
-            while self._free[name] > 0 and heads:
+        for key, crew in self._outlook.crews.items():
+            while self._free[key] > 0:
                 heads = [head for head in (self._head(one, crew) for one in self._lanes
                                            if one in crew.queues) if head]
-                if heads:
-                    *_, self._last, place = min(heads)
-                    self._begin(self._lanes[self._last].pop(place)[-1], name)
+                if not heads:
+                    break
+                *_, self._last, place = min(heads)
+                self._begin(self._lanes[self._last].pop(place)[-1], key)
 
-    def _head(self, name, crew):
+    def _head(self, name: str, crew: Crew) -> tuple[int, bool, str, int] | None:
         """How urgent the next task of a queue is, and where it is; None if it may not start."""
         lane, most = self._lanes[name], crew.queues[name]["max_running"]
         if (not lane or self._opens.get(name, 0) > self._at
@@ -180,12 +246,13 @@ class Course:
             place -= 1
         return (-lane[place][0], name <= self._last, name, place) if place >= 0 else None
 
-    def _may_not_start(self, task, crew):
+    def _may_not_start(self, task: Waiting, crew: Crew) -> bool:
         return (self._running[task.owner_id] >= self._outlook.limits.get(task.owner_id, math.inf)
-                or crew.functions and task.function not in crew.functions)
+                or bool(crew.functions and task.function not in crew.functions))
 
-    def _begin(self, task, crew):
-        (seconds, event), name, ending = self.attempt(task), task.queue, task.id
+    def _begin(self, task: Waiting, crew: CrewKey) -> None:
+        (seconds, event), name = self.attempt(task), task.queue
+        ending: int | None = task.id
         self.began.setdefault(task.id, self._at)
         self._starts += 1
         if event in ("failed", "retried") and task.retries_left > 0:
@@ -198,20 +265,21 @@ class Course:
             self._open_later(name, max(self._opens[name], self._at) + pause)
         self._run(seconds, ending, crew, name, task.owner_id)
 
-    def _run(self, seconds, task_id, crew, *counted):
+    def _run(self, seconds: float, task_id: int | None, crew: CrewKey | None,
+             *counted: int | str) -> None:
         for one in counted:
             self._running[one] += 1
         self._free[crew] -= 1
         self._later(seconds, self._end, task_id, crew, *counted)
 
-    def _end(self, task_id, crew, *counted):
+    def _end(self, task_id: int | None, crew: CrewKey | None, *counted: int | str) -> None:
         for one in counted:
             self._running[one] -= 1
         self._free[crew] += 1
         if task_id is not None:
             self.ended[task_id] = self._at
 
-    def _promote(self, task):
+    def _promote(self, task: Waiting) -> None:
         """A task becomes pending, and gets its turn as next_turn() says."""
         lane, key = self._lanes[task.queue], (task.owner_id, task.queue, task.priority)
         place = bisect.bisect(lane, (task.priority + 1,)) - 1
@@ -221,85 +289,90 @@ class Course:
 
 
 class Outlook:
-    """What runs, what waits and who works at one moment, and the courses played from there. `late`
-    are workers that are to come: (in how many seconds, of which crew); `homes` are the crews of
-    those that live, `guest` is a task that nobody has added yet."""
+    """What runs, what waits and who works at one moment, and the courses played from there. `guest`
+    is a task that nobody has added yet."""
 
-    def __init__(self, database, runs, crews, homes, late, guest=None):
-        self._database, self.now, self._told = database, database.clock.now(), {}
-        self.crews, self.late, self.attempts = crews, late, {}
+    def __init__(self, database: Database, runs: dict[str, list[LatestRun]], crews: Crews,
+                 guest: Waiting | None = None) -> None:
+        self._database, self.now = database, database.clock.now()
+        self._told: dict[int, Ranges] = {}              # of tasks
+        self._empty: dict[str, Moments | None] = {}     # of queues
+        self.crews, self.late = crews.crews, crews.late
+        self.attempts: dict[str, list[Attempt]] = {}
         for name in runs:
-            tried = [(seconds, event) for *_, event, seconds in runs[name] if event in TRIED]
+            tried = [(seconds, event) for _, _, event, seconds in runs[name] if event in TRIED]
             if tried:
                 self.attempts[name] = tried
-        self.queues = {name: row for crew in crews.values() for name, row in crew.queues.items()}
-        self.running = [(row, homes.get(row["worker_id"])) for row in database.all(
+        self.queues = {name: row for crew in self.crews.values()
+                       for name, row in crew.queues.items()}
+        self.running = [(row, crews.homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
             "WHERE status=1" % BY_CLAIM)]
-        self.limits = dict(map(tuple, database.all(
+        self.limits: dict[int, int] = dict(map(tuple, database.all(
             "SELECT id, max_running FROM user WHERE max_running IS NOT NULL")))
         self.coming = self._read(SCHEDULED, COMING_ROWS)
-        waiting = self._read(PENDING, FAR + 1) + [guest] * bool(guest)
+        waiting = self._read(PENDING, FAR + 1) + ([guest] if guest else [])
         self.tasks = {task.id: task for task in self.coming + waiting}
         self.known = self.tasks.keys() | {row["id"] for row, _ in self.running}
         self._prepare(waiting)
         self._play()
 
-    def _read(self, status, most):
+    def _read(self, status: int, most: int) -> list[Waiting]:
         """The first tasks of a status in each queue that somebody serves, for each priority."""
         return [Waiting(*row) for lane in lanes(self._database, status) if lane[0] in self.queues
                 for row in self._database.all(WAITING_ROWS, (status, *lane, most))]
 
-    def _prepare(self, waiting):
+    def _prepare(self, waiting: list[Waiting]) -> None:
         """What each course begins with."""
-        self.lanes = {name: sorted((task.priority, -task.turn, -task.id, task)  # the last is next
-                                   for task in waiting if task.queue == name)
-                      for name in sorted({task.queue for task in self.tasks.values()})}
+        self.lanes: dict[str, WaitingLane] = {
+            name: sorted((task.priority, -task.turn, -task.id, task)
+                         for task in waiting if task.queue == name)
+            for name in sorted({task.queue for task in self.tasks.values()})}
         self.turns = collections.Counter({      # the last of each owner's, who come in order
             (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
         self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                       if row["rate_count"] is not None}
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
-    def _play(self):
+    def _play(self) -> None:
         most = STARTS_MAX / (1 + len(self.crews) * len(self.lanes) / HEADS_FREE)
         count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
         self.courses = [Course(self, number).play(most) for number in range(count)]
 
-    def places(self, name):
+    def places(self, name: str) -> int:
         """How many workers serve a queue."""
         return sum(crew.places for crew in self.crews.values() if name in crew.queues)
 
-    def of(self, task_id):
-        """[the ranges in which a task begins and ends], None for what is not known."""
+    def of(self, task_id: int) -> Ranges:
+        """Tell when a task begins and ends."""
         if task_id not in self._told:
-            self._told[task_id] = [
-                told([course.get(task_id, math.inf) for course in found], self.now)
-                for found in zip(*((one.began, one.ended) for one in self.courses))]
+            self._told[task_id] = Ranges(
+                told([one.began.get(task_id, math.inf) for one in self.courses], self.now),
+                told([one.ended.get(task_id, math.inf) for one in self.courses], self.now))
         return self._told[task_id]
 
-    def of_far(self, task):
+    def of_far(self, task: Waiting) -> Ranges:
         """The ranges in which a task that was not played begins and ends."""
         starts = list(self._reach(task.queue, self._mix(place_of(task))))
         ends = [start + course.attempt(task)[0] for start, course in zip(starts, self.courses)]
-        return told(starts, self.now), told(ends, self.now)
+        return Ranges(told(starts, self.now), told(ends, self.now))
 
-    def empty_at(self, name):
+    def empty_at(self, name: str) -> Moments | None:
         """The range in which a queue will have ended all that is in it now."""
-        if name not in self._told:
-            ids = [task.id for *_, task in self.lanes.get(name, ())]
+        if name not in self._empty:
+            ids: list[int] = [task.id for *_, task in self.lanes.get(name, ())]
             ids += [row["id"] for row, _ in self.running if row["queue"] == name]
-            self._told[name] = ids and told([
+            self._empty[name] = told([
                 max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
-                self.now) or None
-            if not (self._told[name] or self.is_whole):
+                self.now) if ids else None
+            if not (self._empty[name] or self.is_whole):
                 behind_all = (name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0)
-                self._told[name] = told(self._reach(name, self._mix(behind_all)), self.now)
-        return self._told[name]
+                self._empty[name] = told(self._reach(name, self._mix(behind_all)), self.now)
+        return self._empty[name]
 
-    def _reach(self, name, mix):
+    def _reach(self, name: str, mix: dict[str, int]) -> Iterator[float]:
         """When so many tasks of a queue will have begun, {function: how many}, in each course if it
         goes on at its pace. Infinite if one of them is not known."""
         means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
@@ -313,10 +386,10 @@ class Outlook:
             is_known = done and work < math.inf
             yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
 
-    def _mix(self, place):
+    def _mix(self, place: LanePlace) -> dict[str, int]:
         """{function: how many} tasks stand before a place in their queue."""
-        count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
-        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        count: int = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
+        mix: dict[str, int] = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
         looked_at = sum(mix.values())
         return {one: round(number * count / looked_at) for one, number in mix.items()}
 
@@ -324,14 +397,16 @@ class Outlook:
 class Forecast:
     """Tells when tasks begin and end and queues are empty, as far as that can be known."""
 
-    def __init__(self, database, settings, claims, queues, modes, rhythm, metrics):
+    def __init__(self, database: Database, settings: Settings, claims: Claims, queues: Queues,
+                 modes: Modes, rhythm: Rhythm, metrics: Metrics) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
-        self._outlook, self._lists_before = None, False
+        self._outlook: Outlook | None = None
+        self._lists_before = False
         self._until = self._soon = -math.inf
 
-    def of_task(self, row):
+    def of_task(self, row: Row) -> JsonObject | None:
         """What is told of a task (its row); None once it has ended."""
         if row["status"] in ENDED:
             return None
@@ -342,7 +417,7 @@ class Forecast:
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
                                 self._look(row))
 
-    def of_new(self, owner_id, function, options):
+    def of_new(self, owner_id: int, function: str, options: JsonObject) -> JsonObject:
         """What would be told of a task if it were added now."""
         turn = next_turn(self._database, {"owner_id": owner_id, **options})
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
@@ -352,26 +427,28 @@ class Forecast:
             outlook = self._read(guest)
         return self._of_waiting(guest, PENDING, outlook)
 
-    def of_list(self, shown):
+    def of_list(self, shown: list[JsonObject]) -> list[JsonObject]:
         """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
         list is asked for often. A process that is new may be CGI's, and plays nothing for it."""
         pending = [one for one in shown if one["status"] == "pending"]
         if pending and self._lists_before:
             outlook = self._look()
             for one in pending:
-                one["expected_start"] = outlook.of(one["id"])[0]
+                one["expected_start"] = outlook.of(one["id"]).start
         self._lists_before = True
         return shown
 
-    def of_queue(self, shown):
+    def of_queue(self, shown: JsonObject) -> JsonObject:
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
-        outlook = self._look() if shown["pending"] or shown["running"] else None
-        is_served = outlook and outlook.places(shown["name"])
-        return {**shown, "empty_at": outlook.empty_at(shown["name"]) if is_served else None}
+        name, empty_at = shown["name"], None
+        if shown["pending"] or shown["running"]:
+            outlook = self._look()
+            empty_at = outlook.empty_at(name) if outlook.places(name) else None
+        return {**shown, "empty_at": empty_at}
 
-    def _of_running(self, row, outlook):
+    def _of_running(self, row: Row, outlook: Outlook) -> JsonObject:
         name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
-        end = outlook.of(row["id"])[1]
+        end = outlook.of(row["id"]).end
         known = sorted(seconds for seconds, event in outlook.attempts.get(name, ())
                        if event == "succeeded")
         slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
@@ -380,7 +457,7 @@ class Forecast:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
         return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
 
-    def _of_waiting(self, task, status, outlook):
+    def _of_waiting(self, task: Waiting, status: int, outlook: Outlook) -> JsonObject:
         before = None if status == SCHEDULED else self._database.value(
             COUNT_BEFORE, (*place_of(task), COUNT_MAX))
         if not outlook.places(task.queue):
@@ -389,39 +466,43 @@ class Forecast:
             return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
         start, end = outlook.of(task.id)
         if status == SCHEDULED:         # one that is far away is not played
-            return forecast_json(None, start or [iso(task.run_at)] * 2, end)
+            return forecast_json(None, start or [iso(task.run_at or 0.0)] * 2, end)
         if not end and not (outlook.is_whole and task.id in outlook.known):
             start, end = outlook.of_far(task)
         return forecast_json(before, start, end,
                              None if end else self._unknown(task.function, outlook))
 
     @staticmethod
-    def _unknown(function, outlook):
+    def _unknown(function: str, outlook: Outlook) -> str:
         """Why something is not known; functions of others may be secret."""
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in outlook.attempts else function + " takes")
 
-    def _look(self, row=None):
+    def _look(self, row: Row | None = None) -> Outlook:
         """The Outlook of lately; a new one, mostly, if a task was added since."""
         with self._lock:
             began, known = self._clock.monotonic(), self._outlook
-            if began > self._until or (
+            if known is None or began > self._until or (
                     row and began > self._soon and known.is_whole and row["id"] not in known.known
                     and (row["status"] == RUNNING or known.places(row["queue"]))):
-                self._outlook, ended = self._read(), self._clock.monotonic()
+                known, ended = self._read(), self._clock.monotonic()
+                self._outlook = known
                 self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
-            return self._outlook
+            return known
 
-    def _read(self, guest=None):
-        return Outlook(self._database, self._metrics.runs(), *self._crews(), guest)
+    def _read(self, guest: Waiting | None = None) -> Outlook:
+        return Outlook(self._database, self._metrics.runs(), self._crews(), guest)
 
-    def _crews(self):
-        """({key: Crew}, {worker id: its crew's key}, [(seconds, key) of workers to come])"""
-        homes, late = {row["id"]: tuple(row)[1:] for row in self._database.all(
-            "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
-            "FROM worker LEFT JOIN token ON token.id=token_id")}, []
-        here, sizes = (self._claims.machine, None, None), collections.Counter(homes.values())
+    def _crews(self) -> Crews:
+        homes: dict[int, CrewKey] = {
+            worker_id: (machine, functions, limits)
+            for worker_id, machine, functions, limits in self._database.all(
+                "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
+                "FROM worker LEFT JOIN token ON token.id=token_id")}
+        late: list[tuple[float, CrewKey]] = []
+        here: CrewKey = (self._claims.machine, None, None)
+        sizes = collections.Counter(homes.values())
         mode, cron = self._modes.decide()[0], self._rhythm.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
@@ -431,10 +512,10 @@ class Forecast:
         elif mode == "cron" and room and not lives and cron and cron["comes"]:
             sizes[here], comes = 1, cron["last_at"] + (cron["period"] or 60.0)
             late.append((max(0.0, comes - self._clock.now()), here))
-        return {key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late
+        return Crews({key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late)
 
-    def _crew(self, places, machine, functions, limits):
+    def _crew(self, places: int, machine: str, functions: str | None, limits: str | None) -> Crew:
         allowed = json.loads(limits or "{}").get("queues")
         return Crew(places, {queue["name"]: queue for queue in self._queues.open(
             machine, functions is not None) if allowed is None or queue["name"] in allowed},
-            functions and {one["name"] for one in json.loads(functions)})
+            {one["name"] for one in json.loads(functions)} if functions else None)

@@ -6,16 +6,51 @@ the six hours, the day and the whole time around that. Metrics tells these sums 
 the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
 a standstill, and removing tasks or old hours changes no other hour and no total.
 """
-import collections
+from __future__ import annotations
 
+import collections
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.time_and_text import dump_json, iso
 from ..base.values import is_number
-from ..store.connection import BY_CLAIM
-from ..store.settings import recall, remember
+from ..store.connection import BY_CLAIM, Connection
+from ..store.database import Database
+from ..store.settings import Settings, recall, remember
 from .rollup import (ALL_TIME, COUNTS, ESCAPED, FOLDED, FOLDED_COLUMNS, FOLD_LEAST_ROWS,
                      FOLD_ROWS, FOLD_SECONDS, HOUR, HOUR_KEYS, NO_TIMES, PROMETHEUS_BUCKETS,
-                     RUNS_TOLD, SHIFT_SECONDS, SPANS, STEPS, Sums, Tally, Times, bucket_top,
-                     latest_runs)
+                     RUNS_TOLD, SHIFT_SECONDS, SPANS, STEPS, LatestRun, Shift, Sums, Tally, Times,
+                     bucket_top, latest_runs)
+
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Row
+    from .rollup import SumsKey
+
+if TYPE_CHECKING:
+    # One value of a Family: the end of its name, its labels.
+    Sample = tuple[str, dict[str, str], float]
+    # What Prometheus reads under one name: name, kind, help, values.
+    Family = tuple[str, str, str, Iterable[Sample]]
+
+SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
+
+
+class Counted(NamedTuple):
+    """What is counted, as of one mark."""
+
+    stored: list[tuple[str, Row]]       # what is folded: table, row
+    runs: dict[str, list[LatestRun]]    # of each function the latest, oldest first
+    until: float                        # all is counted up to this moment
+    tally: Tally                        # of what is not folded
+
+
+class PlaceSums(NamedTuple):
+    """Sums of an hour or a longer span, and what they are of."""
+
+    at: int                             # its beginning
+    place: tuple[str, ...]              # function and queue, or machine
+    sums: Sums
 
 
 class Fold:
@@ -27,14 +62,15 @@ class Fold:
 
     Ids are drawn by who holds the write lock: none turns up below the mark later."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def mark(self):
+    def mark(self) -> int:
         """The id of the last row that is folded."""
-        return recall(self._database, FOLDED) or 0
+        last: int | None = recall(self._database, FOLDED)
+        return last or 0
 
-    def fold(self):
+    def fold(self) -> bool:
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
         mark = self.mark()
         if not self._is_due(mark):
@@ -46,27 +82,28 @@ class Fold:
                 remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
 
-    def tally(self, mark):
+    def tally(self, mark: int) -> tuple[Sequence[Row], Tally]:
         """The next rows after the mark, and what they add."""
-        tally = Tally(self._database.all("SELECT * FROM shift"))
+        tally = Tally(Shift(*row) for row in self._database.all(SHIFTS))
         rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
         tally.count(rows)
         return rows, tally
 
-    def _is_due(self, mark):
-        newest = self._database.value("SELECT max(id) FROM activity") or 0
+    def _is_due(self, mark: int) -> bool:
+        newest: int = self._database.value("SELECT max(id) FROM activity") or 0
         if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
             return newest > mark
         at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
         return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
-    def _store(self, transaction, tally):
-        whole = collections.defaultdict(Sums)
-        for (table, at, *rest), sums in tally.sums().items():
+    def _store(self, transaction: Connection, tally: Tally) -> None:
+        whole: dict[tuple[int, SumsKey], Sums] = collections.defaultdict(Sums)
+        for (table, at, place), sums in tally.sums().items():
             for span in SPANS:
-                whole[(table, span, at // span * span if span else 0, *rest)].add(sums)
-        for (table, *values), sums in whole.items():
+                whole[span, (table, at // span * span if span else 0, place)].add(sums)
+        for (span, (table, at, place)), sums in whole.items():
+            values = (span, at, *place)
             key = dict(zip(HOUR_KEYS[table], values))
             row = transaction.one("SELECT * FROM %s WHERE %s" % (
                 table, " AND ".join(name + "=?" for name in key)), values)
@@ -78,33 +115,36 @@ class Fold:
             transaction.upsert("recent", {"function": function},
                                {"runs": dump_json(latest_runs(known, runs))})
         for worker_id, shift in tally.changed.items():
-            transaction.upsert("shift", {"worker_id": worker_id}, shift)
+            transaction.upsert("shift", {"worker_id": worker_id}, shift._asdict())
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
 
 class Metrics:
     """Tells how much was done and how long it took: what is folded, and what is not yet."""
 
-    def __init__(self, database, settings, fold):
+    def __init__(self, database: Database, settings: Settings, fold: Fold) -> None:
         self._database, self._settings, self._fold = database, settings, fold
 
-    def read(self, start, end, step, wants, viewer=None):
+    def read(self, start: int, end: int, step: str, wants: Callable[[str, str], bool],
+             viewer: int | None = None) -> JsonObject:
         """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
         the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(one for one in SPANS if one and seconds % one == 0)
-        stored, runs, known_to, tally = self._look(span, start, end)
-        self._add_living(tally)
-        points, functions, machines = (collections.defaultdict(Sums) for _ in range(3))
+        known = self._look(span, start, end)
+        self._add_living(known.tally)
+        points: dict[int, Sums] = collections.defaultdict(Sums)
+        functions: dict[str, Sums] = collections.defaultdict(Sums)
+        machines: dict[str, Sums] = collections.defaultdict(Sums)
         totals = Sums()
-        for at, (name, *queue), sums in self._parts(stored, tally, wants):
+        for at, (name, *queue), sums in self._parts(known, wants):
             if start <= at < end:
                 for whole in (points[at - (at - start) % seconds], totals,
                               (functions if queue else machines)[name]):
                     whole.add(sums)
         return {
             "step": step, "from": iso(start), "to": iso(end),
-            "points": [{"at": iso(at), "complete": at + seconds <= known_to, **points[at].json(),
+            "points": [{"at": iso(at), "complete": at + seconds <= known.until, **points[at].json(),
                         **points[at].worker_json(base, "executed")}
                        for at in range(start, end, seconds)],
             "totals": {**totals.json(), **totals.worker_json(base, "executed")},
@@ -113,25 +153,23 @@ class Metrics:
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
-                for task_id, owner_id, status, seconds in runs.get(name, ())[-RUNS_TOLD:]]}
+                for task_id, owner_id, status, seconds in known.runs.get(name, [])[-RUNS_TOLD:]]}
                 for name, sums in sorted(functions.items())]}
 
-    def runs(self):
-        """{function: its latest runs, oldest first: [task id, owner id, status, seconds]}"""
-        return self._look(HOUR, 0, 0)[1]
+    def runs(self) -> dict[str, list[LatestRun]]:
+        """Return the latest runs of each function, oldest first."""
+        return self._look(HOUR, 0, 0).runs
 
-    def all_time(self):
+    def all_time(self) -> dict[tuple[str, str], Sums]:
         """{(function, queue): Sums} of all that was ever counted: they never fall."""
-        stored, _, _, tally = self._look(ALL_TIME, 0, 1)
-        whole = collections.defaultdict(Sums)
-        for _, place, sums in self._parts(stored, tally, lambda *_: True):
+        whole: dict[tuple[str, str], Sums] = collections.defaultdict(Sums)
+        for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
-                whole[tuple(place)].add(sums)
+                whole[place].add(sums)
         return whole
 
-    def _look(self, span, start, end):
-        """([(table, row)], {function: its latest runs}, until when all is known, Tally of what is
-        not folded), as of one mark."""
+    def _look(self, span: int, start: int, end: int) -> Counted:
+        """Read the sums of a span that begin from `start` up to `end`, and what is not folded."""
         for _ in range(5):
             mark = self._fold.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
@@ -142,10 +180,10 @@ class Metrics:
                 break
         runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
                 for name in {**recent, **tally.runs}}
-        known_to = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
-        return stored, runs, known_to, tally
+        until = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
+        return Counted(stored, runs, until, tally)
 
-    def _add_living(self, tally):
+    def _add_living(self, tally: Tally) -> None:
         """Count what workers did that live, until they were last heard of. They claim several
         tasks at once, and run them one after the other."""
         begun = dict(map(tuple, self._database.all(
@@ -153,23 +191,26 @@ class Metrics:
             % BY_CLAIM)))
         for worker_id, seen_at in self._database.all("SELECT id, seen_at FROM worker"):
             shift = tally.shifts.get(worker_id)
-            if shift and shift["ended_at"] is None:
-                for name, since in (("alive_seconds", shift["counted_to"]),
+            if shift and shift.ended_at is None:
+                for name, since in (("alive_seconds", shift.counted_to),
                                     ("busy_seconds", begun.get(worker_id, seen_at))):
-                    tally.spread(shift["machine"], name, since, seen_at)
+                    tally.spread(shift.machine, name, since, seen_at)
 
     @staticmethod
-    def _parts(stored, tally, wants):
-        """(beginning, [function, queue] or [machine], Sums) of what is stored and of a Tally."""
-        rows = [((table, *tuple(row)[1:len(HOUR_KEYS[table])]), row) for table, row in stored]
-        for (table, at, *place), found in (*rows, *tally.sums().items()):
+    def _parts(known: Counted, wants: Callable[[str, str], bool]) -> Iterator[PlaceSums]:
+        """Yield what is stored and what is not folded, of functions and queues as `wants` says."""
+        for table, row in known.stored:
+            keys = HOUR_KEYS[table]
+            _, at, *place = tuple(row)[:len(keys)]
             if table == "worker_hour" or wants(*place):
-                yield at, place, (found if isinstance(found, Sums) else
-                                  Sums.stored(found, HOUR_KEYS[table]))
+                yield PlaceSums(at, tuple(place), Sums.stored(row, keys))
+        for (table, at, names), sums in known.tally.sums().items():
+            if table == "worker_hour" or wants(*names):
+                yield PlaceSums(at, names, sums)
 
 
-def exposition(families):
-    """Prometheus' text format of (name, kind, help, [(end of the name, labels, value)])."""
+def exposition(families: Iterable[Family]) -> str:
+    """Write families in Prometheus' text format."""
     lines = []
     for name, kind, words, samples in families:
         lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
@@ -180,12 +221,12 @@ def exposition(families):
     return "\n".join(lines).replace("{}", "") + "\n"
 
 
-def counter_families(whole):
+def counter_families(whole: dict[tuple[str, str], Sums]) -> list[Family]:
     """What Metrics.all_time() found, for exposition()."""
-    ran = collections.defaultdict(Times)
+    ran: dict[str, Times] = collections.defaultdict(Times)
     for (function, _), sums in whole.items():
         ran[function].add(sums.get("ran", NO_TIMES))
-    histogram = []
+    histogram: list[Sample] = []
     for function, times in sorted(ran.items()):
         tops = [("%g" % bucket_top(number), times.up_to(number)) for number in PROMETHEUS_BUCKETS]
         histogram += [("_bucket", {"function": function, "le": top}, count)

@@ -6,22 +6,38 @@ try, which puts the next one off: who is killed in the middle has spent one, and
 hangs keeps no other row from its turn. Refused ends the tries. What a server says is kept, but no
 password and no address of a webhook, which are secrets.
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
 import os
 import re
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import VERSION
 from ..base.errors import Conflict, Invalid, in_passing
 from ..base.time_and_text import dump_json, iso, shorten, storable
 from ..store.connection import write_private
+from ..store.database import Database
 from ..store.data_folder import user_name
-from ..store.settings import web_label
-from .alerts import SENDING_MARK, SEND_PAUSES, recipients_of_alerts
+from ..store.settings import Settings, web_label
+from .alerts import SENDING_MARK, SEND_PAUSES, Recipient, recipients_of_alerts
+
+if TYPE_CHECKING:
+    from email.message import EmailMessage
+    from http.client import HTTPResponse
+    from socket import socket as Socket
+    from urllib.parse import SplitResult
+
+    from ..base.types import JsonObject, Row
+    from .catalogue import AnnouncedFunction
+    from .alerts import MessageContent
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
@@ -38,14 +54,21 @@ class Refused(Exception):
     """Whoever refused it always would."""
 
 
-def header_text(text):
+class WebhookPost(NamedTuple):
+    """What is sent to an address of the web. Without a body it is signed."""
+
+    path: str
+    body: JsonObject | None
+
+
+def header_text(text: str) -> str:
     """Text that can only be one header: no line ends, nothing that looks encoded."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
     return shorten(text.replace("=?", "= ?"), 150)
 
 
-def mail_message(content, sender, recipient, row):
-    """The EmailMessage of a row; the same each time it is tried."""
+def mail_message(content: MessageContent, sender: str, recipient: str, row: Row) -> EmailMessage:
+    """The mail of a row; the same each time it is tried."""
     from email import policy
     from email.message import EmailMessage
     from email.utils import format_datetime
@@ -62,7 +85,7 @@ def mail_message(content, sender, recipient, row):
     return message
 
 
-def send_mail(settings, recipient, content, row):
+def send_mail(settings: Settings, recipient: str, content: MessageContent, row: Row) -> None:
     """Send a row by the mail server of the settings, else by the host's sendmail."""
     import socket
     user = settings.get("mail_user")
@@ -75,7 +98,8 @@ def send_mail(settings, recipient, content, row):
         _send_by_sendmail(sender, recipient, message)
 
 
-def _send_by_server(settings, user, sender, recipient, message):
+def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
+                    message: EmailMessage) -> None:
     import smtplib
     import ssl
     host, _, port = settings.get("mail_server").rpartition(":")
@@ -94,7 +118,8 @@ def _send_by_server(settings, user, sender, recipient, message):
                 server.login(user, _password(settings))
             server.send_message(message, sender, [recipient])
             with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
-                server.sock.settimeout(1)
+                if server.sock:
+                    server.sock.settimeout(1)
                 server.quit()
     except smtplib.SMTPRecipientsRefused as error:
         raise _as_refused(*error.recipients[recipient]) from None
@@ -102,12 +127,12 @@ def _send_by_server(settings, user, sender, recipient, message):
         raise _as_refused(error.smtp_code, error.smtp_error) from None
 
 
-def _as_refused(code, words):
-    words = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
-    return (Refused if code >= 500 else OSError)("%d %s" % (code, words))
+def _as_refused(code: int, words: bytes | str) -> Refused | OSError:
+    text = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
+    return (Refused if code >= 500 else OSError)("%d %s" % (code, text))
 
 
-def _password(settings):
+def _password(settings: Settings) -> str:
     path = settings.get("mail_password_file")
     try:
         return Path(path).read_text("utf-8").strip()
@@ -115,7 +140,7 @@ def _password(settings):
         raise Refused("mail_password_file cannot be read: %s" % path) from None
 
 
-def _send_by_sendmail(sender, recipient, message):
+def _send_by_sendmail(sender: str, recipient: str, message: EmailMessage) -> None:
     import shutil
     import subprocess
     path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
@@ -133,33 +158,31 @@ def _send_by_sendmail(sender, recipient, message):
             done.returncode, shorten(done.stdout.decode("utf-8", "replace"), 300)))
 
 
-def is_inside(address):
+def is_inside(address: str) -> bool:
     """True for an address to which no webhook may lead unless an admin allows that."""
     from ipaddress import ip_address, ip_network
-    address = ip_address(address.partition("%")[0])
-    return any(address in ip_network(one) for one in INSIDE
-               if (":" in one) == (address.version == 6))
+    found = ip_address(address.partition("%")[0])
+    return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
 
 
-def shaped(parts, content):
-    """(path, body) as the host of an address wants them, if it is one that many people use; else
-    the body is None."""
+def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
+    """Write a message as the host of an address wants it; without a body if few people use that."""
     from html import escape
-    host, query = parts.hostname, "?" + parts.query if parts.query else ""
+    host, query = parts.hostname or "", "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     if host == "hooks.slack.com":
-        return path + query, {"text": escape(text[:3000], quote=False)}
+        return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
     if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
-        return path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}}
+        return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
     if host == "api.telegram.org":
-        return path, {**dict(parse_qsl(parts.query)), "text": text[:4096]}
+        return WebhookPost(path, {**dict(parse_qsl(parts.query)), "text": text[:4096]})
     if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
-        return "/" + query, {"topic": path.strip("/"), "title": content["subject"],
-                             "message": text[:4000]}
-    return path + query, None
+        return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                                         "message": text[:4000]})
+    return WebhookPost(path + query, None)
 
 
-def webhook_key(folder):
+def webhook_key(folder: Path) -> bytes:
     """The secret by which receivers know us; made at the first time. An owner may put one there."""
     import base64
     path = folder / "webhook-secret.txt"
@@ -172,7 +195,8 @@ def webhook_key(folder):
         raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
 
 
-def _signed(folder, content, row, now):
+def _signed(folder: Path, content: MessageContent, row: Row,
+            now: float) -> tuple[dict[str, str], str]:
     """(headers, body) as Standard Webhooks want them."""
     import base64
     import hmac
@@ -185,31 +209,33 @@ def _signed(folder, content, row, now):
             "webhook-signature": "v1," + sign}, body
 
 
-def open_outside(host, port, inside):
+def open_outside(host: str, port: int, inside: bool) -> Socket:
     """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
     is used, so that it cannot be another one a moment later."""
     import socket
-    found = [one[4][:2] for one in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    found = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM)]
     if not inside and any(is_inside(address) for address, _ in found):
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
     return socket.create_connection(found[0], STEP_SECONDS)
 
 
-def send_webhook(settings, url, content, row, folder, now):
+def send_webhook(settings: Settings, url: str, content: MessageContent, row: Row, folder: Path,
+                 now: float) -> None:
     """Send a row to an address of the web; what is sent looks as its host wants it."""
     import http.client
     import ssl
     parts = urlsplit(url)
-    is_safe = parts.scheme == "https"
-    path, body = shaped(parts, content)
-    headers, body = ({}, dump_json(body)) if body else _signed(folder, content, row, now)
-    sock = open_outside(parts.hostname, parts.port or (443 if is_safe else 80),
+    host, is_safe = parts.hostname or "", parts.scheme == "https"
+    path, told = shaped(parts, content)
+    headers, body = ({}, dump_json(told)) if told else _signed(folder, content, row, now)
+    sock = open_outside(host, parts.port or (443 if is_safe else 80),
                         settings.get("alert_webhook_inside") == "yes")
     with contextlib.closing(sock):
         if is_safe:
-            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=parts.hostname)
-        connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+            sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
+        connection = http.client.HTTPConnection(host, parts.port or 80)
         connection.sock = sock          # the port is for the header Host only
         with contextlib.closing(connection):
             connection.request("POST", path, body.encode("utf-8"), {
@@ -217,7 +243,7 @@ def send_webhook(settings, url, content, row, folder, now):
             _judge_answer(connection.getresponse())
 
 
-def _judge_answer(answer):
+def _judge_answer(answer: HTTPResponse) -> None:
     if 200 <= answer.status < 300:
         return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
@@ -229,11 +255,12 @@ def _judge_answer(answer):
 class Courier:
     """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
 
-    def __init__(self, database, settings, add, find):
+    def __init__(self, database: Database, settings: Settings, add: Callable[..., object],
+                 find: Callable[[str], AnnouncedFunction | None]) -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._add, self._find = add, find
 
-    def run(self):
+    def run(self) -> None:
         """Send all that is due."""
         with in_passing("telling"):
             for row in iter(self._take, None):
@@ -241,7 +268,7 @@ class Courier:
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
 
-    def _take(self):
+    def _take(self) -> JsonObject | None:
         """The next row that is due, whose try is counted; None if there is none."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
@@ -255,9 +282,10 @@ class Courier:
             transaction.update("delivery", taken, "id=?", (row["id"],))
         return {**row, **taken}
 
-    def _send(self, row):
+    def _send(self, row: Row) -> None:
         """Send a row that was taken, and note how that went."""
-        changes, content = {"next_at": None, "error": None}, json.loads(row["content"])
+        changes: JsonObject = {"next_at": None, "error": None}
+        content: MessageContent = json.loads(row["content"])
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
@@ -270,9 +298,9 @@ class Courier:
         with self._database.transaction(durable=False) as transaction:
             transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
 
-    def _by_channel(self, row, content):
+    def _by_channel(self, row: Row, content: MessageContent) -> None:
         channel, recipient = row["channel"], row["recipient"]
-        if not self._may_be_told(content["kind"], (channel, recipient)):
+        if not self._may_be_told(content["kind"], Recipient(channel, recipient)):
             raise Refused("This recipient was taken out meanwhile.")
         if channel == "mail":
             send_mail(self._settings, recipient, content, row)
@@ -284,13 +312,13 @@ class Courier:
         else:
             self._add_task(recipient, content, row)
 
-    def _may_be_told(self, kind, recipient):
+    def _may_be_told(self, kind: str, recipient: Recipient) -> bool:
         if kind == "task":
-            return self._database.value("SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1",
-                                        recipient[1:])
+            return bool(self._database.value(
+                "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
         return kind == "code" or recipient in recipients_of_alerts(self._settings)
 
-    def _add_task(self, name, content, row):
+    def _add_task(self, name: str, content: MessageContent, row: Row) -> None:
         given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
         function = self._find(name)
         known = function["schema"]["properties"] if function else given
@@ -300,7 +328,7 @@ class Courier:
         except (Invalid, Conflict) as error:
             raise Refused(error.detail) from None
 
-    def _words(self, error):
+    def _words(self, error: Exception) -> str:
         """What an error says, without secrets and on one line."""
         words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
         secrets = [part for one in hooks.split() for part in (one, *one.split("/", 3)[3:])]

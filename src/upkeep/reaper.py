@@ -2,15 +2,36 @@
 
 A worker is dead if its lock is free, and lost if its lease is over.
 """
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import LEASE_SECONDS, TICK_SECONDS
 from ..base.time_and_text import Every, end_group
+from ..store.connection import Connection
+from ..store.database import Database
 from ..store.log_and_activity import note
 from ..tasks.leases import lease_name
-from .worker_modes import STARTING_LOCKED_SECONDS, STARTING_SECONDS, grab_if_free
+from ..tasks.claims import Claims
+from .worker_modes import STARTING_LOCKED_SECONDS, STARTING_SECONDS, Modes, grab_if_free
+from .workers import Workers
+
+if TYPE_CHECKING:
+    from ..base.types import WorkerRow
+
+
+class DeadWorker(NamedTuple):
+    """A worker that nobody stands behind any more: its row, the descriptor of its lock file if
+    that is ours now, and why it counts as dead."""
+
+    row: WorkerRow
+    handle: int | None
+    why: str
 
 
 class Reaper:
@@ -23,27 +44,28 @@ class Reaper:
     3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
     4. Lock files are removed last, by who holds them."""
 
-    def __init__(self, database, claims, workers, modes):
+    def __init__(self, database: Database, claims: Claims, workers: Workers, modes: Modes) -> None:
         self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
         self._leases, self._clock = claims.leases, database.clock
         self.burials = Every(TICK_SECONDS, self._clock)
 
-    def bury_dead(self):
+    def bury_dead(self) -> None:
         """Free the places and tasks of dead workers, and the tasks whose leases are over."""
         self.burials.put_off(TICK_SECONDS)
-        dead, buried = self.find_dead(), ()
+        dead = self.find_dead()
+        buried: set[int] = set()
         try:
             if dead or self._leases.lost((), self._clock.now()):
                 buried = self._record(dead)
         finally:
-            for row, handle, _ in (one for one in dead if one[1] is not None):
-                if row["id"] in buried:
+            for row, handle, _ in dead:
+                if handle is not None and row["id"] in buried:
                     self._workers.remove_lock(row["lock"], handle)
-                else:                   # the row has moved: the lock is what proves the death next
+                elif handle is not None:    # the row has moved: the lock proves the death next time
                     os.close(handle)
         self._leases.doubt(self._clock.now())
 
-    def _record(self, dead):
+    def _record(self, dead: list[DeadWorker]) -> set[int]:
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
@@ -51,7 +73,7 @@ class Reaper:
                 self._claims.end_lost(transaction, task, now)
         return buried
 
-    def bury(self, transaction, row, why):
+    def bury(self, transaction: Connection, row: WorkerRow, why: str) -> bool:
         """Remove a dead worker's row; False if it has moved since it was looked at."""
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
@@ -67,19 +89,20 @@ class Reaper:
             self._modes.note_end(transaction, row, True)
         return True
 
-    def find_dead(self):
-        """Rows nobody stands behind any more: a list of (row, lock descriptor or None, why)."""
-        dead, silent = [], self._leases.silent(self._clock.now())
+    def find_dead(self) -> list[DeadWorker]:
+        """Find the workers that nobody stands behind any more, and end what they left running."""
+        dead: list[DeadWorker] = []
+        silent = self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
             handle, why = self._look_at(row, is_silent)
             if why and (self._end_runner(row) or is_silent):
-                dead.append((row, handle, why))
+                dead.append(DeadWorker(row, handle, why))
             elif handle is not None:
                 os.close(handle)
         return dead
 
-    def _look_at(self, row, is_silent):
+    def _look_at(self, row: WorkerRow, is_silent: bool) -> tuple[int | None, str | None]:
         """(descriptor of its lock if free, why it counts as dead or None)"""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
@@ -95,7 +118,7 @@ class Reaper:
             return None, None
         return None, "silent"
 
-    def _look_at_starting(self, row, path):
+    def _look_at_starting(self, row: WorkerRow, path: Path) -> tuple[int | None, str | None]:
         age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
         if not self._leases.boot:               # that clock may have begun again
             age = self._clock.now() - row["started_at"]
@@ -104,14 +127,14 @@ class Reaper:
         late = age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS)
         return handle, "did not report" if late else None
 
-    def _end_runner(self, row):
+    def _end_runner(self, row: WorkerRow) -> bool:
         """Kill the runner of a dead worker, which may have closed all that it would die by. False
         while it lives on, which it may as another user's: then the lease must do."""
         known = row["runner_birth"] if row["boot"] == self._leases.boot else None
         return end_group(row["runner_pid"], known, self._clock.sleep)
 
     @staticmethod
-    def _end_silent(pid, path):
+    def _end_silent(pid: int, path: Path) -> bool:
         """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
@@ -120,7 +143,7 @@ class Reaper:
                 return True
         return False
 
-    def sweep_locks(self):
+    def sweep_locks(self) -> None:
         """Remove old lock files that no row names any more; they are left by crashes."""
         known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():

@@ -1,10 +1,16 @@
 """Retention: removes old rows and files, a little at a time."""
+from __future__ import annotations
+
 import math
+from collections.abc import Iterator
 
 from ..base.time_and_text import Every
-from ..store.settings import recall, remember
+from ..store.database import Database
+from ..store.settings import Settings, recall, remember
 from ..tasks.adding import REQUEST_SECONDS
+from ..tasks.actions import Actions
 from .rollup import HOUR_KEYS
+from .metrics import Fold
 
 KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
 KEEP_ROUND_SECONDS = 3600.0
@@ -20,13 +26,14 @@ class Keeping:
     first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
     than a day after the last look, nothing is removed for as many days as tasks are kept."""
 
-    def __init__(self, database, settings, actions, fold):
+    def __init__(self, database: Database, settings: Settings, actions: Actions,
+                 fold: Fold) -> None:
         self._database, self._settings, self._actions = database, settings, actions
         self._fold, self._clock = fold, database.clock
-        self._round = None              # of _portions(), while it lasts
+        self._round: Iterator[bool] | None = None       # of _portions(), while it lasts
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
-    def prune(self):
+    def prune(self) -> bool:
         """Do a little of what is to be done; True if it should go on soon."""
         if self._round is None:
             now = self._clock.now()
@@ -38,10 +45,11 @@ class Keeping:
             self._round = None
         return bool(found)
 
-    def _trusts_clock(self, now):
+    def _trusts_clock(self, now: float) -> bool:
         """False until days have passed since the clock was found far from where it was."""
         known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
-        seen, start = known["seen"], known["from"]
+        seen: float = known["seen"]
+        start: float = known["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
         patience = doubt if start > seen else 86400     # who comes seldom ends a doubt, too
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
@@ -51,7 +59,7 @@ class Keeping:
                 remember(transaction, ".keeping", {"seen": now, "from": start})
         return now >= start
 
-    def _portions(self, now):
+    def _portions(self, now: float) -> Iterator[bool]:
         """Remove something before each value, which is False if there was nothing."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
@@ -61,11 +69,11 @@ class Keeping:
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
-            ids = [(one,) for one in ids if one < folded]
-            if ids:
+            gone = [(one,) for one in ids if one < folded]
+            if gone:
                 with self._database.transaction(durable=False) as transaction:
-                    transaction.tell_many("DELETE FROM activity WHERE id=?", ids)
-            yield bool(ids)
+                    transaction.tell_many("DELETE FROM activity WHERE id=?", gone)
+            yield bool(gone)
         for table, key, is_old, values in (
                 *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
                 ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
@@ -82,7 +90,7 @@ class Keeping:
                             table, keys, keys, table, is_old), (*values, KEEP_ROWS))
                 yield True
 
-    def _oldest(self, ages, before, now):
+    def _oldest(self, ages: str, before: float, now: float) -> Iterator[list[int]]:
         """Ids of what ended before a time, in portions, until a row was made since then."""
         low, made = 0, -math.inf
         while not before <= made <= now:

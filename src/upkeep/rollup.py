@@ -3,12 +3,22 @@
 Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add up, as do
 Times in them, which are histograms: a percentile is read from their sum.
 """
+from __future__ import annotations
+
 import bisect
 import collections
 import json
 import math
+from collections.abc import Iterable, Mapping, Sequence
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.time_and_text import dump_json
+
+if TYPE_CHECKING:
+    from typing import Any, Optional
+
+    from ..base.types import JsonObject, Row
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
@@ -40,31 +50,59 @@ ZERO_BUCKET = -5000             # its top is 0.0
 PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
+if TYPE_CHECKING:
+    # Table, beginning of an hour, and function and queue or machine.
+    SumsKey = tuple[str, int, tuple[str, ...]]
+    AnyRun = tuple[Optional[int], Optional[int], str, float]    # as a LatestRun, not rounded
+    AnySums = dict[str, Any]
+else:
+    AnySums = dict
 
-def sane(number):
+
+class LatestRun(NamedTuple):
+    """An attempt that ended, as `recent` keeps it."""
+
+    task_id: int | None
+    owner_id: int | None
+    status: str                         # a name in COUNTS, or of the event
+    seconds: float
+
+
+class Shift(NamedTuple):
+    """A row of `shift`: where a worker is, up to when its life was counted and when it ended."""
+
+    worker_id: int
+    machine: str
+    counted_to: float = 0.0
+    ended_at: float | None = None
+
+
+def sane(number: float) -> float:
     """A time as it counts: clocks are set back, and other people's programs write anything."""
     return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
-def hour_of(at):
+def hour_of(at: float) -> int:
     """The beginning of the hour of a moment."""
     return int(sane(at)) // HOUR * HOUR
 
 
-def whole_steps(start, end, step):
+def whole_steps(start: float, end: float, step: str) -> tuple[int, int]:
     """(beginning of the first, end of the last) step from one moment to another."""
     seconds = STEPS[step]
     return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
             math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
-def latest_runs(known, more):
-    """The newest of the runs in a row of `recent` and of more: [task, owner, status, seconds]."""
-    more = ([*run, round(seconds, 6)] for *run, seconds in more)
-    return [*json.loads(known or "[]"), *more][-RUNS_KEPT:]
+def latest_runs(known: str | None, more: Iterable[AnyRun]) -> list[LatestRun]:
+    """Return the newest of the runs in a row of `recent` and of more."""
+    runs = [LatestRun(*run) for run in json.loads(known or "[]")]
+    runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
+             for task_id, owner_id, status, seconds in more]
+    return runs[-RUNS_KEPT:]
 
 
-def bucket_of(seconds):
+def bucket_of(seconds: float) -> int:
     """The number of the bucket of a time: four of them make a doubling. It is found without
     logarithms, which differ between machines."""
     fraction, exponent = math.frexp(seconds)
@@ -72,7 +110,7 @@ def bucket_of(seconds):
     return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
-def bucket_top(number):
+def bucket_top(number: int) -> float:
     """The longest time in a bucket."""
     return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
 
@@ -81,13 +119,18 @@ class Times:
     """Many times in seconds: number, sum, least and greatest, and how many each bucket has."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
+    count: int
+    sum: float
+    least: float
+    most: float
+    buckets: dict[str, int]             # by their numbers, which are texts in JSON
 
-    def __init__(self, text=None):
+    def __init__(self, text: str | None = None) -> None:
         self.count, self.sum, self.least, self.most, self.buckets = (
             json.loads(text) if text else (0, 0.0, math.inf, 0.0, {}))
 
     @classmethod
-    def of(cls, values):
+    def of(cls, values: Sequence[float]) -> Times:
         """These times, at least one."""
         many = cls()
         many.count, many.sum = len(values), math.fsum(values)
@@ -96,7 +139,7 @@ class Times:
                         collections.Counter(map(bucket_of, values)).items()}
         return many
 
-    def add(self, other):
+    def add(self, other: Times) -> None:
         """Add other times to these."""
         self.count += other.count
         self.sum += other.sum
@@ -105,15 +148,15 @@ class Times:
         for number, count in other.buckets.items():
             buckets[number] = buckets.get(number, 0) + count
 
-    def text(self):
+    def text(self) -> str:
         """What __init__() takes."""
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
-    def up_to(self, number):
+    def up_to(self, number: int) -> int:
         """How many are in this bucket and those below."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
-    def percentile(self, share):
+    def percentile(self, share: float) -> float:
         """A time that this share does not exceed, right within 9 %; exact if all are the same."""
         rank = math.ceil(share * self.count)
         for number in sorted(map(int, self.buckets)):
@@ -123,36 +166,37 @@ class Times:
         low, high = bucket_top(number - 1), bucket_top(number)
         return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
 
-    def json(self):
+    def json(self) -> JsonObject:
         """As the API tells it. Of fewer than 20 the 95th percentile would be the longest."""
-        told = [self.sum]
+        told: list[float | None] = [self.sum]
         if self.count:
             told += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
                      self.percentile(0.95) if self.count >= 20 else None]
-        told = (value and round(value, 6) for value in (*told, *[None] * 5))
-        return {"count": self.count, **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), told))}
+        rounded = (value and round(value, 6) for value in (*told, *[None] * 5))
+        return {"count": self.count,
+                **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), rounded))}
 
 
-NO_TIMES, NO_SHIFT = Times(), {"machine": "", "ended_at": None}
+NO_TIMES, NO_SHIFT = Times(), Shift(0, "")
 
 
-class Sums(dict):
+class Sums(AnySums):
     """What adds up, by the names of columns: numbers, Times, and the greatest memory."""
 
     @classmethod
-    def of(cls, cell):
+    def of(cls, cell: Mapping[str, Sequence[float]]) -> Sums:
         """The sums of {name: values}."""
         return cls((name, Times.of(values) if name in HISTOGRAMS else
                     max(values) if name == "peak_memory" else sum(values))
                    for name, values in cell.items())
 
     @classmethod
-    def stored(cls, row, keys):
+    def stored(cls, row: Row, keys: Iterable[str]) -> Sums:
         """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
-    def add(self, other):
+    def add(self, other: Sums) -> None:
         """Add other sums to these."""
         for name, value in other.items():
             if name in HISTOGRAMS:
@@ -162,25 +206,25 @@ class Sums(dict):
             else:
                 self[name] = self.get(name, 0) + value
 
-    def row(self):
+    def row(self) -> JsonObject:
         """The columns to be stored."""
         return {name: value.text() if name in HISTOGRAMS else value for name, value in self.items()}
 
-    def json(self):
+    def json(self) -> JsonObject:
         """What the API tells of tasks."""
         return {**{name: self.get(name, 0) for name in COUNTS},
                 **{name: self.get(name, NO_TIMES).json() for name in TIMES},
                 "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
                 "peak_memory": self.get("peak_memory")}
 
-    def worker_json(self, base, executed):
+    def worker_json(self, base: int, executed: str) -> JsonObject:
         """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
         `executed` how the answer calls the times that attempts took."""
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
         most = base or (tasks / busy * HOUR if busy and tasks else None)
-        share = mean / base if base and alive else busy / alive if alive else None
+        share = mean / base if base and mean is not None else busy / alive if alive else None
         return {"alive_seconds": round(alive, 3), "busy_seconds": round(busy, 3), "tasks": tasks,
                 executed: self.get("executed", NO_TIMES).json(),
                 "mean_throughput": mean and round(mean, 3),
@@ -193,17 +237,20 @@ class Tally:
     runs. `shifts` says of each worker where it is, up to when its life was counted and when it
     ended; `changed`, which of these are news."""
 
-    def __init__(self, shifts=()):
-        self.shifts = {row["worker_id"]: dict(zip(row.keys(), row)) for row in shifts}
-        self.changed, self._hour = {}, 0
-        self.runs = collections.defaultdict(lambda: collections.deque(maxlen=RUNS_KEPT))
-        self._cells = collections.defaultdict(lambda: collections.defaultdict(list))
+    def __init__(self, shifts: Iterable[Shift] = ()) -> None:
+        self.shifts = {shift.worker_id: shift for shift in shifts}
+        self.changed: dict[int, Shift] = {}
+        self.runs: dict[str, collections.deque[AnyRun]] = collections.defaultdict(
+            lambda: collections.deque(maxlen=RUNS_KEPT))
+        self._cells: dict[SumsKey, dict[str, list[float]]] = collections.defaultdict(
+            lambda: collections.defaultdict(list))
+        self._hour = 0
 
-    def sums(self):
-        """{(table, beginning of an hour, the other keys of a row there): Sums}"""
+    def sums(self) -> dict[SumsKey, Sums]:
+        """Return the sums of what was counted, by table, hour and place."""
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
-    def count(self, rows):
+    def count(self, rows: Iterable[Row]) -> None:
         """Count rows in the order of their ids. One that makes no sense stops nobody."""
         for row in rows:
             try:
@@ -211,14 +258,16 @@ class Tally:
             except (TypeError, ValueError, OverflowError):
                 continue
 
-    def _count(self, _, at, event, function, queue, waited, seconds, service, cpu_seconds,
-               peak_memory, task_id, owner_id, worker_id, machine):
+    def _count(self, _: int, at: float, event: str, function: str | None, queue: str | None,
+               waited: float | None, seconds: float | None, service: float | None,
+               cpu_seconds: float | None, peak_memory: int | None, task_id: int | None,
+               owner_id: int | None, worker_id: int | None, machine: str | None) -> None:
         if event in EVENTS and type(function) is type(queue) is str:
             is_back, name = event == "put_back", EVENTS[event]
             hour = self._hour
             if is_back or not hour <= at < hour + HOUR:
                 hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
-            cell = self._cells["hour", hour, function, queue]
+            cell = self._cells["hour", hour, (function, queue)]
             if is_back:                 # it was not begun
                 cell["started"].append(-1)
             elif name:
@@ -239,36 +288,37 @@ class Tally:
                     self._count_work(self.shifts.get(worker_id, NO_SHIFT), hour, at, seconds)
                 self.runs[function].append((task_id and int(task_id), owner_id and int(owner_id),
                                             name or event, seconds))
-        elif event in WORKER_EVENTS:
+        elif event in WORKER_EVENTS and worker_id is not None:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
-    def _count_work(self, shift, hour, at, seconds):
-        cell = self._cells["worker_hour", hour, shift["machine"]]
+    def _count_work(self, shift: Shift, hour: int, at: float, seconds: float) -> None:
+        _, machine, counted_to, ended_at = shift
+        cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
-        if shift["ended_at"] is not None:       # a death may be noticed late
-            at = min(at, shift["counted_to"])
+        if ended_at is not None:        # a death may be noticed late
+            at = min(at, counted_to)
         if at - seconds >= hour:        # as most do
             cell["busy_seconds"].append(seconds)
         else:
-            self.spread(shift["machine"], "busy_seconds", at - seconds, at)
+            self.spread(machine, "busy_seconds", at - seconds, at)
 
-    def _count_life(self, event, at, silent, worker_id, machine):
+    def _count_life(self, event: str, at: float, silent: float, worker_id: int,
+                    machine: str) -> None:
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
-            shift = {"worker_id": worker_id, "machine": machine, "counted_to": at + 0.0,
-                     "ended_at": None}
-        elif shift and shift["ended_at"] is None:
+            shift = Shift(worker_id, machine, at + 0.0)
+        elif shift and shift.ended_at is None:
             end = at - silent
-            self.spread(shift["machine"], "alive_seconds", shift["counted_to"], end)
-            shift = {**shift, "counted_to": end, "ended_at": at}
+            self.spread(shift.machine, "alive_seconds", shift.counted_to, end)
+            shift = shift._replace(counted_to=end, ended_at=at)
         else:
             return
         self.shifts[worker_id] = self.changed[worker_id] = shift
 
-    def spread(self, machine, name, start, end):
+    def spread(self, machine: str, name: str, start: float, end: float) -> None:
         """Count the seconds from `start` to `end` in the hours that they are in."""
         if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
             for hour in range(hour_of(start), math.ceil(end), HOUR):
-                self._cells["worker_hour", hour, machine][name].append(
+                self._cells["worker_hour", hour, (machine,)][name].append(
                     min(end, hour + HOUR) - max(start, hour))

@@ -1,18 +1,39 @@
 """Schedules as rows: their columns, when they are due, how they look."""
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import re
+from collections.abc import Callable
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import SCRIPTS_FOLDER, STATUS_WORDS
 from ..base.errors import Invalid, wrong
 from ..base.time_and_text import iso, storable, time_of_day
-from ..base.schedule_rules import RULE_HINT, parse_rule, preview
+from ..base.schedule_rules import RULE_HINT, Rule, parse_rule, preview
 from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, about, object_of, or_null,
                            summarize, text_up_to, titled)
-from ..store.connection import THEN_JOIN
+from ..store.connection import THEN_JOIN, Connection
 from ..store.log_and_activity import note
 from ..tasks.task_list import SHORT_ARGUMENTS
+
+if TYPE_CHECKING:
+    from typing import Protocol, TypeVar
+
+    from ..base.types import FieldError, JsonObject, Row, ScheduleRow
+
+if TYPE_CHECKING:
+    _Found = TypeVar("_Found")
+    _Otherwise = TypeVar("_Otherwise")
+
+    class Planner(Protocol):
+        """Who makes, changes or runs schedules: what is used here of a Person."""
+
+        id: int
+        name: str
+        is_admin: bool
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
@@ -33,8 +54,8 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
-SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
-                     "overlap": "skip", "options": {}}
+SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+                                 "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
     "name": about(or_null(text_up_to(100)), "for people; shown first"),
@@ -66,9 +87,24 @@ SCHEDULE_SHOWN = (
         SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
 
 
-def plan_errors(given, now):
+class Slot(NamedTuple):
+    """A time at which a schedule is due, and why that adds nothing; None if it adds a task."""
+
+    at: float
+    why: str | None = None
+
+
+class DueSlots(NamedTuple):
+    """The slots of a schedule that are due, when it is due then, and whether these are late."""
+
+    slots: list[Slot]
+    next_at: float | None
+    is_late: bool
+
+
+def plan_errors(given: JsonObject, now: float) -> list[FieldError]:
     """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
-    errors = []
+    errors: list[FieldError] = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
                                   "up: else all but the first would be skipped")
@@ -79,10 +115,10 @@ def plan_errors(given, now):
     return errors
 
 
-def find_scripts():
+def find_scripts() -> list[str]:
     """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
     executable or Python, since FTP loses the mode."""
-    found = []
+    found: list[str] = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
                 os.scandir(SCRIPTS_FOLDER / folder) as entries:
@@ -94,23 +130,24 @@ def find_scripts():
     return found
 
 
-def actor_name(person):
+def actor_name(person: Planner | None) -> str:
     """Return the name of the person who acts, for the activity."""
     return person.name if person else "the command line"
 
 
-def note_schedule(transaction, at, event, row, by):
+def note_schedule(transaction: Connection, at: float, event: str, row: ScheduleRow | JsonObject,
+                  by: str | None) -> None:
     """Say in the activity what became of a schedule."""
     note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
 
 
-def _task_reference(task_id, status):
+def _task_reference(task_id: int | None, status: int | None) -> JsonObject | None:
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
 
-def slot_json(slot):
+def slot_json(slot: Row) -> JsonObject:
     """Return a slot of a schedule as the API shows it."""
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
@@ -118,18 +155,19 @@ def slot_json(slot):
     return {"at": iso(slot["at"]), "message": message, "task": task}
 
 
-def as_given(row):
+def as_given(row: ScheduleRow) -> JsonObject:
     """A schedule's row as the request that would make it."""
     return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
             "options": json.loads(row["options"])}
 
 
-def rule_of(row):
+def rule_of(row: ScheduleRow | JsonObject) -> Rule:
     """The Rule of a schedule; Invalid if this host cannot read it."""
     return parse_rule(row["rule"], row["zone"], row["start"])
 
 
-def of_rule(row, look, otherwise):
+def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
+            otherwise: _Otherwise) -> _Found | _Otherwise:
     """What `look` finds in the Rule of a schedule; `otherwise` if this host cannot read it."""
     try:
         return look(rule_of(row))
@@ -137,7 +175,7 @@ def of_rule(row, look, otherwise):
         return otherwise
 
 
-def schedule_json(row, now):
+def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
     """A schedule of SCHEDULE_SHOWN as a list has it."""
     was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
@@ -152,7 +190,7 @@ def schedule_json(row, now):
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
-def before_newest(rule, first, now, most):
+def before_newest(rule: Rule, first: float, now: float, most: int) -> float:
     """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
     low, high = first - 0.75, now       # moments are a second apart or more
     middle = low                        # nearly always that is it: nothing was missed
@@ -164,19 +202,19 @@ def before_newest(rule, first, now, most):
     return high
 
 
-def due_slots(row, due, now):
-    """[(at, why it adds nothing or None)] of a schedule, when it is due then, if it is late."""
+def due_slots(row: ScheduleRow, due: float, now: float) -> DueSlots:
+    """Return the slots of a schedule from `due` until `now`, at most SLOTS_AT_ONCE."""
     rule = rule_of(row)
     first = rule.next_after(due - 0.001)
     if first is None or first > now:
-        return [], first, False
+        return DueSlots([], first, False)
     most = CATCH_UP_MAX if row["catch_up"] == "all" else 1
     moments = rule.upcoming(before_newest(rule, first, now, most), min(most, SLOTS_AT_ONCE))
-    slots = [(moment, None) for moment in moments if moment <= now]
-    last = slots[-1][0]
+    slots = [Slot(moment) for moment in moments if moment <= now]
+    last = slots[-1].at
     if row["catch_up"] == "none" and now - last > LATE_SECONDS:
         slots = []
-    if slots[:1] != [(first, None)]:
-        slots.insert(0, (first, "missed, as all until %s: nobody looked meanwhile"
-                         % iso(slots[0][0] if slots else now)))
-    return slots, rule.next_after(last), last != first or now - first > LATE_SECONDS
+    if slots[:1] != [Slot(first)]:
+        slots.insert(0, Slot(first, "missed, as all until %s: nobody looked meanwhile"
+                             % iso(slots[0].at if slots else now)))
+    return DueSlots(slots, rule.next_after(last), last != first or now - first > LATE_SECONDS)

@@ -5,20 +5,47 @@ transaction with a row of `slot`, which can be there only once: so a slot adds i
 once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
 what people make and change, and keep in step with what tasks.py and folders ask for.
 """
-import json
+from __future__ import annotations
 
+import json
+from collections.abc import Callable
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import CLOCK_SLACK_SECONDS, INTEGER_MAX
 from ..base.errors import (Busy, Conflict, Denied, Invalid, NotFound, SetupError, TooMany,
                            field_error, refusal)
 from ..base.time_and_text import dump_json, iso
 from ..base.schedule_rules import preview
 from ..base.values import TASK_DEFAULTS, summarize
-from ..tasks.adding import Order
+from ..store.connection import Connection
+from ..store.database import Database
+from ..tasks.adding import Adding, Order
+from ..tasks.task_list import TaskList
 from .schedule_rows import (COMING_MAX, COMING_TIMES_MAX, FIRE_SECONDS, GONE_SECONDS, PLAN,
                             SCHEDULES_MAX, SCHEDULE_DEFAULTS, SCHEDULE_ROW, SCHEDULE_SHOWN,
                             SCRIPT_FOLDERS, SCRIPT_FUNCTION, SOURCES, UNFINISHED_MAX, UPCOMING,
-                            actor_name, as_given, due_slots, find_scripts, note_schedule, of_rule,
-                            plan_errors, rule_of, schedule_json, slot_json)
+                            DueSlots, Slot, actor_name, as_given, due_slots, find_scripts,
+                            note_schedule, of_rule, plan_errors, rule_of, schedule_json,
+                            slot_json)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject, Row, ScheduleRow, TaskRow
+    from .schedule_rows import Planner
+
+if TYPE_CHECKING:
+    # Makes Orders of requests to add tasks, for a Person (of a later room) or None.
+    CheckRequests = Callable[[list[JsonObject], Any], list[Order]]
+
+
+class _Differences(NamedTuple):
+    """What is not as tasks.py and the folders ask for: rows (None: there is none) with the columns
+    that they are to have, and rows of schedules that are not asked for any more."""
+
+    wanted: list[tuple[ScheduleRow | None, JsonObject]]
+    gone: list[ScheduleRow]
 
 
 class Firing:
@@ -29,12 +56,13 @@ class Firing:
     2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
        why not; next_at moves on. Who was slower finds another row and leaves it."""
 
-    def __init__(self, database, adding, check_requests, person):
+    def __init__(self, database: Database, adding: Adding, check_requests: CheckRequests,
+                 person: Callable[[int], Planner | None]) -> None:
         self._database, self._clock, self._adding = database, database.clock, adding
         self._check_requests = check_requests
         self._person = person           # the Person of a user's id, or None
 
-    def fire(self, now):
+    def fire(self, now: float) -> None:
         """Add what is due, each in a transaction of its own, so that nobody waits for all."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
@@ -47,15 +75,16 @@ class Firing:
             if self._clock.monotonic() > deadline:
                 break
 
-    def next_due(self):
+    def next_due(self) -> float | None:
         """When the next schedule is due, or None."""
-        return self._database.value(
+        due: float | None = self._database.value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
+        return due
 
-    def _row(self, schedule_id):
+    def _row(self, schedule_id: int) -> ScheduleRow | None:
         return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
 
-    def _fire_one(self, schedule_id, now):
+    def _fire_one(self, schedule_id: int, now: float) -> bool:
         """Fill some slots of a schedule in one transaction; True if there are more."""
         row = self._row(schedule_id)
         if row is None or row["next_at"] is None:
@@ -64,9 +93,11 @@ class Firing:
         due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
         if due > now:
             return False
-        slots, next_at, is_late, order, problem = [], now + 3600, False, None, None
+        found = DueSlots([], now + 3600, False)
+        order: Order | None = None
+        problem: str | None = None
         try:
-            slots, next_at, is_late = due_slots(row, due, now)
+            found = due_slots(row, due, now)
         except Exception as error:      # such as lost time zones: it must not stop the others
             problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
         try:
@@ -79,13 +110,13 @@ class Firing:
             known = self._row(schedule_id)
             if known is None or tuple(known) != tuple(row):
                 return False            # somebody else was quicker, or changed it
-            changes = self._fill(transaction, row, slots, order, problem, now)
+            changes = self._fill(transaction, row, found.slots, order, problem, now)
             transaction.update("schedule", {
-                **changes, "next_at": next_at, "next_from": now,
-                "late_at": now if is_late else row["late_at"]}, "id=?", (row["id"],))
-        return bool(slots)
+                **changes, "next_at": found.next_at, "next_from": now,
+                "late_at": now if found.is_late else row["late_at"]}, "id=?", (row["id"],))
+        return bool(found.slots)
 
-    def order(self, row):
+    def order(self, row: ScheduleRow) -> Order:
         """The Order for a task of this schedule; Invalid says why there can be none."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
@@ -94,7 +125,7 @@ class Firing:
         person = row["set_by"] and (self._person(row["set_by"]) or self._person(row["owner_id"]))
         return self.check_task(as_given(row), person)
 
-    def check_task(self, given, person):
+    def check_task(self, given: JsonObject, person: Planner | None) -> Order:
         """The Order for a task as a schedule adds it; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": given["function"], **given["options"],
                                          "arguments": given["arguments"]}], person)
@@ -102,16 +133,18 @@ class Firing:
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
-    def _fill(self, transaction, row, slots, order, problem, now):
+    def _fill(self, transaction: Connection, row: ScheduleRow, slots: list[Slot],
+              order: Order | None, problem: str | None, now: float) -> JsonObject:
         """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
         last_at, last_task = row["last_at"], row["last_task_id"]
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
-            last_at, task_id, unfinished = at, None, self.unfinished(last_task)
+            task_id: int | None = None
+            last_at, unfinished = at, self.unfinished(last_task)
             why = why or problem or self._why_skipped(row, unfinished)
-            if why is None:
+            if order is not None and why is None:
                 try:
                     last_task = task_id = self.add_task(transaction, row, order, unfinished, now)
                 except TooMany as error:
@@ -120,7 +153,7 @@ class Firing:
                                {"task_id": task_id, "message": why})
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
-    def _why_skipped(self, row, unfinished):
+    def _why_skipped(self, row: ScheduleRow, unfinished: int | None) -> str | None:
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
         if unfinished and row["overlap"] == "skip":
             return "skipped: task %d had not ended" % unfinished
@@ -130,37 +163,42 @@ class Firing:
             (row["id"], UNFINISHED_MAX))
         return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
-    def unfinished(self, task_id):
+    def unfinished(self, task_id: int | None) -> int | None:
         """`task_id` if that task has not ended, else None."""
-        return self._database.value(
+        found: int | None = self._database.value(
             "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+        return found
 
-    def add_task(self, transaction, row, order, unfinished, now):
+    def add_task(self, transaction: Connection, row: ScheduleRow, order: Order,
+                 unfinished: int | None, now: float) -> int:
         """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
         order.schedule_id = row["id"]
         if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
-            order.after = [row[0] for row in transaction.all(
+            order.after = tuple(one["id"] for one in transaction.all(
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
-                (unfinished, row["owner_id"]))]
-            order.after_failure = "run" if order.after else None
+                (unfinished, row["owner_id"])))
+            order.after_failure = "run"
         return self._adding.add(transaction, row["owner_id"], [order], now)[0][0]
 
 
 class Schedules:
     """What people, tasks.py and folders want added at times."""
 
-    def __init__(self, database, tasks, firing, announced, default_owner):
+    def __init__(self, database: Database, tasks: TaskList, firing: Firing,
+                 announced: Callable[[], list[JsonObject]],
+                 default_owner: Callable[[], Row]) -> None:
         self._database, self._clock, self._tasks = database, database.clock, tasks
         self._firing, self._announced, self._default_owner = firing, announced, default_owner
 
-    def find(self, owner_id=None, limit=INTEGER_MAX, after=0):
+    def find(self, owner_id: int | None = None, limit: int = INTEGER_MAX,
+             after: int = 0) -> list[JsonObject]:
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         return [schedule_json(row, self._clock.now()) for row in self._database.all(
             SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
             (*values, after, limit))]
 
-    def get(self, schedule_id, owner_id=None):
+    def get(self, schedule_id: int, owner_id: int | None = None) -> JsonObject:
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
         row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
@@ -172,11 +210,11 @@ class Schedules:
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [slot_json(slot) for slot in slots]}
 
-    def coming(self, owner_id, until):
+    def coming(self, owner_id: int | None, until: float) -> list[JsonObject]:
         """The schedules that are due until then, the next one first, each with its `times`."""
         where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
 
-        def times(row):
+        def times(row: ScheduleRow) -> list[float]:
             later = of_rule(row, lambda rule: rule.upcoming(row["next_at"], COMING_TIMES_MAX), [])
             return [row["next_at"], *(at for at in later if at < until)][:COMING_TIMES_MAX]
         return [{"id": row["id"], "name": row["name"], "function": row["function"],
@@ -185,13 +223,14 @@ class Schedules:
                     SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
-    def _row(self, schedule_id, owner_id=None, statement=SCHEDULE_ROW):
+    def _row(self, schedule_id: int, owner_id: int | None = None,
+             statement: str = SCHEDULE_ROW) -> ScheduleRow:
         row = self._database.one(statement + "schedule.id=?", (schedule_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
 
-    def add(self, given, owner_id, person=None):
+    def add(self, given: JsonObject, owner_id: int, person: Planner | None = None) -> int:
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
         wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
@@ -201,10 +240,11 @@ class Schedules:
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
-    def change(self, schedule_id, given, scope=None, person=None, owner_id=None):
+    def change(self, schedule_id: int, given: JsonObject, scope: int | None = None,
+               person: Planner | None = None, owner_id: int | None = None) -> None:
         """Change the given fields; Conflict for what tasks.py or a folder says."""
         row = self._row(schedule_id, scope)
-        wanted = {}
+        wanted: JsonObject = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**as_given(row), **given}, person)
@@ -218,14 +258,16 @@ class Schedules:
                 self.store(transaction, known, {**wanted, "owner_id": owner_id}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
 
-    def delete(self, schedule_id, scope=None, person=None):
+    def delete(self, schedule_id: int, scope: int | None = None,
+               person: Planner | None = None) -> None:
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
             self.remove(transaction, row, actor_name(person))
 
-    def run(self, schedule_id, scope=None, person=None):
+    def run(self, schedule_id: int, scope: int | None = None,
+            person: Planner | None = None) -> TaskRow:
         """Add its task now, besides its slots; the task's row."""
         order = self._firing.order(self._row(schedule_id, scope))
         with self._database.transaction() as transaction:
@@ -242,12 +284,12 @@ class Schedules:
             return self._tasks.get(task_id)
 
     @staticmethod
-    def _check_room(transaction, owner_id, besides=0):
+    def _check_room(transaction: Connection, owner_id: int, besides: int = 0) -> None:
         if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
                              (owner_id, besides)) >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
-    def _checked(self, given, person):
+    def _checked(self, given: JsonObject, person: Planner | None) -> JsonObject:
         """The columns for these fields; Invalid names every wrong one."""
         errors = plan_errors(given, self._clock.now())
         try:
@@ -261,12 +303,13 @@ class Schedules:
                 "set_by": person and person.id}
 
     @staticmethod
-    def _refuse_foreign(row, message):
+    def _refuse_foreign(row: ScheduleRow, message: str) -> None:
         if row["source"] != "person":
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
-    def store(self, transaction, row, columns, by=None):
+    def store(self, transaction: Connection, row: ScheduleRow | None, columns: JsonObject,
+              by: str | None = None) -> int:
         """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
         now = self._clock.now()
         if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
@@ -284,7 +327,8 @@ class Schedules:
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
 
-    def _set_paused(self, transaction, schedule_id, given, person):
+    def _set_paused(self, transaction: Connection, schedule_id: int, given: JsonObject,
+                    person: Planner | None) -> None:
         """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
         row, now = self._row(schedule_id), self._clock.now()
         paused = given.get("paused", row["paused"])
@@ -292,6 +336,7 @@ class Schedules:
             return
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
+        changes: JsonObject
         if not paused:
             changes = {"paused_at": None, "paused_by": None, "paused_why": None,
                        "next_at": rule_of(row).next_after(now)}
@@ -304,43 +349,47 @@ class Schedules:
                            "id=?", (schedule_id,))
         note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
-    def remove(self, transaction, row, by=None):
+    def remove(self, transaction: Connection, row: ScheduleRow, by: str | None = None) -> None:
         """Remove a schedule with its history."""
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
         transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
         note_schedule(transaction, self._clock.now(), "deleted", row, by)
 
-    def synchronise(self):
+    def synchronise(self) -> None:
         """Make what tasks.py and the folders ask for the default owner's schedules."""
         try:
             found = self._default_owner()["id"], find_scripts()
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        if not self._differences(*found, now):
+        if not any(self._differences(*found, now)):
             return
         with self._database.transaction(durable=False) as transaction:
-            for row, columns in self._differences(*found, now):
-                if columns is not None:
-                    self.store(transaction, row, columns)
-                elif row["gone_at"] is None:
+            wanted, gone = self._differences(*found, now)
+            for known, columns in wanted:
+                self.store(transaction, known, columns)
+            for row in gone:
+                if row["gone_at"] is None:
                     transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
                 else:
                     self.remove(transaction, row)
 
-    def _differences(self, owner_id, scripts, now):
-        """(row or None, columns or None) of what is to be made, changed, called gone or removed."""
+    def _differences(self, owner_id: int, scripts: list[str], now: float) -> _Differences:
         wanted = self._wanted(owner_id, scripts)
         known = {(row["source"], row["name"]): row
                  for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
-        found = [(known.get(key), wanted.get(key)) for key in {**wanted, **known}]
-        return [(row, columns) for row, columns in found if not self._is_right(row, columns, now)]
+        return _Differences(
+            [(known.get(key), columns) for key, columns in wanted.items()
+             if not self._is_right(known.get(key), columns)],
+            [row for key, row in known.items()
+             if key not in wanted and not self._is_just_gone(row, now)])
 
-    def _wanted(self, owner_id, scripts):
+    def _wanted(self, owner_id: int, scripts: list[str]) -> dict[tuple[str, str], JsonObject]:
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
-        folders = [{"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
-                    "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
-        wanted = {}
+        folders: list[JsonObject] = [
+            {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
+             "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
+        wanted: dict[tuple[str, str], JsonObject] = {}
         for source, found in (("folder", folders), ("code", self._announced())):
             for one in found:
                 wanted[source, one["name"]] = columns = {
@@ -350,8 +399,12 @@ class Schedules:
         return wanted
 
     @staticmethod
-    def _is_right(row, columns, now):
-        """Whether a schedule is as its source says, or has just been marked as gone from it."""
-        if row is None or columns is None:
-            return row and row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
-        return row["gone_at"] is None and all(row[name] == value for name, value in columns.items())
+    def _is_right(row: ScheduleRow | None, columns: JsonObject) -> bool:
+        """True if a schedule is there and as its source says."""
+        return row is not None and row["gone_at"] is None and all(
+            row[name] == value for name, value in columns.items())
+
+    @staticmethod
+    def _is_just_gone(row: ScheduleRow, now: float) -> bool:
+        """True if it has just been noted that the source of a schedule does not name it."""
+        return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS

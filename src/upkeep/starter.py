@@ -1,30 +1,42 @@
 """The Starter: reserves a worker's row and starts the process."""
+from __future__ import annotations
+
 import contextlib
 import os
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import HOME, SLICE_SECONDS
-from ..store.settings import recall
-from .worker_modes import (START_ERRORS, START_RETRY_SECONDS, WORKER_LOG_MAX_BYTES,
-                           explain_start_error)
+from ..store.database import Database
+from ..store.settings import Settings, recall
+from ..tasks.claims import Claims
+from .worker_modes import (START_ERRORS, START_RETRY_SECONDS, WORKER_LOG_MAX_BYTES, Interpreter,
+                           Modes, explain_start_error)
+from .workers import Workers
+from .reaper import Reaper
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+    from typing import Any
 
 
 class Starter:
     """Starts worker processes: as many as there is work for and room."""
 
-    def __init__(self, database, settings, claims, interpreter, modes, workers, reaper):
+    def __init__(self, database: Database, settings: Settings, claims: Claims,
+                 interpreter: Interpreter, modes: Modes, workers: Workers, reaper: Reaper) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._interpreter, self._modes, self._workers = interpreter, modes, workers
         self._reaper, self._clock = reaper, database.clock
-        self._children = {}             # process -> id of its row
+        self._children: dict[Popen[bytes], int | None] = {}     # process -> id of its row
 
-    def start_needed(self, least=0):
+    def start_needed(self, least: int = 0) -> int:
         """Start the workers that are needed, in the mode detached; how many were reserved."""
         self._poll_children()
-        if not self.needed(least) or self._modes.decide()[0] != "detached":
+        if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
         return len(self._start_all("detached", least))
 
-    def work_slice(self, seconds=SLICE_SECONDS):
+    def work_slice(self, seconds: float = SLICE_SECONDS) -> int:
         """Where nobody else works, let children work while the caller waits; how many attempts
         ended meanwhile. If they die with this process others see that at once."""
         self._poll_children()
@@ -40,10 +52,10 @@ class Starter:
             "SELECT worker_id FROM activity WHERE id>? "
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
-    def needed(self, least=0):
+    def needed(self, least: int = 0) -> int:
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room = self._settings.get("NbMaxWorker")
+        room: int = self._settings.get("NbMaxWorker")
         if not room:                    # all are services
             return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -60,13 +72,13 @@ class Starter:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
-    def start_helper(self, *what):
+    def start_helper(self, *what: str) -> None:
         """Start a process, as workers are started, that does one thing: --send what is due in
         `delivery`, make a --backup, or only live for a --test with its token."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 
-    def _start_all(self, mode, least, *more):
+    def _start_all(self, mode: str, least: int, *more: float) -> set[int]:
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
             made = self._workers.reserve(transaction, mode, self.needed(least))
@@ -81,7 +93,7 @@ class Starter:
                     self._workers.start_failed(transaction, explain_start_error(error))
         return {worker_id for worker_id, _ in made}
 
-    def _launch(self, worker_id, *arguments):
+    def _launch(self, worker_id: int | None, *arguments: str) -> None:
         python, log = self._interpreter.path(), self._workers.log
         with contextlib.suppress(OSError):
             if log.stat().st_size > WORKER_LOG_MAX_BYTES:
@@ -93,11 +105,11 @@ class Starter:
         self._children[child] = worker_id
 
     @staticmethod
-    def _start(command, **how):
+    def _start(command: list[str], **how: Any) -> Popen[bytes]:
         import subprocess
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
-    def _poll_children(self):
+    def _poll_children(self) -> None:
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:

@@ -1,12 +1,23 @@
 """The tick: housekeeping that any process does in passing."""
+from __future__ import annotations
+
 import math
 
 from ..base.limits import TICK_PASSING_SECONDS, TICK_SECONDS
 from ..base.errors import Busy, complain, in_passing
 from ..base.time_and_text import Every, iso
-from ..store.settings import recall, remember
-from .tick_history import PASSING, take_mark
-from .alerts import DAILY_BACKUP
+from ..store.database import Database
+from ..store.settings import Settings, recall, remember
+from ..tasks.files import Files
+from ..tasks.claims import Claims
+from .tick_history import PASSING, Rhythm, take_mark
+from .schedules import Firing, Schedules
+from .workers import Workers
+from .reaper import Reaper
+from .starter import Starter
+from .metrics import Fold
+from .retention import Keeping
+from .alerts import DAILY_BACKUP, Alerts
 
 TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
@@ -21,8 +32,10 @@ class Tick:
     inside its transaction: any number of processes may tick at the same time. What can wait leaves
     the processor to tasks that wait."""
 
-    def __init__(self, database, settings, claims, rhythm, workers, reaper, starter, firing,
-                 schedules, fold, keeping, alerts, files):
+    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: Rhythm,
+                 workers: Workers, reaper: Reaper, starter: Starter, firing: Firing,
+                 schedules: Schedules, fold: Fold, keeping: Keeping, alerts: Alerts,
+                 files: Files) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
         self._firing, self._schedules, self._alerts = firing, schedules, alerts
@@ -33,7 +46,7 @@ class Tick:
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
         self._has_more = False          # the last tick left something to be done soon
 
-    def maybe(self, caller):
+    def maybe(self, caller: str) -> bool:
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
         "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING. What goes
         wrong is said and tried again later: it must not end what it is done beside."""
@@ -53,7 +66,7 @@ class Tick:
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
-    def run(self, caller="worker", start=True):
+    def run(self, caller: str = "worker", start: bool = True) -> None:
         """Do all that is due now, whoever has just done so; without `start` no workers start."""
         take_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.note(caller)
@@ -75,19 +88,19 @@ class Tick:
         with in_passing("making the daily backup"):
             self._back_up()
 
-    def sleepers_missing(self):
+    def sleepers_missing(self) -> int:
         """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
-    def next_work(self, alone=True):
+    def next_work(self, alone: bool = True) -> float | None:
         """When something becomes claimable, or None; what comes one by one only if `alone`."""
         dues = [self._claims.next_due()]
         if alone:
             dues += [self._claims.rate_opens(), self._firing.next_due()]
         return min((due for due in dues if due is not None), default=None)
 
-    def _is_our_turn(self, caller):
+    def _is_our_turn(self, caller: str) -> bool:
         """True if nobody has ticked for long; where something is due, that is sooner."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
@@ -95,14 +108,14 @@ class Tick:
         least = soon if self._has_more or due is not None and due <= now else usual
         return take_mark(self._mark, now, least)
 
-    def _promote(self):
+    def _promote(self) -> None:
         """Make pending what is due, and go on with what comes after tasks that have ended."""
         due = self._claims.next_due(of_all=True)
         if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
-    def _fire_schedules(self):
+    def _fire_schedules(self) -> None:
         """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
         now = self._clock.now()
         if self._looks.is_due():
@@ -111,7 +124,7 @@ class Tick:
         due = self._firing.next_due() or math.inf
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
-    def _back_up(self):
+    def _back_up(self) -> None:
         """Start the process that makes the backup of the day, after the hour that an admin chose;
         again if that failed."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
@@ -130,7 +143,7 @@ class Tick:
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")
 
-    def _sweep(self):
+    def _sweep(self) -> None:
         """Once an hour, in one of all processes, remove what crashes and people left behind."""
         now = self._clock.now()
         if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):

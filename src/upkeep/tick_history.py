@@ -3,14 +3,39 @@
 A tick must be cheap where every request is a process of its own. So the time of the last one is
 that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
 """
+from __future__ import annotations
+
 import contextlib
 import math
 import os
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import CLOCK_SLACK_SECONDS, TICK_SECONDS
 from ..base.errors import JobQueueError
 from ..base.time_and_text import iso
+from ..store.database import Database
 from ..store.settings import recall, remember
+
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    from ..base.types import JsonObject
+
+if TYPE_CHECKING:
+    class Visits(TypedDict):
+        """When one of VISITORS came last, how often it comes (None if not known), and whether it
+        still does: not once it has not come when it should have."""
+
+        last_at: float
+        period: float | None
+        comes: bool
+
+    class TickHistory(TypedDict):
+        """What is remembered: when each caller ticked last, and the last visits of VISITORS."""
+
+        seen: dict[str, float]
+        visits: dict[str, list[float]]
 
 PASSING = ("request", "address")        # tick seldom, and leave long work to others
 VISITORS = ("cron", "address")          # come by themselves and go again
@@ -18,7 +43,7 @@ NOTE_SECONDS = 50.0                     # how often each caller is noted
 ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
 
 
-def take_mark(path, now, least):
+def take_mark(path: Path, now: float, least: float) -> bool:
     """True if a moment that all processes know, the time of this empty file, is `least` seconds
     ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
     where it cannot be set: they only do the same twice."""
@@ -34,10 +59,10 @@ def take_mark(path, now, least):
 class Rhythm:
     """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
 
-    def __init__(self, database):
+    def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def note(self, caller):
+    def note(self, caller: str) -> None:
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
         if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
@@ -53,43 +78,43 @@ class Rhythm:
                 known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
             remember(transaction, ".rhythm", known)
 
-    def state(self):
+    def state(self) -> JsonObject:
         """Who did the housekeeping last and how often it is done, as people are shown it."""
         at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
                          default=(None, None))
-        cron, period = self.visitor("cron"), self.period()
-        cron = cron and {"last_at": iso(cron["last_at"]),
-                         "period": cron["period"] and round(cron["period"])}
+        visits, period = self.visitor("cron"), self.period()
+        cron = visits and {"last_at": iso(visits["last_at"]),
+                           "period": visits["period"] and round(visits["period"])}
         return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
                 "cron": cron, "resident": self.is_resident()}
 
-    def visitor(self, caller):
-        """{"last_at", "period" (None if not known), "comes"} of one of VISITORS, None if it never
-        came; `comes` is False once it has not come when it should have."""
+    def visitor(self, caller: str) -> Visits | None:
+        """Return the visits of one of VISITORS, None if it never came."""
         visits = self._known()["visits"].get(caller)
         if not visits:
             return None
         gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
         period = gaps[len(gaps) // 2] if gaps else None
-        patience = 2 * period + 300 if gaps else ONE_VISIT_SECONDS
+        patience = 2 * period + 300 if period is not None else ONE_VISIT_SECONDS
         return {"last_at": visits[-1], "period": period,
                 "comes": self._clock.now() - visits[-1] < patience}
 
-    def is_resident(self):
+    def is_resident(self) -> bool:
         """True while a server of ours runs, or a worker that never ends by itself."""
         last = self._known()["seen"].get("server", -math.inf)
         return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
 
-    def has_service(self):
+    def has_service(self) -> bool:
         """True while a worker that never ends by itself is there."""
         return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
-    def period(self):
+    def period(self) -> float | None:
         """Seconds between the ticks of what comes by itself; None where only people look."""
         found = [one["period"] for one in map(self.visitor, VISITORS)
                  if one and one["comes"] and one["period"]]
         return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
 
-    def _known(self):
-        return recall(self._database, ".rhythm") or {"seen": {}, "visits": {}}
+    def _known(self) -> TickHistory:
+        known: TickHistory | None = recall(self._database, ".rhythm")
+        return known or {"seen": {}, "visits": {}}

@@ -2,16 +2,40 @@
 
 Modes says who starts workers on this host, Interpreter with which Python.
 """
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
-import math
 import os
 import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.errors import SetupError, field_error
 from ..base.time_and_text import time_of_day
-from ..store.settings import recall, remember
+from ..store.connection import Connection
+from ..store.database import Database
+from ..store.settings import Settings, recall, remember
+from ..tasks.claims import Claims
+from .tick_history import Rhythm
+
+if TYPE_CHECKING:
+    from typing import TypedDict, Union
+
+    from ..base.types import WorkerRow
+
+if TYPE_CHECKING:
+    Stamps = dict[str, Union[list[int], None]]  # path: [mtime, size], or None where there is no file
+
+    class _Losses(TypedDict):
+        """A row of workers that were lost young: how many, when the last one, what that ran."""
+
+        count: int
+        at: float
+        tasks: list[int]
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
@@ -30,7 +54,21 @@ MODE_WORDS = {"cron": "Cron works on the tasks",
               "slice": "Tasks run while this page is open or the tick address is called"}
 
 
-def grab_if_free(path):
+class HeldLock(NamedTuple):
+    """A lock file that we hold: its descriptor, and whether it is proven to keep others out."""
+
+    handle: int
+    proven: bool
+
+
+class ChosenMode(NamedTuple):
+    """Who starts workers, as the setting worker_mode says it, and a sentence that says why."""
+
+    mode: str
+    why: str
+
+
+def grab_if_free(path: Path) -> int | None:
     """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
     handle = None
     try:
@@ -43,9 +81,9 @@ def grab_if_free(path):
         return None
 
 
-def take_lock(path):
-    """Hold a lock file for life; (descriptor, whether it is proven that it keeps others out). It
-    gets its name only once it is locked: who finds it free knows that its owner is dead."""
+def take_lock(path: Path) -> HeldLock:
+    """Hold a lock file for life. It gets its name only once it is locked: who finds it free knows
+    that its owner is dead."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -57,18 +95,18 @@ def take_lock(path):
         if second is not None:
             os.close(second)
     os.rename(part, path)
-    return handle, proven
+    return HeldLock(handle, proven)
 
 
-def explain_start_error(error, what="a worker"):
+def explain_start_error(error: Exception, what: str = "a worker") -> str:
     """Why a process could not be started, in a site owner's words."""
     return "%s could not be started (%s)" % (
-        what, SHORTAGES.get(getattr(error, "errno", None), error))
+        what, SHORTAGES.get(getattr(error, "errno", 0), error))
 
 
-def file_stamps(files):
-    """{path: [mtime, size] or None}: what must be the same for a catalogue to be still right."""
-    stamps = dict.fromkeys(map(str, files))
+def file_stamps(files: Iterable[Path | str]) -> Stamps:
+    """Return what must be the same for a catalogue to be still right."""
+    stamps: Stamps = dict.fromkeys(map(str, files))
     for name in stamps:
         try:                            # quicker than suppress(): each add looks
             status = os.stat(name)
@@ -81,11 +119,11 @@ def file_stamps(files):
 class Interpreter:
     """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
 
-    def __init__(self, settings):
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
         settings.tests["python"] = self._test
 
-    def path(self):
+    def path(self) -> str:
         """Where it is; SetupError if there is none."""
         import shutil
         chosen, name = self._settings.get("python"), "python%d.%d" % sys.version_info[:2]
@@ -97,14 +135,14 @@ class Interpreter:
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
 
-    def environment(self, ours=os.environ):
+    def environment(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
         """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
         return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
                 or name.startswith(("LC_", "JOBQUEUE_"))}
 
     @staticmethod
-    def _test(path):
+    def _test(path: str) -> None:
         import shutil
         if not shutil.which(path):
             raise field_error("python", "must be the path of a Python that can be run")
@@ -117,29 +155,31 @@ class Modes:
     leaves "detached" for an hour; then one more is enough. A worker that left in order or lived
     longer ends the row. Those started before the last loss count as one with it."""
 
-    def __init__(self, database, settings, claims, rhythm):
+    def __init__(self, database: Database, settings: Settings, claims: Claims,
+                 rhythm: Rhythm) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._clock = rhythm, database.clock
 
-    def decide(self):
-        """(detached, cron, slice or service; a sentence that says why)"""
+    def decide(self) -> ChosenMode:
+        """Return who starts workers now, which is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost()
         if mode != "auto":
-            return mode, "This is the setting worker_mode."
+            return ChosenMode(mode, "This is the setting worker_mode.")
         again = lost["at"] + DETACHED_AGAIN_SECONDS
         if lost["count"] < LOST_MAX or self._clock.now() >= again:
-            return "detached", "Workers are started whenever there is work."
+            return ChosenMode("detached", "Workers are started whenever there is work.")
         cron = self._rhythm.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
-        return mode, ("%s, because started workers did not live (%s). Starting them is tried again "
-                      "at %s." % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again)))
+        return ChosenMode(mode, (
+            "%s, because started workers did not live (%s). Starting them is tried again at %s."
+            % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
-    def takes_slices(self):
+    def takes_slices(self) -> bool:
         """True if who waits for a task may work on it; where `auto` chose cron, too."""
-        mode = self.decide()[0]
+        mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
-    def note_end(self, transaction, row, is_loss):
+    def note_end(self, transaction: Connection, row: WorkerRow, is_loss: bool) -> None:
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
         lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
@@ -157,7 +197,9 @@ class Modes:
         if lost["count"] + 1 >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
-    def _lost(self):
+    def _lost(self) -> _Losses:
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = recall(self._database, ".workers_lost " + self._claims.machine) or {"at": math.inf}
-        return lost if lost["at"] <= self._clock.now() else {"count": 0, "at": 0.0, "tasks": []}
+        lost: _Losses | None = recall(self._database, ".workers_lost " + self._claims.machine)
+        if lost and lost["at"] <= self._clock.now():
+            return lost
+        return {"count": 0, "at": 0.0, "tasks": []}

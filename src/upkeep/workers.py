@@ -6,28 +6,46 @@ the row live, renews it by heartbeats and removes it when it leaves (Workers). W
 worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
 on this host, Interpreter with which Python.
 """
+from __future__ import annotations
+
 import contextlib
 import math
 import os
+from collections.abc import Sequence
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import VERSION
 from ..base.time_and_text import random_token, shorten, storable
-from ..store.connection import BY_CLAIM, private_path
+from ..store.connection import BY_CLAIM, Connection, private_path
+from ..store.database import Database
 from ..store.log_and_activity import note
-from ..store.settings import recall, remember
-from .worker_modes import START_RETRY_SECONDS, STOPPED
+from ..store.settings import Settings, recall, remember
+from ..tasks.claims import Claims
+from .worker_modes import START_RETRY_SECONDS, STOPPED, Modes
+
+if TYPE_CHECKING:
+    from ..base.types import WorkerRow
+
+
+class Reserved(NamedTuple):
+    """The row of a worker that is to be started: its id, and the name of its lock file."""
+
+    id: int
+    lock: str
 
 
 class Workers:
     """The rows of worker processes, their lock files, and what is known of starts that failed."""
 
-    def __init__(self, database, settings, claims, modes):
+    def __init__(self, database: Database, settings: Settings, claims: Claims,
+                 modes: Modes) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._modes, self._clock = modes, database.clock
         self.locks = database.folder / "locks"
         self.log = private_path(database.path, "worker.log")
 
-    def rows(self):
+    def rows(self) -> Sequence[WorkerRow]:
         """All worker rows, each with the id and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
@@ -35,21 +53,22 @@ class Workers:
             "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
             "ORDER BY worker.id" % BY_CLAIM)
 
-    def reserve(self, transaction, mode, wanted=1):
-        """Rows for up to `wanted` new workers, within NbMaxWorker: a list of (id, lock name)."""
-        room = (self._settings.get("NbMaxWorker")
-                - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
-        now, made = self._clock.now(), []
+    def reserve(self, transaction: Connection, mode: str, wanted: int = 1) -> list[Reserved]:
+        """Add rows for up to `wanted` new workers, within NbMaxWorker."""
+        room: int = (self._settings.get("NbMaxWorker")
+                     - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
+        now = self._clock.now()
+        made: list[Reserved] = []
         for _ in range(min(wanted, room)):
             lock = random_token(12)
             worker_id = transaction.insert("worker", {
                 "machine": self._claims.machine, "boot": self._claims.leases.boot, "lock": lock,
                 "mode": mode, "state": "starting", "version": VERSION, "started_at": now,
                 **self._lease(now)})
-            made.append((worker_id, lock))
+            made.append(Reserved(worker_id, lock))
         return made
 
-    def arrive(self, worker_id, lock, proven, pid):
+    def arrive(self, worker_id: int, lock: str, proven: bool, pid: int) -> bool:
         """Turn a reserved row live; False if it was given up meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
@@ -61,7 +80,8 @@ class Workers:
                      machine=self._claims.machine)
             return changed == 1
 
-    def heartbeat(self, transaction, worker_id, state, tasks, runner=(None, None)):
+    def heartbeat(self, transaction: Connection, worker_id: int, state: str, tasks: int,
+                  runner: tuple[int | None, str | None] = (None, None)) -> None:
         """A worker's sign of life, with its runner's pid and birth, if it has a row."""
         lease = self._lease(self._clock.now())
         transaction.tell(
@@ -69,12 +89,13 @@ class Workers:
             % ", ".join(name + "=?" for name in lease),
             (state, tasks, *runner, *lease.values(), worker_id))
 
-    def _lease(self, now):
+    def _lease(self, now: float) -> dict[str, float]:
         seconds = self._database.lease_seconds
         return {"seen_at": now, "lease_wall": now + seconds,
                 "lease_monotonic": self._clock.monotonic() + seconds}
 
-    def leave(self, transaction, worker_id, why, tasks=None):
+    def leave(self, transaction: Connection, worker_id: int, why: str,
+              tasks: int | None = None) -> None:
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
@@ -84,31 +105,31 @@ class Workers:
                  machine=row["machine"],
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
-    def remove_lock(self, lock, handle):
+    def remove_lock(self, lock: str, handle: int) -> None:
         """Remove a lock file that we hold."""
         with contextlib.suppress(OSError):
             (self.locks / lock).unlink()
         os.close(handle)
 
-    def are_there(self):
+    def are_there(self) -> bool:
         """True if there is any worker."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
-    def place(self, worker_id):
+    def place(self, worker_id: int) -> int | None:
         """This worker's place among those not yet leaving, 1 for the oldest; None if it has no
         row any more."""
-        count, last = self._database.one(
+        count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
-    def idles_alone(self, worker_id):
+    def idles_alone(self, worker_id: int) -> bool:
         """True if no worker here that came before this one is idle."""
         return not self._database.value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
 
-    def start_failed(self, transaction, message):
+    def start_failed(self, transaction: Connection, message: str) -> None:
         """Remember why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
@@ -118,7 +139,7 @@ class Workers:
         remember(transaction, ".start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
-    def last_words(self, since, until=math.inf):
+    def last_words(self, since: float, until: float = math.inf) -> str:
         """": " and the last line that workers printed, if that was between these; else ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:

@@ -2,13 +2,15 @@
 
 The dispatcher keeps to ROUTES, checks what is sent and answers errors, all in one place.
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import os
 import threading
-from types import SimpleNamespace
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import CACHE_SECONDS, CODE_FILES, STATIC_FOLDER
 from ..base.errors import (Denied, Invalid, JobQueueError, Malformed, NotAllowed, NotFound,
                            Unauthorized, UnsupportedType, in_passing)
@@ -16,31 +18,47 @@ from ..base.time_and_text import load_json, shorten
 from ..store.schema import SCHEMA_VERSION
 from ..tasks.files import BYTES_TYPE
 from ..upkeep.worker_modes import file_stamps
+from ..access.people import Person
 from ..access.remote_workers import WAITERS_MAX
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE, Answer, json_answer, problem
 from .http_request import Request, StaticFiles
 from .handlers_tasks import NEW_TASKS, UPLOAD, tick
 from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, MADE_AT, OWN, ROUTES, SCOPES,
-                     TICKER, WHOLE, match_path)
+                     TICKER, WHOLE, Route, match_path)
 from .openapi import describe_api
+
+if TYPE_CHECKING:
+    from .http_answer import Content, Environ, StartResponse
+    from .routes import PathParts
+
+
+class _Kept:
+    """An answer that is kept, and as of when."""
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.version: object = None
+        self.until = 0.0
+        self.making = threading.Lock()      # one makes it for all who ask
 
 
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
-    def __init__(self, queue, source="request"):
+    def __init__(self, queue: JobQueue, source: str = "request") -> None:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        self._cache = {}                # what was asked by whom -> the answer, and as of when
+        # What was asked by whom: path, query, scope and role -> the answer.
+        self._cache: dict[tuple[str, str, int | None, str], _Kept] = {}
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
             with in_passing("settling here"):
                 queue.files.settle()
 
-    def __call__(self, environ, start_response):
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Content:
         with self.queue.database.deadline():
             request = Request(environ, self.queue.settings)
             try:
@@ -49,18 +67,18 @@ class Application:
                 answer = problem(self._invited_to_setup(error))
             except Exception as error:
                 answer = problem(error)
-            status, headers, body = answer.to(request)
+            status, headers, content = answer.to(request)
         if request.left:
             request.take_the_rest()
         start_response(status, headers)
-        return [body] if isinstance(body, bytes) else body
+        return content
 
     @functools.cached_property
-    def document(self):
+    def document(self) -> Answer:
         """What /openapi.json answers."""
-        return json_answer(describe_api(load_json(self.static.answer("api.json").body.decode())))
+        return json_answer(describe_api(load_json(self.static.answer("api.json").whole.decode())))
 
-    def _invited_to_setup(self, error):
+    def _invited_to_setup(self, error: Unauthorized) -> JobQueueError:
         """The 401 that says if there is no admin, whose code is then there to be read."""
         try:
             error.extra = {"setup": not self.queue.users.has_admin()}
@@ -71,45 +89,45 @@ class Application:
                 self.queue.setup.code()
         return error
 
-    def route(self, request):
+    def route(self, request: Request) -> Answer:
         """What the row of ROUTES for a request answers; errors are raised."""
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
-        allowed = []
+        methods: list[str] = []
         for route in ROUTES:
             parts = match_path(route.path, request.path)
             if parts is not None and route.method == method:
-                self._admit(request, route.who, route.needs, *parts)
+                self._admit(request, route.who, route.needs, parts)
                 return self._handle(request, route, parts)
             if parts is not None:
-                allowed.append(route.method)
-        if not allowed:
+                methods.append(route.method)
+        if not methods:
             raise NotFound("There is nothing at this address.")
-        allowed = ", ".join([*allowed, *(["HEAD"] if "GET" in allowed else [])])
+        allowed = ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
         raise NotAllowed("%s is not possible here; possible: %s." % (
             shorten(request.method, 20), allowed), headers=[("Allow", allowed)])
 
-    def _handle(self, request, route, parts):
-        if request.person and route.handler is not tick:
+    def _handle(self, request: Request, route: Route, parts: PathParts) -> Answer:
+        if request.asker and route.handler is not tick:
             with self.queue.database.deadline(0.5):     # any request does the housekeeping
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
-        key = request.path, request.query_text, request.person.scope, request.person.role
+        person, database = request.person, self.queue.database
+        key = request.path, request.query_text, person.scope, person.role
         if len(self._cache) >= 20:
             self._cache.clear()
-        kept, database = self._cache.setdefault(key, SimpleNamespace(
-            answer=None, version=None, until=0.0, making=threading.Lock())), self.queue.database
+        kept = self._cache.setdefault(key, _Kept())
         version, now = database.version_seen(), database.clock.monotonic()
-        with kept.making:               # one makes it for all who ask
-            if kept.version == version and now <= kept.until:
+        with kept.making:
+            if kept.answer and kept.version == version and now <= kept.until:
                 return kept.answer
             answer = self._perform(request, route, parts)
             if answer.keep:
                 kept.answer, kept.version, kept.until = answer, version, now + CACHE_SECONDS
             return answer
 
-    def _perform(self, request, route, parts):
+    def _perform(self, request: Request, route: Route, parts: PathParts) -> Answer:
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD
@@ -128,14 +146,13 @@ class Application:
                 self.queue.start_workers()
         if isinstance(found, Answer):
             return found
-        status, *kinds = route.answer
         if found is None:
-            return Answer(status)
-        place = MADE_AT.get(kinds[0]) if status == 201 else None
+            return Answer(route.status)
+        place = MADE_AT.get(route.kinds) if route.status == 201 else None
         headers = [("Location", request.base + quote(place % found))] if place else []
-        return json_answer(found, status, headers)
+        return json_answer(found, route.status, headers)
 
-    def _admit(self, request, who, needs, *parts):
+    def _admit(self, request: Request, who: str, needs: int, parts: PathParts) -> None:
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
@@ -143,38 +160,37 @@ class Application:
         if (who == ANYONE or request.attempt is not None
                 or who == TICKER and self._admit_ticker(request)):
             return
-        request.person = request.person or who != CLAIM and self._identify(request, who) or None
-        if request.person is None:
-            raise Unauthorized("This API token is not known." if request.bearer() is not None
-                               else "Please log in. Programs send an API token as X-Api-Key, or as "
-                               "Authorization: Bearer, which some web servers drop.")
-        if who == ADMIN and not request.person.is_admin:
+        if request.asker is None and who != CLAIM:
+            request.asker = self._identify(request, who)
+        if request.asker is None and request.bearer() is not None:
+            raise Unauthorized("This API token is not known.")
+        person, token = request.person, request.person.token
+        if who == ADMIN and not person.is_admin:
             raise Denied("Only admins may do this.")
-        if who in SCOPES and not (request.person.token and request.person.is_admin):
+        if who in SCOPES and not (token and person.is_admin):
             raise Denied("This needs a token of the scope %s, and of an admin." % SCOPES[who])
-        reads = (request.person.token or {}).get("scope") == "read" or (
-            request.person.role == "viewer" and not needs & OWN)
+        reads = token and token["scope"] == "read" or person.role == "viewer" and not needs & OWN
         if reads and (request.method not in ("GET", "HEAD") or needs & WHOLE):
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
-    def _admit_ticker(self, request):
+    def _admit_ticker(self, request: Request) -> bool:
         """True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
-        person = sent and self.queue.tokens.person(sent)
-        if person and person.token["scope"] == "tick":
+        person = self.queue.tokens.person(sent) if sent else None
+        if person and person.token and person.token["scope"] == "tick":
             return True
         if token is None and request.method == "POST":
             return False                # any user may, too
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
-    def _identify(self, request, who):
+    def _identify(self, request: Request, who: str) -> Person | None:
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
             scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
             person = self.queue.tokens.person(token)
-            if person and person.token["scope"] not in scopes:
+            if person and person.token and person.token["scope"] not in scopes:
                 raise Denied("This API token is for something else.")
             return person
         tokens = request.cookies()
@@ -192,11 +208,11 @@ class Application:
         return person
 
 
-applications = {}                      # process id -> its Application, for `application`
+applications: dict[int, Application] = {}   # by the process id, for `application`
 _code = file_stamps(CODE_FILES)         # what this process runs
 
 
-def _application():
+def _application() -> Application:
     """This process's Application; a new one if the database was replaced by another, SetupError if
     newer code has made a newer one of it."""
     known = applications.get(os.getpid())
@@ -211,12 +227,12 @@ def _application():
     return known
 
 
-def application(environ, start_response):
+def application(environ: Environ, start_response: StartResponse) -> Content:
     """The WSGI callable for web servers that import this file."""
     try:
         app = _application()
     except Exception as error:          # there is no queue
-        status, headers, body = problem(error, environ.get("HTTP_ACCEPT", "")).to()
+        status, headers, content = problem(error, environ.get("HTTP_ACCEPT", "")).to()
         start_response(status, headers)
-        return [body if environ["REQUEST_METHOD"] != "HEAD" else b""]
+        return content if environ["REQUEST_METHOD"] != "HEAD" else [b""]
     return app(environ, start_response)

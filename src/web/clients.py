@@ -1,83 +1,136 @@
 """Clients of commands: this host's queue, or another site over HTTP."""
+from __future__ import annotations
+
 import contextlib
 import functools
 import io
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlencode
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import PIECE_BYTES
 from ..base.errors import JobQueueError, SetupError, field_error
 from ..base.time_and_text import Clock
 from ..tasks.files import BYTES_TYPE, Portion
+from ..access.people import Person, Users
+from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE
 from .http_request import Request
 from .application import Application
 from .printing import OTHER_SITE_SECONDS
 
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from typing import Any, BinaryIO, Union
+    from urllib.error import HTTPError
 
-class Shell:
+    from ..base.types import JsonObject
+    from ..base.time_and_text import AnyClock
+
+if TYPE_CHECKING:
+    # A query or an object; JSON lines, one for each task; a file.
+    Given = Union[JsonObject, bytes, BinaryIO, None]
+
+
+class Shell(Person):
     """Who asks on the command line of this host: the site's own code, which may do everything."""
 
-    name, role, is_admin, scope, answerable = "the command line", "admin", True, None, None
-    who, own, token = (scope, name), None, None
+    name, role, is_admin = "the command line", "admin", True
+    scope = own = token = expires_at = None
+    who = scope, name
 
-    def __init__(self, users, owner):
+    def __init__(self, users: Users, owner: str | None) -> None:
         self._find = functools.partial(users.owner, owner)
 
     @property
-    def id(self):
+    def answerable(self) -> None:
+        """Return None: nobody's rights count for what is asked."""
+
+    @property
+    def id(self) -> int:  # type: ignore[override]   # looked up when it is wanted: there may be no admin
         """Whose tasks are added: the named owner's, else the default one's."""
-        return self._find()["id"]
+        user_id: int = self._find()["id"]
+        return user_id
 
 
-def _as_sent(method, given):
-    """(query, body, its type) of a request for what is given, such as an open file."""
-    if isinstance(given, io.IOBase):
-        size = os.fstat(given.fileno()).st_size
-        return urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE
+class _Sent(NamedTuple):
+    """The parts of a request in which something is sent."""
+
+    query: str
+    body: bytes | Portion
+    kind: str               # the type of the body
+
+
+def _as_sent(method: str, given: Given) -> _Sent:
+    """Return what is given, such as an open file, as it is sent."""
     if isinstance(given, bytes):
-        return "", given, LINES_TYPE
+        return _Sent("", given, LINES_TYPE)
+    if given is not None and not isinstance(given, dict):
+        size = os.fstat(given.fileno()).st_size
+        return _Sent(urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
-        return "", json.dumps(given or {}).encode("ascii"), JSON_TYPE
-    given = {name: value for name, value in (given or {}).items() if value is not None}
-    return urlencode(given, errors="replace"), b"", JSON_TYPE
+        return _Sent("", json.dumps(given or {}).encode("ascii"), JSON_TYPE)
+    query = {name: value for name, value in (given or {}).items() if value is not None}
+    return _Sent(urlencode(query, errors="replace"), b"", JSON_TYPE)
 
 
-class ThisSite:
+class Site:
+    """What commands ask: the API of this host's own queue, or that of another site."""
+
+    clock: AnyClock = Clock
+
+    def answer(self, method: str, path: str, given: Given = None) -> Any:
+        """Return what the API answers: an object, None for nothing, the pieces of a file.
+        Errors are raised. `given` is the query of a GET, else the body."""
+        raise NotImplementedError
+
+    def ask(self, method: str, path: str, given: Given = None) -> JsonObject:
+        """Return the object that the API answers."""
+        found: JsonObject = self.answer(method, path, given)
+        return found
+
+    def pieces(self, path: str, given: Given = None) -> Iterable[bytes]:
+        """Return the pieces of the file that the API answers."""
+        found: Iterable[bytes] = self.answer("GET", path, given)
+        return found
+
+
+class ThisSite(Site):
     """The API of this host's own queue: the handlers, without a server between."""
 
-    def __init__(self, queue):
+    def __init__(self, queue: JobQueue) -> None:
         self._app = Application(queue, "code")
         self.clock = queue.database.clock
 
-    def ask(self, method, path, given=None):
-        """What the API answers, None for nothing, the pieces of a file; errors are raised.
-        `given` is the query of a GET, else the body; bytes are JSON lines, one for each task."""
+    def answer(self, method: str, path: str,
+               given: Given = None) -> JsonObject | Iterable[bytes] | None:
+        """As Site.answer() says."""
         owner = None
         if method == "POST" and isinstance(given, dict):
             given = dict(given)
             owner = given.pop("owner", None)
         query, body, kind = _as_sent(method, given)
-        request = Request({
+        environ: dict[str, Any] = {
             "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
             "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)),
             "wsgi.input": io.BytesIO(body) if isinstance(body, bytes) else given,
-            "jobqueue.door": "shell"}, self._app.queue.settings)
-        request.person = Shell(self._app.queue.users, owner)
+            "jobqueue.door": "shell"}
+        request = Request(environ, self._app.queue.settings)
+        request.asker = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
             answer = self._app.route(request).body
         return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
-class OtherSite:
+class OtherSite(Site):
     """The API of another site, over HTTP; whoever's token it is asks."""
 
-    clock = Clock
-
-    def __init__(self, address, token_file):
+    def __init__(self, address: str, token_file: str | None) -> None:
         if not re.match("https?://", address):
             raise field_error("--server", "must be an address such as https://example.org/jobs")
         self._address = address.rstrip("/")
@@ -85,16 +138,17 @@ class OtherSite:
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
-    def ask(self, method, path, given=None):
-        """As ThisSite.ask() does."""
+    def answer(self, method: str, path: str,
+               given: Given = None) -> JsonObject | Iterable[bytes] | None:
+        """As Site.answer() says."""
         import urllib.request
         query, body, kind = _as_sent(method, given)
         with self._heard():
             request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
-                                             {"Content-Type": kind, "Content-Length": len(body)},
+                                             {"Content-Type": kind, "Content-Length": str(len(body))},
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
-            answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
+            answer: HTTPResponse = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
             kind = answer.headers.get("Content-Type", JSON_TYPE)
             if kind.startswith("text/html"):    # the page of something else: no API answers that
                 raise ValueError(kind)
@@ -104,12 +158,12 @@ class OtherSite:
                 text = answer.read()
             return json.loads(text) if text else None
 
-    def _pieces(self, answer):
+    def _pieces(self, answer: HTTPResponse) -> Iterator[bytes]:
         with answer, self._heard():
             yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
 
     @contextlib.contextmanager
-    def _heard(self):
+    def _heard(self) -> Iterator[None]:
         """What goes wrong with the other site becomes an error that people can read."""
         import http.client
         import urllib.error
@@ -124,7 +178,7 @@ class OtherSite:
             raise SetupError("%s is not the address of a jobqueue." % self._address) from None
 
     @staticmethod
-    def _refusal(error):
+    def _refusal(error: HTTPError) -> JobQueueError:
         """The error that a site answered with, as it was raised there."""
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:

@@ -6,12 +6,16 @@ their checks and errors are those of the handlers, and options and help come fro
 schemas. What runs a command gets the site, and the options: `given` is what its own arguments
 are. It returns the exit code, if that is not 0.
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import math
 import os
 import sys
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import PAGE_ROWS, VERSION
 from ..base.errors import JobQueueError, SetupError, complain
 from ..base.schedule_rules import RULE_HINT
@@ -26,9 +30,9 @@ from .handlers_tasks import WHICH_TASKS
 from .handlers_site import PREVIEW, WHICH_FIGURES
 from .servers import run_cgi
 from .serve import cmd_serve
-from .clients import OtherSite, ThisSite
-from .command_rows import (PLACES, POSITIVE, SWITCH, argument, arguments, asks, lists, parse_rate,
-                           schedule_text, task_text)
+from .clients import OtherSite, Site, ThisSite
+from .command_rows import (PLACES, POSITIVE, SWITCH, Command, argument, arguments, asks, lists,
+                           parse_rate, schedule_text, task_text)
 from .commands_tasks import (ACTION_ROUTES, cmd_act, cmd_add, cmd_files, cmd_help_of, cmd_log,
                              cmd_wait)
 from .commands_site import (ACCOUNT, QUEUE, SCHEDULE, TASK, cmd_add_schedule, cmd_add_token,
@@ -36,27 +40,32 @@ from .commands_site import (ACCOUNT, QUEUE, SCHEDULE, TASK, cmd_add_schedule, cm
                             cmd_restore, cmd_set_queue, cmd_settings, cmd_stats, cmd_test_alerts,
                             cmd_tick, read_password)
 
-OWNER = ("--owner", {"metavar": "USER"})
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from .command_rows import Argument, Run
+
+OWNER: Argument = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
 LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")
 ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
 # Of all commands, and of those that ask the API.
-COMMON = [
+COMMON: list[Argument] = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
-ABOUT_SITES = [
+ABOUT_SITES: list[Argument] = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
     ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
 
-# {a command, or two words for an action of one: (what runs it, its arguments)}. Those in LOCAL are
-# about this host and get its queue; all others get a site whose API they ask.
-COMMANDS = {
-    "serve": (cmd_serve, [
+# {a command, or two words for an action of one: its row}. Those in LOCAL are about this host and
+# get its queue; all others get a site whose API they ask.
+COMMANDS: dict[str, Command] = {
+    "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
         argument("--port", integer_within(0, 65535), default=8000, help="port to listen on (8000)")]),
-    "add": (cmd_add, [
+    "add": Command(cmd_add, [
         ("function", {"metavar": "FUNCTION", "help": "see the command functions"}),
         ("words", {"metavar": "name=value", "nargs": "*", "default": ()}),
         *arguments(REQUEST_SCHEMA["properties"], *list(REQUEST_SCHEMA["properties"])[2:]),
@@ -68,16 +77,16 @@ COMMANDS = {
                              "help": "all that match as CSV, whatever the limit"}),
                   words="Tasks, newest first."),
     "show": asks("GET", TASK, text=task_text),
-    "wait": (cmd_wait, [PLACES["id"], argument(
+    "wait": Command(cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
-    "log": (cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
-    "files": (cmd_files, [PLACES["id"], ("--save", {"metavar": "DIR", "help": "where to"})]),
-    **dict.fromkeys(ACTION_ROUTES, (cmd_act, [
+    "log": Command(cmd_log, [PLACES["id"], argument("--attempt", POSITIVE, metavar="N")]),
+    "files": Command(cmd_files, [PLACES["id"], ("--save", {"metavar": "DIR", "help": "where to"})]),
+    **dict.fromkeys(ACTION_ROUTES, Command(cmd_act, [
         argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
         argument("--all", about(SWITCH, "all tasks")),
         argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
-    "settings": (cmd_settings, [("name", {"nargs": "?", "default": None}),
-                                ("value", {"nargs": "?", "default": None})]),
+    "settings": Command(cmd_settings, [("name", {"nargs": "?", "default": None}),
+                                       ("value", {"nargs": "?", "default": None})]),
     "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
     "user add": asks("POST", "/api/users", PLACES["name"], "--role",
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
@@ -97,7 +106,7 @@ COMMANDS = {
         "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
                        words="Set how many tasks of a user may wait to be run."),
     "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
-    "token add": (cmd_add_token, [
+    "token add": Command(cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
                  help="what it may: all that USER may, of that only reading, only call the address "
@@ -106,21 +115,22 @@ COMMANDS = {
         ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
     "token delete": asks("DELETE", "/api/tokens/{id}"),
     "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
-    "schedule add": (cmd_add_schedule, [
+    "schedule add": Command(cmd_add_schedule, [
         ("words", {"nargs": "*", "default": (), "metavar": "FUNCTION RULE name=value ...",
                    "help": "a rule is " + RULE_HINT.replace("%", "%%")}),
         ZONE, *arguments(SCHEDULE_FIELDS, "name", "catch_up", "overlap"), OWNER,
         *arguments(OPTION_SCHEMAS, *OPTION_SCHEMAS)]),
     "schedule show": asks("GET", SCHEDULE, text=schedule_text),
-    "schedule preview": (cmd_preview, [("words", {"nargs": "*", "default": (), "metavar": "RULE"}),
-                                       ZONE, *arguments(PREVIEW["properties"], "from", "count")]),
+    "schedule preview": Command(cmd_preview, [
+        ("words", {"nargs": "*", "default": (), "metavar": "RULE"}), ZONE,
+        *arguments(PREVIEW["properties"], "from", "count")]),
     "schedule pause": asks("PATCH", SCHEDULE, WHY, paused=True,
                            words="Let a schedule add nothing until it is resumed."),
     "schedule resume": asks("PATCH", SCHEDULE, paused=False, words="Let a schedule go on."),
     "schedule run": asks("POST", SCHEDULE + "/run", text=lambda task: str(task["id"])),
     "schedule delete": asks("DELETE", SCHEDULE),
     "queue list": lists("queues", "name pending running max_running rate machines problem"),
-    "queue set": (cmd_set_queue, [
+    "queue set": Command(cmd_set_queue, [
         PLACES["name"],
         argument("--max-running", QUEUE_LIMITS["max_running"], null="none", metavar="N|none"),
         argument("--rate", QUEUE_LIMITS["rate"], null="none", parse=parse_rate,
@@ -134,18 +144,18 @@ COMMANDS = {
                       "--until", "--event", "--task", "--worker", "--function", "--owner", LIMIT),
     "alert list": lists("alerts", "id opened_at ended_at told title text"),
     "alert mute": asks("POST", "/api/alerts/{id}/mute", "how"),
-    "alert test": (cmd_test_alerts, []),
+    "alert test": Command(cmd_test_alerts, []),
     "workers": lists("workers", "id machine pid state mode tasks task function"),
-    "stats": (cmd_stats, [
+    "stats": Command(cmd_stats, [
         argument("--since", about(TEXT, "such as 12h, 7d or 4w ago, or a time"), metavar="TIME"),
         *arguments(WHICH_FIGURES["properties"], "step", "function", "queue")]),
-    "tick": (cmd_tick, []),
-    "backup": (cmd_backup, [("file", {"metavar": "FILE"})]),
-    "restore": (cmd_restore, [("file", {"metavar": "FILE"}), argument(
+    "tick": Command(cmd_tick, []),
+    "backup": Command(cmd_backup, [("file", {"metavar": "FILE"})]),
+    "restore": Command(cmd_restore, [("file", {"metavar": "FILE"}), argument(
         "--force", about(SWITCH, "even while something lives here"))]),
-    "export": (cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
-    "import": (cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
-    "check": (cmd_check, [
+    "export": Command(cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
+    "import": Command(cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
+    "check": Command(cmd_check, [
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
@@ -157,24 +167,24 @@ LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
-def terminal_width():
+def terminal_width() -> int:
     """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
 
 
-def command_parser(words):
+def command_parser(words: list[str]) -> ArgumentParser:
     """The parser of all commands, with the arguments of the one that these words are of: of all
     they take longer than most commands."""
     import argparse
     shape = functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)
-    looks = {"formatter_class": shape}
     parser = argparse.ArgumentParser(
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                         "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
-               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.", **looks)
+               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.",
+        formatter_class=shape)
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
     parser.set_defaults(data=None, json=False, server=None, token_file=None)
     groups = {"": parser.add_subparsers(dest="command", metavar="[COMMAND]")}
@@ -184,11 +194,11 @@ def command_parser(words):
             actions = [other.split()[1] for other in COMMANDS if other.startswith(group + " ")]
             line = "%ss: %s." % (group.capitalize(), ", ".join(actions))
             groups[group] = groups[""].add_parser(
-                group, help=line, description=line, **looks).add_subparsers(
+                group, help=line, description=line, formatter_class=shape).add_subparsers(
                     dest="action", metavar="ACTION", required=True)
-        line = run.__doc__.partition("\n")[0]
+        line = (run.__doc__ or "").partition("\n")[0]
         sub = groups[group].add_parser(action, help=line, description=line, allow_abbrev=False,
-                                       argument_default=argparse.SUPPRESS, **looks)
+                                       argument_default=argparse.SUPPRESS, formatter_class=shape)
         if name.split() != words[:name.count(" ") + 1]:
             continue
         for flag, details in (*COMMON, *(ABOUT_SITES if name not in LOCAL else ())):
@@ -198,8 +208,15 @@ def command_parser(words):
     return parser
 
 
-def parse_command(words):
-    """(options, what runs them) of a command line; name=value may also stand behind --options."""
+class ParsedCommand(NamedTuple):
+    """A command line that was read: its options, and what runs it."""
+
+    options: Namespace
+    run: Run
+
+
+def parse_command(words: list[str]) -> ParsedCommand:
+    """Read a command line; name=value may also stand behind --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
@@ -209,10 +226,10 @@ def parse_command(words):
     if rest:
         options.words = [*options.words, *rest]
     options.given = {name: vars(options)[name] for name in options.fields if name in options}
-    return options, cmd_help_of if wants_help else options.run
+    return ParsedCommand(options, cmd_help_of if wants_help else options.run)
 
 
-def _site(options):
+def _site(options: Namespace) -> JobQueue | Site | None:
     """What a command asks: this host's queue or its API, or another site's; None for nothing."""
     name = options.name_of_command
     if name in NEED_NOTHING:
@@ -225,7 +242,7 @@ def _site(options):
     return queue if name in LOCAL else ThisSite(queue)
 
 
-def main(words=None):
+def main(words: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:      # who started us has closed it
@@ -247,19 +264,20 @@ def main(words=None):
         return 130
 
 
-def _start():
+def _start() -> int:
     """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
     script = os.environ.get("SCRIPT_FILENAME", "")
-    if not os.path.isfile(script) or os.path.basename(script).startswith("jobqueue"):
-        return run_cgi()
-    # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
-    complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
-             "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
-    print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
-          "See the web server's log.")
-    return 2
+    if os.path.isfile(script) and not os.path.basename(script).startswith("jobqueue"):
+        # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
+        complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
+                 "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
+        print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"
+              "See the web server's log.")
+        return 2
+    run_cgi()
+    return 0
 
 
 if __name__ == "__main__":

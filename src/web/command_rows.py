@@ -1,18 +1,43 @@
 """Rows of COMMANDS that ask one route, and answers in words."""
+from __future__ import annotations
+
 import codecs
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import COUNT_MAX, INTEGER_MAX
 from ..base.errors import complain, wrong
 from ..base.time_and_text import UNITS, Clock, dump_json, parse_time, shorten
 from ..base.values import check_value, choice_names, integer_within, parse_text
 from .routes import ID, NAME, ROUTES
 from .printing import say, show, table
+from .clients import Site
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any, Optional
+
+    from ..base.types import JsonObject, Schema
+
+if TYPE_CHECKING:
+    Argument = tuple[str, dict[str, Any]]       # its name or flag, and what argparse is told of it
+    # What runs a command: it gets a Site, the JobQueue or None, and the options.
+    Run = Callable[[Any, Namespace], Optional[int]]
 
 
-def argument(flag, schema, null=None, parse=parse_text, **details):
+class Command(NamedTuple):
+    """A row of COMMANDS: what runs it, whose docstring is its help, and its arguments."""
+
+    run: Run
+    arguments: Sequence[Argument]
+
+
+def argument(flag: str, schema: Schema, null: str | None = None,
+             parse: Callable[[Schema, str], Any] = parse_text, **details: Any) -> Argument:
     """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
-    def read(text):
+    def read(text: str) -> Any:
         import argparse
         value = None if text == null else parse(schema, text)
         errors = check_value(schema, value, "")
@@ -22,7 +47,7 @@ def argument(flag, schema, null=None, parse=parse_text, **details):
             raise argparse.ArgumentTypeError(("%(field)s %(message)s" % errors[0]).strip())
         return value
 
-    row = {"help": schema.get("description", "").replace("%", "%%")}
+    row: dict[str, Any] = {"help": schema.get("description", "").replace("%", "%%")}
     if schema.get("type") == "boolean":
         return flag, {**row, "action": "store_const", "const": True}
     if "enum" in schema:
@@ -30,12 +55,13 @@ def argument(flag, schema, null=None, parse=parse_text, **details):
     return flag, {**row, "type": read, **details}
 
 
-POSITIVE, SWITCH = integer_within(1, INTEGER_MAX), {"type": "boolean"}
-PLACES = {                              # what stands in addresses
+POSITIVE = integer_within(1, INTEGER_MAX)
+SWITCH: Schema = {"type": "boolean"}
+PLACES: dict[str, Argument] = {         # what stands in addresses
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
 
-def arguments(schemas, *names):
+def arguments(schemas: dict[str, Schema], *names: str) -> list[Argument]:
     """The rows of the options that have these names in `schemas`."""
     return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
 
@@ -43,7 +69,7 @@ def arguments(schemas, *names):
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site, key, given):
+def ask_all(site: Site, key: str, given: JsonObject) -> JsonObject:
     """A list of the API with the rows of all its pages, or the first `limit`."""
     page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
     rows = page[key]
@@ -56,40 +82,43 @@ def ask_all(site, key, given):
     return {**page, key: rows}
 
 
-def _over_route(method, path, run, words, rows):
+def _over_route(method: str, path: str, run: Run, words: str | None,
+                rows: Iterable[str | Argument]) -> Command:
     """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
     the schemas of the arguments that are only named."""
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
     route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
     run.__doc__ = words or route.handler.__doc__
-    return run, [argument(row, route.takes["properties"][row.strip("-").replace("-", "_")])
-                 if isinstance(row, str) else row for row in rows]
+    schemas = route.takes["properties"] if route.takes else {}
+    return Command(run, [argument(row, schemas[row.strip("-").replace("-", "_")])
+                         if isinstance(row, str) else row for row in rows])
 
 
-def asks(method, path, *rows, words=None, text=lambda value: None, **fixed):
+def asks(method: str, path: str, *rows: str | Argument, words: str | None = None,
+         text: Callable[[JsonObject], str | None] = lambda value: None, **fixed: Any) -> Command:
     """A command that asks the API once and prints the answer as `text` does.
     It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
-    def run(site, options):
+    def run(site: Site, options: Namespace) -> None:
         given = {name: value() if callable(value) else value for name, value in fixed.items()}
         given.update(options.given)
         address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value = site.ask(method, address, given)
-        show(options, value, text(value))
+        value: JsonObject | None = site.answer(method, address, given)
+        show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
 
-def kind_text(schema):
+def kind_text(schema: Schema) -> str:
     """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
-    kinds = schema.get("format", schema.get("type", "JSON"))
+    kinds = schema.get("format") or schema.get("type", "JSON")
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-def parameters_text(schema):
+def parameters_text(schema: Schema) -> str:
     """A function's parameters as they are written behind `add`; in brackets if not required."""
     required = schema.get("required", ())
     parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(one))
@@ -97,17 +126,17 @@ def parameters_text(schema):
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
-def status_text(task):
+def status_text(task: JsonObject) -> str:
     """Return a task's status, with the reason if it has one."""
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-def _lines(value):
+def _lines(value: JsonObject) -> str:
     return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
                      for name, part in value.items() if part not in (None, [], False))
 
 
-def _range_text(told):
+def _range_text(told: Iterable[str]) -> str:
     """A range of moments as people say it: in 10 to 15 minutes."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
@@ -119,17 +148,17 @@ def _range_text(told):
             if low == high else "in %d to %d %s" % (low, high, unit))
 
 
-def _forecast_text(told):
+def _forecast_text(told: JsonObject | None) -> str | None:
     if told is None:
         return None
     before = told["before"] if told["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
-    parts = [before is not None and "%s before it" % before] + [
+    parts = [None if before is None else "%s before it" % before, *(
         told[key] and word + _range_text(told[key])
-        for key, word in (("expected_start", "begins "), ("expected_end", "ends "))]
+        for key, word in (("expected_start", "begins "), ("expected_end", "ends ")))]
     return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
 
 
-def task_text(task):
+def task_text(task: JsonObject) -> str:
     """Return a task as a command prints it."""
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
@@ -137,7 +166,7 @@ def task_text(task):
                    "forecast": _forecast_text(task.get("forecast"))})
 
 
-def _standing(one):
+def _standing(one: JsonObject) -> str | None:
     """Why a queue or a schedule does nothing, or what is wrong with it."""
     if not one["paused"]:
         return one.get("blocked") or one.get("problem") or one.get("warning")
@@ -145,7 +174,7 @@ def _standing(one):
     return "paused by %s%s" % (one["paused_by"], why)
 
 
-def schedule_text(shown):
+def schedule_text(shown: JsonObject) -> str:
     """Return a schedule with its coming and past runs, as a command prints it."""
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
@@ -154,31 +183,32 @@ def schedule_text(shown):
     return "\n".join([_lines({**shown, "upcoming": [], "history": []}), *coming, *history])
 
 
-def _count_text(name):
+def _count_text(name: str) -> Callable[[JsonObject], int | str]:
     return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
 # Columns of lists that are more than what a row has under their name.
-CELLS = {"parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
-         "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
-         "disabled": lambda one: "yes" if one["disabled"] else "",
-         "pending": _count_text("pending"), "running": _count_text("running"),
-         "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
-         "machines": lambda one: ",".join(one["machines"] or [])}
+CELLS: dict[str, Callable[[JsonObject], object]] = {
+    "parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
+    "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
+    "disabled": lambda one: "yes" if one["disabled"] else "",
+    "pending": _count_text("pending"), "running": _count_text("running"),
+    "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
+    "machines": lambda one: ",".join(one["machines"] or [])}
 
 
-def columns(names, rows):
+def columns(names: str, rows: Iterable[JsonObject]) -> str:
     """A table of what rows of the API have under these names."""
-    names = names.split()
-    return table([name.upper() for name in names], [
-        [CELLS[name](row) if name in CELLS else row[name] for name in names] for row in rows])
+    wanted = names.split()
+    return table([name.upper() for name in wanted], [
+        [CELLS[name](row) if name in CELLS else row[name] for name in wanted] for row in rows])
 
 
-def lists(key, names, *rows, words=None):
+def lists(key: str, names: str, *rows: str | Argument, words: str | None = None) -> Command:
     """A command that prints a list of the API as a table of the columns `names`."""
-    def run(site, options):
+    def run(site: Site, options: Namespace) -> None:
         if "format" in options.given:
-            pieces = site.ask("GET", "/api/" + key, options.given)
+            pieces = site.pieces("/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
@@ -187,7 +217,7 @@ def lists(key, names, *rows, words=None):
     return _over_route("GET", "/api/" + key, run, words, rows)
 
 
-def parse_rate(_, text):
+def parse_rate(_: Schema, text: str) -> JsonObject:
     """Read a rate: COUNT/SECONDS."""
-    count, _, pause = text.partition("/")
+    count, pause = text.partition("/")[::2]
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}

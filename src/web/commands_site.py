@@ -1,12 +1,16 @@
 """Commands about settings, people, schedules, the host, its data."""
+from __future__ import annotations
+
 import math
 import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import TEST_SECONDS
 from ..base.errors import NotFound, complain, field_error
 from ..base.time_and_text import Clock, iso, parse_time
@@ -18,17 +22,25 @@ from ..store.settings import SETTINGS
 from ..upkeep.rollup import STEPS
 from ..upkeep.alerts import SENDING_SECONDS
 from ..upkeep.notifications import CUT_OFF
+from ..access.python_interface import JobQueue
 from ..access.host import host_files, start_worker_test, worker_test
 from ..access.finding_table import BAD
 from ..access.findings import check_installation, next_step
 from ..access.backup import back_up, export_lines, export_to, import_lines, restore
 from .handlers_site import PREVIEW, preview_rule
 from .printing import PERIODS, say, show, table
+from .clients import Site
 from .command_rows import IN_ADDRESS, columns
 from .commands_tasks import known_function, typed_arguments
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
 
-def cmd_settings(site, options):
+    from ..base.types import JsonObject
+
+
+def cmd_settings(site: Site, options: Namespace) -> None:
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
@@ -36,12 +48,13 @@ def cmd_settings(site, options):
     found = site.ask("GET", "/api/settings") if value is None else site.ask(
         "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
     if name is None:
-        return show(options, found, columns("name value unit from label help", found["settings"]))
-    row = next(row for row in found["settings"] if row["name"] == name)
-    return show(options, row, str(row["value"]))
+        show(options, found, columns("name value unit from label help", found["settings"]))
+    else:
+        row = next(row for row in found["settings"] if row["name"] == name)
+        show(options, row, str(row["value"]))
 
 
-def read_password():
+def read_password() -> str:
     """A password from the terminal, asked twice, or the first line of standard input."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\n")
@@ -52,21 +65,22 @@ def read_password():
     return password
 
 
-def cmd_add_token(site, options):
+def cmd_add_token(site: Site, options: Namespace) -> None:
     """Make an API token, which is printed once or written to a file."""
     given = dict(options.given)
     path = given.pop("file", None)
     token = site.ask("POST", "/api/tokens", given)
     if path is None:
-        return show(options, token, token["token"])
+        show(options, token, token["token"])
+        return
     try:
-        return write_private(Path(path), token["token"] + "\n")
+        write_private(Path(path), token["token"] + "\n")
     except OSError:
-        site.ask("DELETE", "/api/tokens/%d" % token["id"])
+        site.answer("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 
-def cmd_preview(_, options):
+def cmd_preview(_: None, options: Namespace) -> None:
     """Print when a rule is due."""
     given = dict(options.given)
     given["rule"] = " ".join(given.pop("words"))
@@ -74,7 +88,7 @@ def cmd_preview(_, options):
     show(options, found, "\n".join(moment["local"] for moment in found["times"]))
 
 
-def cmd_add_schedule(site, options):
+def cmd_add_schedule(site: Site, options: Namespace) -> None:
     """Add a schedule and print its id."""
     given = dict(options.given)
     name, *words = given.pop("words") or [""]
@@ -97,14 +111,15 @@ SEED_FIGURES = {
     "maximum service time": "service.max"}
 
 
-def _figure(told, path):
+def _figure(told: JsonObject, path: str) -> str:
     """A number of an answer by its names, as text; nothing was measured: a dash."""
+    found: Any = told
     for name in path.split("."):
-        told = told[name]
-    return "-" if told is None else "%.4g" % told if isinstance(told, float) else str(told)
+        found = found[name]
+    return "-" if found is None else "%.4g" % found if isinstance(found, float) else str(found)
 
 
-def _figures_table(titles, rows, paths):
+def _figures_table(titles: Sequence[str], rows: Sequence[JsonObject], paths: Sequence[str]) -> str:
     """A table of some figures of each row, with a bar of what ended."""
     most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
     return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
@@ -113,7 +128,7 @@ def _figures_table(titles, rows, paths):
          "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
 
 
-def cmd_stats(site, options):
+def cmd_stats(site: Site, options: Namespace) -> None:
     """Print how much was done and how long it took: by time, by function, and all of it."""
     given, now = dict(options.given), site.clock.now()
     since = given.pop("since", "1d")
@@ -129,7 +144,7 @@ def cmd_stats(site, options):
                             for name, path in SEED_FIGURES.items()])]))
 
 
-def cmd_set_queue(site, options):
+def cmd_set_queue(site: Site, options: Namespace) -> None:
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
     name = limits.pop("name")
@@ -140,16 +155,17 @@ def cmd_set_queue(site, options):
     show(options, made, None)
 
 
-def _channel_text(one):
+def _channel_text(one: JsonObject) -> str:
     state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
     return "%s %s: %s" % (one["channel"], one["recipient"], state)
 
 
-def cmd_test_alerts(site, options):
+def cmd_test_alerts(site: Site, options: Namespace) -> int:
     """Send everybody who is told of alerts a message, once, and say how that went."""
     made = {(one["channel"], one["recipient"]): one["id"] for one in
             site.ask("POST", "/api/alerts/test", {})["deliveries"]}
-    until, found = time.monotonic() + SENDING_SECONDS, []
+    until = time.monotonic() + SENDING_SECONDS
+    found: list[JsonObject] = []
     while time.monotonic() < until:
         states = site.ask("GET", "/api/alerts")["channels"]
         found = [one for one in states if one["last"] == made.get(
@@ -161,13 +177,13 @@ def cmd_test_alerts(site, options):
     return 1 if len(found) < len(made) or any(one["error"] for one in found) else 0
 
 
-def cmd_tick(queue, _):
+def cmd_tick(queue: JobQueue, _: Namespace) -> None:
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
 
-def cmd_backup(queue, options):
+def cmd_backup(queue: JobQueue, options: Namespace) -> None:
     """Copy the database to a file, while everything goes on."""
     path = options.given["file"]
     back_up(queue, path)
@@ -175,13 +191,13 @@ def cmd_backup(queue, options):
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
 
 
-def cmd_restore(_, options):
+def cmd_restore(_: None, options: Namespace) -> None:
     """Put a backup in the place of the database, which is kept under another name."""
     kept = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(kept)}, "It is restored. What was there is now %s" % kept)
 
 
-def cmd_export(queue, options):
+def cmd_export(queue: JobQueue, options: Namespace) -> None:
     """Write all that is kept as lines of JSON, which import reads."""
     path = options.given["file"]
     if path == "-":
@@ -193,22 +209,24 @@ def cmd_export(queue, options):
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB" % (path, size / 1e6))
 
 
-def cmd_import(queue, options):
+def cmd_import(queue: JobQueue, options: Namespace) -> None:
     """Read what export wrote into a database without users and tasks; its queues are paused."""
     import shutil
     import tempfile
     path = options.given["file"]
-    with (tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape")
-          if path == "-" else open(path, "rb")) as lines:
-        if path == "-":                 # nobody is kept waiting, and no server, until all is here
+    if path == "-":                     # nobody is kept waiting, and no server, until all is here
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as lines:
             shutil.copyfileobj(sys.stdin, lines)
             lines.seek(0)
-        counts = import_lines(queue, lines)
+            counts = import_lines(queue, lines)
+    else:
+        with open(path, "rb") as file:
+            counts = import_lines(queue, file)
     show(options, counts, "%(user)d users, %(task)d tasks and %(schedule)d schedules; all queues "
                           "are paused: see python3 jobqueue.py queue resume" % counts)
 
 
-def watch_worker_test(queue):
+def watch_worker_test(queue: JobQueue) -> None:
     """Start a test worker and say at the end whether it lives."""
     complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
     test = start_worker_test(queue, None)
@@ -218,14 +236,15 @@ def watch_worker_test(queue):
     complain(test["text"])
 
 
-def cmd_check(_, options):
+def cmd_check(_: None, options: Namespace) -> int:
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
     is_quick = {"quick", "files"} & options.given.keys()
     report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
-    shown = {"checks": [check._asdict() for check in report.checks], "advice": None, "files": None}
+    shown: JsonObject = {"checks": [check._asdict() for check in report.checks], "advice": None,
+                         "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
         shown["advice"] = next_step(report)

@@ -1,26 +1,37 @@
 """Commands about functions and tasks."""
+from __future__ import annotations
+
 import contextlib
 import itertools
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
 from ..base.errors import Conflict, Denied, Malformed, NotFound, SetupError, complain, field_error
 from ..base.time_and_text import dump_json, storable
 from ..base.values import OPTION_SCHEMAS, parse_text
 from ..tasks.files import file_name, open_given
 from ..access.requests import file_parameters
 from .printing import EXIT_AWAITED_FAILED, EXIT_TIMED_OUT, say, show, table
+from .clients import Site
 from .command_rows import IN_ADDRESS, ask_all, columns, kind_text, parameters_text, status_text
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
 
-def known_function(site, name):
+    from ..base.types import JsonObject
+
+
+def known_function(site: Site, name: str) -> JsonObject:
     """What the API says of one function; the least of one that is not known."""
     known = ask_all(site, "functions", {})["functions"]
     return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
 
 
-def cmd_help_of(site, options):
+def cmd_help_of(site: Site, options: Namespace) -> None:
     """Print how one function is added: its parameters and what its options are unless said."""
     function = known_function(site, options.given["function"])
     if "name" not in function:
@@ -37,9 +48,10 @@ def cmd_help_of(site, options):
     say("\nAll options: python3 jobqueue.py add --help")
 
 
-def typed_arguments(function, texts):
+def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
     """What name=value texts say, each value as the function's schema wants it."""
-    given, known = {}, function["schema"]["properties"]
+    given: JsonObject = {}
+    known = function["schema"]["properties"]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
@@ -50,9 +62,9 @@ def typed_arguments(function, texts):
     return given
 
 
-def _hand_in(site, function, given):
+def _hand_in(site: Site, function: JsonObject, given: JsonObject) -> JsonObject:
     """Arguments with ids in the place of @paths, whose files are handed in."""
-    def send(value):
+    def send(value: Any) -> Any:
         if isinstance(value, list):
             return list(map(send, value))
         if not str(value).startswith("@"):
@@ -63,7 +75,7 @@ def _hand_in(site, function, given):
                         if name in given}}
 
 
-def read_csv(path):
+def read_csv(path: str) -> Iterator[list[str]]:
     """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
     try:
@@ -76,7 +88,7 @@ def read_csv(path):
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
-def _typed_rows(function, words, path):
+def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterator[JsonObject]:
     """The arguments in each row of a CSV file but the first, which names the parameters.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
@@ -91,7 +103,7 @@ def _typed_rows(function, words, path):
         yield typed_arguments(function, [*words, *texts])
 
 
-def cmd_add(site, options):
+def cmd_add(site: Site, options: Namespace) -> None:
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     request = dict(options.given)
     words, path = request.pop("words"), request.pop("each", None)
@@ -99,7 +111,8 @@ def cmd_add(site, options):
     if path is None:
         request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
-        return show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+        show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
+        return
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
     lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
@@ -107,10 +120,10 @@ def cmd_add(site, options):
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
     added = site.ask("POST", "/api/tasks", b"\n".join(lines))
-    return show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
+    show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
-def cmd_wait(site, options):
+def cmd_wait(site: Site, options: Namespace) -> int:
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
     path = "/api/tasks/%(id)d" % options.given
     deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
@@ -128,7 +141,7 @@ def cmd_wait(site, options):
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(site, options):
+def cmd_log(site: Site, options: Namespace) -> None:
     """Print what a task's last attempt printed, or that of --attempt."""
     given = dict(options.given)
     path = "/api/tasks/%d/log" % given.pop("id")
@@ -139,11 +152,11 @@ def cmd_log(site, options):
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _save_file(site, address, path, size):
+def _save_file(site: Site, address: str, path: Path, size: int) -> None:
     """Save what the site has there in a new file, all of it or nothing."""
     with open(path, "xb") as file:
         try:
-            file.writelines(site.ask("GET", address))
+            file.writelines(site.pieces(address))
             if file.tell() != size:
                 raise SetupError("%s has not come as a whole." % path.name)
         except BaseException:           # else the next time it would be in the way
@@ -151,7 +164,7 @@ def _save_file(site, address, path, size):
             raise
 
 
-def cmd_files(site, options):
+def cmd_files(site: Site, options: Namespace) -> None:
     """Print a task's files, or save what it left into the folder --save, which is made."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
     found = site.ask("GET", path)
@@ -167,19 +180,19 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
                  "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
-def _act_on_each(site, action, ids):
+def _act_on_each(site: Site, action: str, ids: Iterable[int]) -> int:
     """Do it to one after the other; the exit code of the last that could not be changed."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.ask(method, path % task_id)
+            site.answer(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def cmd_act(site, options):
+def cmd_act(site: Site, options: Namespace) -> int:
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
     wanted, action = dict(options.given), options.command
     ids, sure = wanted.pop("ids"), wanted.pop("yes", False)
@@ -189,7 +202,8 @@ def cmd_act(site, options):
     if ids:
         return _act_on_each(site, action, ids)
     wanted.pop("all", None)
-    done, place = 0, {"expected_count": None}
+    done = 0
+    place: JsonObject = {"expected_count": None}
     while place:
         try:
             answer = site.ask("POST", "/api/tasks/actions", {
@@ -203,4 +217,5 @@ def cmd_act(site, options):
         else:
             done += answer["done"]
             place = answer["continue"] and {"continue": answer["continue"]}
-    return show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
+    show(options, {**answer, "done": done}, "%d of %d tasks" % (done, count))
+    return 0

@@ -7,6 +7,8 @@ thread looks every second who is late and shuts that connection, which wakes the
 the same to the slowest client when there is no room for another one. What is larger than
 LARGE_BYTES, body or answer, waits in a file without a name and not in memory.
 """
+from __future__ import annotations
+
 import contextlib
 import errno
 import io
@@ -16,11 +18,55 @@ import select
 import time
 from urllib.parse import unquote
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import BODY_MAX_BYTES, DISK_LOW_BYTES, PIECE_BYTES
-from ..base.errors import JobQueueError, StorageFull
+from ..base.errors import Busy, JobQueueError, StorageFull
 from ..store.connection import free_bytes
 from ..tasks.files import Portion
 from .http_answer import HOST, problem
+
+if TYPE_CHECKING:
+    import threading
+    from pathlib import Path
+    from socket import socket as Socket
+    from typing import BinaryIO, Protocol, Union
+
+    from ..base.time_and_text import AnyClock
+    from .http_answer import Environ, Header, Pieces
+    from .application import Application
+
+if TYPE_CHECKING:
+    Endpoint = tuple[str, int]          # an address and a port; with IPv6 there is more behind
+    Source = Union[bytes, Portion, Pieces]      # of a part of a response
+
+    class Listener(Protocol):
+        """What an Exchange uses of its Server."""
+
+        app: Application
+        clock: AnyClock
+        folder: Path
+        is_stopping: bool
+        connections: dict[Socket, Exchange | None]
+        answering: threading.BoundedSemaphore
+        turns: tuple[threading.Lock, threading.Lock]
+
+        def answers_to(self, host: str | None, address: str) -> bool: ...
+
+    class HandlerBase:
+        """What an Exchange has of a BaseHTTPRequestHandler."""
+
+        server: Listener
+        request: Socket
+        connection: Socket              # the same
+        client_address: Endpoint
+        rfile: io.BufferedReader
+        close_connection: bool
+
+        def setup(self) -> None: ...
+        def finish(self) -> None: ...
+else:
+    HandlerBase = object
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 REQUEST_LINE = (rb"(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS) (/[!-~]{0,8000}) "
@@ -56,12 +102,12 @@ class BadRequest(JobQueueError):
 
     code = "bad_request"
 
-    def __init__(self, status, detail):
+    def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
         self.status = status
 
 
-def compose(status, headers, body, keep=False):
+def compose(status: str, headers: list[Header], body: bytes, keep: bool = False) -> bytes:
     """A whole response as bytes."""
     from wsgiref.handlers import format_date_time
     lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
@@ -70,20 +116,22 @@ def compose(status, headers, body, keep=False):
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
 
-def compose_refusal(error, accepts=""):
+def compose_refusal(error: BadRequest | Busy, accepts: str = "") -> bytes:
     """The whole response to a request that the server refuses."""
-    return compose(*problem(error, accepts).to())
+    status, headers, content = problem(error, accepts).to()
+    return compose(status, headers, b"".join(content))
 
 
 class Body:
     """A request's body, taken whole at the first read: nobody who holds a lock waits for more."""
 
-    def __init__(self, exchange, resources):
-        self._exchange, self._resources = exchange, resources   # an ExitStack, until the answer
-        self._size, self._file = int(exchange.headers.get("content-length", 0)), io.BytesIO()
+    def __init__(self, exchange: Exchange, resources: contextlib.ExitStack) -> None:
+        self._exchange, self._resources = exchange, resources   # these until the answer
+        self._size = int(exchange.headers.get("content-length", 0))
+        self._file: BinaryIO = io.BytesIO()
         self.is_taken = not self._size  # nothing of it is left where the next request begins
 
-    def read(self, size):
+    def read(self, size: int) -> bytes:
         """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
         if not self.is_taken:
             answering = self._exchange.server.answering
@@ -95,7 +143,7 @@ class Body:
             self.is_taken = True
         return self._file.read(size)
 
-    def _take(self):
+    def _take(self) -> None:
         exchange, folder = self._exchange, self._exchange.server.folder
         is_large, left = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
@@ -119,7 +167,7 @@ class Body:
         if is_large:
             self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
 
-    def _next_piece(self, left):
+    def _next_piece(self, left: int) -> bytes:
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         with contextlib.suppress(OSError):      # as good as an end
@@ -132,36 +180,41 @@ class Body:
         return piece
 
 
-class Exchange:
+class _Answered(NamedTuple):
+    keep: bool                          # the connection stays
+    sources: list[Source]               # what the whole response is made of
+
+
+class Exchange(HandlerBase):
     """A connection in its phase, until when: what is ours of a BaseHTTPRequestHandler."""
 
     disable_nagle_algorithm = True
     is_late = False                     # with what it was to send: nothing more is read
 
-    def setup(self):
+    def setup(self) -> None:
         """Let the server know of it."""
         super().setup()
         self.enter("head")
         self.server.connections[self.request] = self
 
-    def enter(self, phase):
+    def enter(self, phase: str) -> None:
         """Begin a phase."""
         self.phase = phase
         self.since = self.server.clock.monotonic()
         self.deadline = self.since + PATIENCE[phase]
 
-    def advance(self, size):
+    def advance(self, size: int) -> None:
         """The client sent or took so many bytes, which makes up for some of its time."""
         later = self.since + size / UPLOAD_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
 
-    def hurry(self):
+    def hurry(self) -> None:
         """End what is late; who is late with a request can still be told so."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
-    def pause(self, seconds):
+    def pause(self, seconds: float) -> bool:
         """Wait before we answer, while others are answered; False if nobody would hear us then."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
@@ -173,12 +226,12 @@ class Exchange:
             self.server.answering.acquire()
             self.enter("work")
 
-    def end(self, how=SHUT_BOTH):
+    def end(self, how: int = SHUT_BOTH) -> None:
         """End what its thread waits for."""
         with contextlib.suppress(OSError):
             self.request.shutdown(how)
 
-    def handle_one_request(self):
+    def handle_one_request(self) -> None:
         """Answer a request as soon as its first byte is there."""
         self.close_connection = True
         if not self.rfile.peek(1):
@@ -191,12 +244,13 @@ class Exchange:
             return self._send(False, refusal)
         self.enter("work")
         with self.server.answering, contextlib.ExitStack() as resources:
-            keep, *sources = self._answer(Body(self, resources))
+            keep, sources = self._answer(Body(self, resources))
         self._send(keep, *sources)
 
-    def parse_request(self):
+    def parse_request(self) -> None:
         """The gate: read the head of a request; BadRequest unless it is well-formed."""
-        self._head_left, self.headers = HEAD_MAX_BYTES, {}
+        self._head_left = HEAD_MAX_BYTES
+        self.headers: dict[str, str] = {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
         self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
         for _ in range(HEAD_MAX_LINES):
@@ -218,7 +272,7 @@ class Exchange:
         self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _read_line(self, pattern, words):
+    def _read_line(self, pattern: bytes, words: str) -> re.Match[bytes]:
         line = self.rfile.readline(self._head_left + 1)
         self._head_left -= len(line)
         if self._head_left < 0:
@@ -232,7 +286,7 @@ class Exchange:
             raise ConnectionAbortedError("the client left in the midst of a line")
         raise BadRequest(400, words)
 
-    def _add_header(self, name, value):
+    def _add_header(self, name: str, value: str) -> None:
         if "_" in name:
             return                      # would look like another header to WSGI
         if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
@@ -243,19 +297,21 @@ class Exchange:
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
 
-    def _answer(self, body):
-        """(True if the connection stays, what the whole response is made of)"""
-        said = []
-        content = self.server.app(self._environ(body), lambda *told: said.extend(told))
-        keep = (self._may_follow and body.is_taken and said[0] < "4" and not self.server.is_stopping
+    def _answer(self, body: Body) -> _Answered:
+        said: list[tuple[str, list[Header]]] = []
+        content = self.server.app(
+            self._environ(body), lambda status, headers: said.append((status, headers)))
+        [(status, headers)] = said
+        keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
         if isinstance(content, Portion):
-            return keep, compose(*said, b"", keep), content
+            return _Answered(keep, [compose(status, headers, b"", keep), content])
         if not isinstance(content, list):
-            return False, self._chunks(*said, content)
-        return keep, self._put_aside(compose(*said, b"".join(content), keep))
+            return _Answered(False, [self._chunks(status, headers, content)])
+        whole = compose(status, headers, b"".join(content), keep)
+        return _Answered(keep, [self._put_aside(whole)])
 
-    def _chunks(self, status, headers, parts):
+    def _chunks(self, status: str, headers: list[Header], parts: Pieces) -> Pieces:
         """A response that is made while it is sent; but in HTTP/1.0, its last chunk is its end."""
         coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
         yield compose(status, [*headers, *coding], b"")
@@ -265,7 +321,7 @@ class Exchange:
                 part = next(parts, b"")
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
-    def _put_aside(self, data):
+    def _put_aside(self, data: bytes) -> Portion | bytes:
         """What is to be sent; a Portion of a file, if it is large and there is room for one."""
         if len(data) > LARGE_BYTES:
             import tempfile
@@ -276,7 +332,7 @@ class Exchange:
                     return Portion(file, len(data))
         return data
 
-    def _environ(self, body):
+    def _environ(self, body: Body) -> Environ:
         path, _, query = self.path.partition("?")
         apart = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
@@ -288,7 +344,7 @@ class Exchange:
                 "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server",
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
-    def _send(self, keep, *sources):
+    def _send(self, keep: bool, *sources: Source) -> None:
         """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
@@ -302,7 +358,7 @@ class Exchange:
         self.enter("idle")
         self.close_connection = not keep
 
-    def finish(self):
+    def finish(self) -> None:
         """Close our side first and read on for a moment, so that the answer is not lost."""
         self.enter("farewell")
         with contextlib.suppress(OSError):

@@ -2,9 +2,13 @@
 
 Handlers are as in web/handlers_tasks.py.
 """
+from __future__ import annotations
+
 import json
 import os
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import INTEGER_MAX, PAGE_ROWS, PENDING
 from ..base.errors import Busy, Denied, Malformed, NotFound, field_error
 from ..base.time_and_text import YEAR_10000, iso, parse_moment, parse_time, shorten
@@ -17,19 +21,24 @@ from ..upkeep.schedule_rows import SCHEDULE_FIELDS, UPCOMING
 from ..upkeep.rollup import DAY, POINTS_MAX, STEPS, whole_steps
 from ..upkeep.metrics import counter_families, exposition
 from ..upkeep.alerts import MUTES
-from ..access.people import TOKEN_SCOPES, check_password
+from ..access.people import TOKEN_SCOPES, Person, check_password
 from ..access.remote_workers import ASK_AGAIN_SECONDS, WAIT_LOOK_SECONDS
+from ..access.python_interface import JobQueue
 from ..access.host import (canary_token, exposure, host_files, note_exposure, private_addresses,
                            worker_test)
 from ..access.findings import check_host, describe_service, next_step
 from ..access.backup import save
 from .http_answer import Answer, json_answer
-from .http_request import kept_within
+from .http_request import Request, kept_within
 from .handlers_tasks import (FILE_HEADERS, MOMENT, OWNER_FILTER, PAGE_FIELDS, due_at, owner_for,
                              wanted_owner)
 
+if TYPE_CHECKING:
+    from ..base.types import JsonObject, Row
+    from .http_answer import Header
 
-def get_schedules(queue, request):
+
+def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
@@ -39,7 +48,7 @@ def get_schedules(queue, request):
             "ticks": queue.rhythm.state(), "service": describe_service(queue)}
 
 
-def post_schedules(queue, request):
+def post_schedules(queue: JobQueue, request: Request) -> JsonObject:
     """Make a schedule."""
     owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
@@ -51,7 +60,7 @@ PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
-def preview_rule(given, now):
+def preview_rule(given: JsonObject, now: float) -> JsonObject:
     """What a rule says in English, and the next times that it gives from `now` on."""
     at = parse_time(given["from"], "from") if given.get("from") else now
     rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
@@ -59,7 +68,7 @@ def preview_rule(given, now):
             "times": preview(rule, at, int(given.get("count", UPCOMING)))}
 
 
-def patch_schedule(queue, request, schedule_id):
+def patch_schedule(queue: JobQueue, request: Request, schedule_id: int) -> JsonObject:
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
     queue.schedules.change(schedule_id, request.given, request.person.scope,
@@ -74,7 +83,7 @@ WHICH_FIGURES = object_of(**{
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
 
-def get_exposition(queue, _):
+def get_exposition(queue: JobQueue, _: Request) -> Answer:
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
     due = map(due_at, queue.tasks.firsts(PENDING))
@@ -91,7 +100,7 @@ def get_exposition(queue, _):
     return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
 
 
-def get_metrics(queue, request):
+def get_metrics(queue: JobQueue, request: Request) -> JsonObject:
     """How much was done and how long it took, in steps of an hour up to a week.
     Users see the figures of the functions that they may add, whoever's tasks these were."""
     given, person = request.given, request.person
@@ -104,7 +113,7 @@ def get_metrics(queue, request):
     own = None if person.scope is None else {one["name"] for one in queue.catalogue.functions()
                                              if one["who"] == "user"}
 
-    def wants(function, lane):
+    def wants(function: str, lane: str) -> bool:
         return ((own is None or function in own) and given.get("queue", lane) == lane
                 and given.get("function", function) == function)
     return queue.metrics.read(start, end, step, wants, person.scope)
@@ -118,7 +127,7 @@ LISTED_ACTIVITY = object_of(
     owner=OWNER_FILTER, **PAGE_FIELDS)
 
 
-def get_activity(queue, request):
+def get_activity(queue: JobQueue, request: Request) -> JsonObject:
     """What happened, newest first; there may be more although few or none were found."""
     given, person = request.given, request.person
     since, until = (given.get(name) and parse_moment(given[name]).timestamp()
@@ -137,9 +146,9 @@ def get_activity(queue, request):
          "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
-def get_workers(queue, request):
+def get_workers(queue: JobQueue, request: Request) -> JsonObject:
     """The worker processes; what they run only if one may know."""
-    def shown(row):
+    def shown(row: Row) -> JsonObject:
         hidden = request.person.scope not in (None, row["owner_id"])
         told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in told},
@@ -151,12 +160,12 @@ def get_workers(queue, request):
             "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
 
 
-def get_queue(queue, _, name):
+def get_queue(queue: JobQueue, _: Request, name: str) -> JsonObject:
     """One queue."""
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
-def get_queues(queue, _):
+def get_queues(queue: JobQueue, _: Request) -> JsonObject:
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
@@ -166,18 +175,18 @@ def get_queues(queue, _):
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
 
 
-def post_queues(queue, request):
+def post_queues(queue: JobQueue, request: Request) -> JsonObject:
     """Make a queue."""
     return patch_queue(queue, request, request.given["name"], new=True)
 
 
-def patch_queue(queue, request, name, new=False):
+def patch_queue(queue: JobQueue, request: Request, name: str, new: bool = False) -> JsonObject:
     """Change a queue's limits, pause or resume it."""
     queue.queues.change(name, request.given, request.person.name, new)
     return get_queue(queue, request, name)
 
 
-def get_host(queue, request):
+def get_host(queue: JobQueue, request: Request) -> JsonObject:
     """What `check` says of this host."""
     folder, visit = queue.database.folder, request.visit()
     report, seen = check_host(queue, visit), exposure(queue)
@@ -189,7 +198,7 @@ def get_host(queue, request):
         "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
 
 
-def get_backup(queue, _):
+def get_backup(queue: JobQueue, _: Request) -> Answer:
     """Download a checked copy of the database, or on PostgreSQL an export."""
     path = save(queue, queue.database.folder, "download")
     try:
@@ -205,7 +214,7 @@ def get_backup(queue, _):
 EXPOSURE = titled("Exposure", object_of(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
-def post_exposure(queue, request):
+def post_exposure(queue: JobQueue, request: Request) -> None:
     """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
     known = private_addresses(queue.database.folder, *request.places)
     exposed = request.given["exposed"]
@@ -214,12 +223,12 @@ def post_exposure(queue, request):
     note_exposure(queue, list(dict.fromkeys(exposed)))
 
 
-def get_settings(queue, _):
+def get_settings(queue: JobQueue, _: Request) -> dict[str, list[JsonObject]]:
     """All settings with their bounds and where each value comes from."""
     return {"settings": queue.settings.describe()}
 
 
-def patch_settings(queue, request):
+def patch_settings(queue: JobQueue, request: Request) -> dict[str, list[JsonObject]]:
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
@@ -227,7 +236,7 @@ def patch_settings(queue, request):
     return get_settings(queue, request)
 
 
-def patch_user(queue, request, name):
+def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObject:
     """Change a user: admins anybody, others their own password.
     A changed password ends all sessions; whoever changed their own gets a new one."""
     users, person, given = queue.users, request.person, dict(request.given)
@@ -244,7 +253,8 @@ def patch_user(queue, request, name):
     if set(given) - {"password"}:
         raise Denied("Only admins may change roles and limits and disable users.")
     check_password(given.get("password") or "", person.name)
-    known, headers = users.confirm(person, current, "current_password"), []
+    known = users.confirm(person, current, "current_password")
+    headers: list[Header] = []
     user = users.change(person.name, known, person.name, password=given["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
@@ -252,7 +262,7 @@ def patch_user(queue, request, name):
     return json_answer(user, headers=headers)
 
 
-def _change_mailbox(queue, person, given):
+def _change_mailbox(queue: JobQueue, person: Person, given: JsonObject) -> JsonObject:
     """One's own address: it is mailed a code first, which is then sent back alone."""
     if len(given) > 1:
         raise field_error("email", "must be sent alone, and so must email_code")
@@ -269,7 +279,7 @@ def _change_mailbox(queue, person, given):
 MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))
 
 
-def post_tokens(queue, request):
+def post_tokens(queue: JobQueue, request: Request) -> JsonObject:
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
@@ -282,12 +292,19 @@ def post_tokens(queue, request):
     return queue.tokens.add(person.id, given["name"], scope, known, limits, person.name)
 
 
-def _wait_for_work(queue, request):
-    """(the first tasks that come within the time that a worker's call may wait, and this server
-    can; after how many seconds to ask again)"""
-    wait, clock, tasks = request.given["claim"].get("wait"), queue.database.clock, []
+class _Waited(NamedTuple):
+    """The first tasks that came, and after how many seconds to ask again."""
+
+    tasks: list[JsonObject]
+    again: float
+
+
+def _wait_for_work(queue: JobQueue, request: Request) -> _Waited:
+    """Wait for tasks as long as a worker's call may, and this server can."""
+    wait, clock = request.given["claim"].get("wait"), queue.database.clock
+    tasks: list[JsonObject] = []
     if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
-        return [], ASK_AGAIN_SECONDS
+        return _Waited([], ASK_AGAIN_SECONDS)
     try:
         until = clock.monotonic() + wait
         while not tasks and clock.monotonic() < until:
@@ -295,40 +312,41 @@ def _wait_for_work(queue, request):
                 is_heard = request.pause(WAIT_LOOK_SECONDS)
             if not is_heard:
                 break
-            tasks = queue.remote.claim_late(request.person.token, request.given)
-        return tasks, 0
+            tasks = queue.remote.claim_late(request.token, request.given)
+        return _Waited(tasks, 0)
     finally:
         request.app.waiting.release()
 
 
-def post_worker_turn(queue, request):
+def post_worker_turn(queue: JobQueue, request: Request) -> JsonObject:
     """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
-    answer = queue.remote.turn(request.person.token, request.given)
+    answer = queue.remote.turn(request.token, request.given)
     if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
         answer["tasks"], answer["wait"] = _wait_for_work(queue, request)
     return answer
 
 
-def post_worker_tasks(queue, request, task_id):
+def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
     """Add what a running task asks for, a task in each line, for its owner.
     The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
     functions it adds these, and those that any user may add."""
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
-    owner_id = queue.remote.owner_of(request.person.token, task_id, claim)
-    bound, barred = request.person.token.get("functions"), set()
-    if bound is not None:
-        barred = {one["name"] for one in queue.catalogue.functions()
-                  if one["who"] != "user" and one["name"] not in bound}
+    owner_id = queue.remote.owner_of(request.token, task_id, claim)
+    bound: list[str] | None = request.token.get("functions")
+    barred = set() if bound is None else {
+        one["name"] for one in queue.catalogue.functions()
+        if one["who"] != "user" and one["name"] not in bound}
+    words = "is for others: this token is bound to %s" % ", ".join(bound or ())
     with queue.database.unhurried():
         orders = queue.requests.check(
-            field_error("function", "is for others: this token is bound to %s" % ", ".join(bound))
+            field_error("function", words)
             if isinstance(one, dict) and one.get("function") in barred else one
             for one in request.lines())
     return queue.add_orders(orders, owner_id, request.once())
 
 
-def post_worker_file(queue, request, task_id):
+def post_worker_file(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
     """Keep a file that a running task leaves; the same name again takes its place."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
-    owner_id = queue.tasks.get(task_id)["owner_id"]
+    owner_id: int = queue.tasks.get(task_id)["owner_id"]
     return queue.files.receive(owner_id, request.given["name"], *sent, task_id)

@@ -4,11 +4,16 @@ What a request does that takes more than a row of ROUTES. Each takes (queue, req
 the path) and returns an Answer, or what is answered as JSON with the status that its row names,
 None for nothing. Its docstring is what /openapi.json says of it.
 """
+from __future__ import annotations
+
 import contextlib
 import io
 import itertools
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import quote
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import (INTEGER_MAX, PAGE_ROWS, PAGE_ROWS_MAX, PENDING, RUNNING, SCHEDULED,
                            SLICE_PAGE_SECONDS, SLICE_SECONDS, STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, Denied, Invalid, Malformed, NotFound, field_error, wrong
@@ -18,40 +23,46 @@ from ..base.values import (TEXT, TEXT_OR_NULL, about, integer_within, number_wit
 from ..store.log_and_activity import LOG_MAX_BYTES, logged_attempts, read_log
 from ..tasks.files import BYTES_TYPE, Portion
 from ..tasks.task_list import (FIELDS, FIELDS_ROW, LIST_ROW, NEWEST, OLDEST, RUNNING_MAX, SORTS,
-                               SORT_ROWS, Filter)
+                               SORT_ROWS, Filter, TaskList)
 from ..tasks.actions import ACTIONS
 from ..upkeep.rollup import DAY
-from ..access.people import wrong_log_in
+from ..access.people import Person, wrong_log_in
 from ..access.requests import REQUEST_SCHEMA
+from ..access.python_interface import JobQueue
 from ..access.host import exposure
 from ..access.findings import describe_service
 from .http_answer import LINES_TYPE, Answer, json_answer
-from .http_request import kept_within
+from .http_request import Request, kept_within
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject, Row, Schema
 
 
-def get_page(queue, request):
+def get_page(queue: JobQueue, request: Request) -> Answer:
     """The page, always at an address that ends with a slash."""
     if request.lacks_slash:
         return Answer(308, headers=[("Location", request.base)])
     return request.app.static.answer("index.html")
 
 
-def tick(queue, request):
+def tick(queue: JobQueue, request: Request) -> Answer:
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
-    ticked = queue.tick.maybe(request.app.source if request.person else "address")
-    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.person else SLICE_SECONDS)
+    ticked = queue.tick.maybe(request.app.source if request.asker else "address")
+    worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
     told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
 
-def get_health(queue, _):
+def get_health(queue: JobQueue, _: Request) -> JsonObject:
     """Process answers, database opens, schema is current."""
     database = queue.database
     database.check_file()
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
-def session_json(queue, person):
+def session_json(queue: JobQueue, person: Person) -> JsonObject:
     """Return a session as the API shows it."""
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
@@ -61,7 +72,7 @@ def session_json(queue, person):
             "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
-def session_answer(queue, request, token, status):
+def session_answer(queue: JobQueue, request: Request, token: str, status: int) -> Answer:
     """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
@@ -69,21 +80,21 @@ def session_answer(queue, request, token, status):
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
-def post_setup(queue, request):
+def post_setup(queue: JobQueue, request: Request) -> Answer:
     """Make the first admin, or give an admin a new password, and log in.
     Needs the code of a setup-code file. 404 if there is an admin and no such file."""
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
-def delete_session(queue, request):
+def delete_session(queue: JobQueue, request: Request) -> Answer:
     """Log out."""
     for token in request.cookies():
         queue.sessions.close(token)
     return Answer(204, headers=[request.set_cookie("", 0)])
 
 
-def owner_for(queue, request, names):
+def owner_for(queue: JobQueue, request: Request, names: set[str]) -> int:
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
         return request.person.id
@@ -92,9 +103,10 @@ def owner_for(queue, request, names):
     if len(names) > 1:
         raise field_error("owner", "must be the same for all tasks of one request")
     try:
-        return queue.users.find(names.pop())["id"]
+        owner_id: int = queue.users.find(names.pop())["id"]
     except NotFound:
         raise field_error("owner", "is no user") from None
+    return owner_id
 
 
 # One task, an array of them, or one for each line: checked as they are read, together with what
@@ -102,7 +114,8 @@ def owner_for(queue, request, names):
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
-def _add_once(queue, request, asked, show):
+def _add_once(queue: JobQueue, request: Request, asked: Iterator[JsonObject | Invalid],
+              show: bool) -> JsonObject:
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
     person = request.person
     try:
@@ -122,7 +135,7 @@ def _add_once(queue, request, asked, show):
         return known
 
 
-def post_tasks(queue, request):
+def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     """Add one task, an array of them, or one for each line."""
     if request.content_type == LINES_TYPE:
         return _add_once(queue, request, request.lines(), False)
@@ -140,14 +153,16 @@ def post_tasks(queue, request):
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def wanted_owner(queue, request, given, scope):
+def wanted_owner(queue: JobQueue, request: Request, given: JsonObject,
+                 scope: int | None) -> int | None:
     """Return the id of the owner that is asked for, or `scope`; Denied for another person's."""
     name = given.get("owner")
     if not name:
         return scope
     if scope is not None and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
-    return queue.users.find(name)["id"]
+    owner_id: int = queue.users.find(name)["id"]
+    return owner_id
 
 
 # What spreadsheets are given of a task; what they would take for a formula begins with ' there.
@@ -155,7 +170,7 @@ CSV_COLUMNS = ("id owner function queue status reason priority attempts created_
                "started_at finished_at error arguments result").split()
 
 
-def _csv(rows):
+def _csv(rows: Iterable[JsonObject]) -> str:
     import csv
     text = io.StringIO()
     for row in rows:
@@ -167,15 +182,22 @@ def _csv(rows):
     return text.getvalue()
 
 
-# What begins them (by this mark spreadsheets know UTF-8), and the text of some tasks.
-EXPORTS = {
-    "csv": ("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
-    "ndjson": (LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
+class Export(NamedTuple):
+    """A kind of file with tasks: its media type, what begins it, and the text of some tasks."""
+
+    kind: str
+    first: str
+    text: Callable[[Iterable[JsonObject]], str]
+
+
+EXPORTS = {                             # by this mark spreadsheets know UTF-8
+    "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
+    "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
          "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
 OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
-MOMENT = {"type": "string", "format": "date-time"}
-WHICH_TASKS = {
+MOMENT: Schema = {"type": "string", "format": "date-time"}
+WHICH_TASKS: dict[str, Schema] = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
          "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
@@ -190,10 +212,11 @@ WHICH_TASKS = {
                   "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": OWNER_FILTER}
 # What a list tells besides, each if it is asked for with 1.
-ALSO = {"counts": lambda tasks, wanted: tasks.count(wanted),
-        "failed": lambda tasks, wanted: tasks.failures(wanted),
-        "running": lambda tasks, wanted: tasks.list_json(
-            tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
+ALSO: dict[str, Callable[[TaskList, Filter], Any]] = {
+    "counts": lambda tasks, wanted: tasks.count(wanted),
+    "failed": lambda tasks, wanted: tasks.failures(wanted),
+    "running": lambda tasks, wanted: tasks.list_json(
+        tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
 LISTED_TASKS = object_of(
     **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
@@ -203,27 +226,31 @@ LISTED_TASKS = object_of(
     format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
 
 
-def _wanted(queue, request, given):
+def _wanted(queue: JobQueue, request: Request, given: JsonObject) -> Filter:
     """The Filter that a query or the object of an action describes."""
+    def text(name: str) -> str | None:
+        return given.get(name) or None
+
+    def moment(name: str) -> float | None:
+        return parse_time(given[name], name) if given.get(name) else None
     words, ids = given.get("status"), given.get("ids")
     return Filter(wanted_owner(queue, request, given, request.person.scope),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
-                  *(given.get(name) or None for name in ("function", "queue", "q", "error")),
-                  *(given.get(name) and parse_time(given[name], name)
-                    for name in ("ended_since", "since", "until")),
+                  text("function"), text("queue"), text("q"), text("error"),
+                  moment("ended_since"), moment("since"), moment("until"),
                   list(map(int, ids.split(","))) if ids else None)
 
 
-def get_tasks(queue, request):
+def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     """A page of the list, newest first; or a file of all that match."""
     given, tasks = request.given, queue.tasks
     wanted, sort = _wanted(queue, request, given), given.get("sort") or NEWEST
     if given.get("format"):
         if sort not in (NEWEST, OLDEST):
             raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
-        kind, first, text = EXPORTS[given["format"]]
-        pieces = itertools.chain([first], map(text, tasks.pages(wanted, sort)))
-        return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), kind, [(
+        export = EXPORTS[given["format"]]
+        pieces = itertools.chain([export.first], map(export.text, tasks.pages(wanted, sort)))
+        return Answer(200, (piece.encode("utf-8") for piece in pieces if piece), export.kind, [(
             "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
     fields = given["fields"].split(",") if given.get("fields") else ()
     rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
@@ -233,12 +260,13 @@ def get_tasks(queue, request):
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def due_at(row):
+def due_at(row: Row) -> float:
     """Since when a pending task may start."""
-    return max(row["created_at"], row["run_at"] or 0)
+    at: float = max(row["created_at"], row["run_at"] or 0)
+    return at
 
 
-def get_overview(queue, request):
+def get_overview(queue: JobQueue, request: Request) -> JsonObject:
     """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
@@ -260,7 +288,7 @@ def get_overview(queue, request):
         "service": describe_service(queue)}
 
 
-def get_task(queue, request, task_id):
+def get_task(queue: JobQueue, request: Request, task_id: int) -> Answer:
     """One task."""
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
@@ -273,7 +301,7 @@ WOULD_BE = object_of(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "el
                    priority=about(kept_within(-100, 100), "else the function's"))
 
 
-def get_forecast(queue, request):
+def get_forecast(queue: JobQueue, request: Request) -> JsonObject:
     """When a task would begin and end if it were added now."""
     given, person = request.given, request.person
     function = queue.requests.function(given["function"], person)
@@ -294,78 +322,89 @@ ACTION = titled("Action", object_of(
                     "patternMessage": "must be what the answer before said"}}))
 
 
-def _act_on_filter(queue, request, given):
-    """(changed, left at most, how to go on or None); only what was there at first is changed.
+class _Acted(NamedTuple):
+    """How far an action came: how many it changed, and how many are left at most."""
+
+    done: int
+    remaining: int
+    going_on: str | None                # how to go on, if it has to
+
+
+def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> _Acted:
+    """Do an action to the tasks that a filter wants and that were there at first.
     They are counted first. That may take several requests, too: how to go on then ends with the
     count that is expected."""
     action, wanted = given["action"], _wanted(queue, request, given["filter"])
     expected = given.get("expected_count")
     place = given.get("continue") or "0-%d-0-%s" % (
         queue.database.last_id("task"), "" if expected is None else int(expected))
-    low, top, number, *counting = place.split("-")
-    low, top, number = int(low), int(top), int(number)
-    if counting:
+    parts = place.split("-")
+    low, top, number = map(int, parts[:3])
+    if len(parts) > 3:
         counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
         number += sum(counts)
         if low < top:
-            return 0, number + top - low, "%d-%d-%d-%s" % (low, top, number, *counting)
-        if counting[0] != str(number):
+            return _Acted(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
+        if parts[3] != str(number):
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % number,
                            wrong("expected_count", "must be %d now" % number), count=number)
         low = 0
     done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
     if low >= top:
-        return done, 0, None
+        return _Acted(done, 0, None)
     remaining = max(0, number - done)
-    return done, remaining, "%d-%d-%d" % (low, top, remaining)
+    return _Acted(done, remaining, "%d-%d-%d" % (low, top, remaining))
 
 
-def post_actions(queue, request):
+def post_actions(queue: JobQueue, request: Request) -> JsonObject:
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
     With a filter: repeat with what the answer said as continue, until that is null."""
-    given, remaining, going_on = request.given, 0, None
+    given = request.given
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
         done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
+        acted = _Acted(done, 0, None)
     else:
-        done, remaining, going_on = _act_on_filter(queue, request, given)
-    if done:
-        queue.actions.note_bulk(given["action"], done, given.get("filter"), *request.person.who)
-    return {"action": given["action"], "done": done, "remaining": remaining, "continue": going_on}
+        acted = _act_on_filter(queue, request, given)
+    if acted.done:
+        queue.actions.note_bulk(given["action"], acted.done, given.get("filter"),
+                                *request.person.who)
+    return {"action": given["action"], "done": acted.done, "remaining": acted.remaining,
+            "continue": acted.going_on}
 
 
 UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})
 FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
-def post_file(queue, request):
+def post_file(queue: JobQueue, request: Request) -> JsonObject:
     """Hand in a file: the body is its bytes; an argument names it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 
 
-def get_files(queue, request, task_id):
+def get_files(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
     """What a task left, then (with an id) what it was given."""
     queue.tasks.get(task_id, request.person.scope)
     return {"files": list(queue.files.describe(task_id))}
 
 
-def get_file(queue, request, task_id, name):
+def get_file(queue: JobQueue, request: Request, task_id: int, name: str) -> Answer:
     """A file of a task, by its name or id. Images and text are shown, everything else is saved.
     No browser runs what is in it: its own bytes say what it is, and it stays in a sandbox."""
     if request.attempt is None:
         queue.tasks.get(task_id, request.person.scope)
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
-    try:
-        file, kind = queue.files.open(task_id, row)
-    except (OSError, TypeError):
-        raise NotFound("There is no file %s." % shorten(name, 60)) from None
-    where = "%s; filename*=UTF-8''%s" % (
-        "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
-    return Answer(200, Portion(file, row["size"]), kind,
-                  [*FILE_HEADERS, ("Content-Disposition", where)], None)
+    with contextlib.suppress(OSError):
+        if row is not None:
+            file, kind = queue.files.open(task_id, row)
+            where = "%s; filename*=UTF-8''%s" % (
+                "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
+            return Answer(200, Portion(file, row["size"]), kind,
+                          [*FILE_HEADERS, ("Content-Disposition", where)], None)
+    raise NotFound("There is no file %s." % shorten(name, 60))
 
 
 LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if left out"),
@@ -373,18 +412,18 @@ LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if
                    download=about(TEXT, "1: all of it, as a file"))
 
 
-def get_log(queue, request, task_id):
+def get_log(queue: JobQueue, request: Request, task_id: int) -> Answer | JsonObject:
     """What an attempt printed, from a byte offset on."""
     db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
     given = request.given
     attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
     if given.get("download") == "1":
         with request.app.one_by_one:
-            text = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES)[0].encode("utf-8")
+            whole = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES).text.encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
-        return Answer(200, text, "text/plain; charset=utf-8",
+        return Answer(200, whole, "text/plain; charset=utf-8",
                       [("Content-Disposition", 'attachment; filename="%s"' % name)])
-    text, following, cut, times = read_log(db, task_id, attempt, offset)
+    part = read_log(db, task_id, attempt, offset)
     return {"attempt": attempt, "attempts": logged_attempts(db, task_id), "offset": offset,
-            "next": following, "text": text, "cut": cut, "times": times,
+            "next": part.next_offset, "text": part.text, "cut": part.is_cut, "times": part.times,
             "complete": row["status"] != RUNNING or attempt < row["attempts"]}

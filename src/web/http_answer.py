@@ -1,11 +1,36 @@
 """An answer as WSGI wants it; problems as JSON."""
+from __future__ import annotations
+
 import functools
 import math
 import re
 import sys
+from collections.abc import Callable, Generator, Sequence
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.errors import JobQueueError, complain
 from ..base.time_and_text import dump_json
+from ..tasks.files import Portion
+
+if TYPE_CHECKING:
+    from typing import Any, Protocol, Union
+
+    from ..base.types import JsonObject
+
+if TYPE_CHECKING:
+    Header = tuple[str, str]
+    Pieces = Generator[bytes, None, None]               # of a body, none empty
+    Content = Union[list[bytes], Portion, Pieces]       # a body as WSGI wants it
+    Environ = dict[str, Any]                            # of WSGI, and so is the next one
+    StartResponse = Callable[[str, list[Header]], object]
+
+    class Asked(Protocol):
+        """What an Answer depends on of a Request."""
+
+        method: str
+
+        def header(self, name: str) -> str | None: ...
 
 SECURITY_HEADERS = [
     ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
@@ -26,36 +51,46 @@ STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 
 
+class Response(NamedTuple):
+    """A response as WSGI wants it."""
+
+    status: str                     # the number and its words
+    headers: list[Header]
+    content: Content
+
+
 class Answer:
     """Status, headers and body of a response; one that is kept is compressed only once. A body may
     be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
     neither kept nor compressed."""
 
-    def __init__(self, status, body=b"", kind=JSON_TYPE, headers=(), keep="no-cache, private"):
+    def __init__(self, status: int, body: bytes | Portion | Pieces = b"", kind: str = JSON_TYPE,
+                 headers: Sequence[Header] = (), keep: str | None = "no-cache, private") -> None:
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
+        self.whole = body if isinstance(body, bytes) else b""   # what is held in memory
         self.keep = keep                # by browsers that ask whether it is still right; None: not
 
     @functools.cached_property
-    def tag(self):
+    def tag(self) -> str:
         """Its ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
-        told = repr(SECURITY_HEADERS).encode() + self.body
+        told = repr(SECURITY_HEADERS).encode() + self.whole
         return 'W/"%s"' % hashlib.sha256(told).hexdigest()[:20]
 
     @functools.cached_property
-    def packed(self):
+    def packed(self) -> bytes:
         """The body compressed."""
         import zlib
         packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
-        return packer.compress(self.body) + packer.flush()
+        return packer.compress(self.whole) + packer.flush()
 
-    def to(self, request=None):
-        """(status line, headers, body) as WSGI wants them, for who asks; None: for anybody."""
+    def to(self, request: Asked | None = None) -> Response:
+        """Return the Response for who asks; None: for anybody."""
         from http import HTTPStatus
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
-        asks = request.header if request else lambda _: None
-        is_long = isinstance(body, bytes) and len(body) > PACK_BYTES
+        asks: Callable[[str], str | None] = request.header if request else lambda _: None
+        is_long = len(self.whole) > PACK_BYTES
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
             headers[0] = ("Cache-Control", self.keep)
             headers.append(("ETag", self.tag))
@@ -70,20 +105,22 @@ class Answer:
                 headers.append(("Content-Encoding", "gzip"))
             if status != 204:
                 headers.append(("Content-Type", self._kind))
-            if status != 204 and hasattr(body, "__len__"):
+            if status != 204 and isinstance(body, (bytes, Portion)):
                 headers.append(("Content-Length", str(len(body))))
-        has_body = status != 304 and not (request and request.method == "HEAD")
-        if not has_body and not isinstance(body, bytes):
-            body.close()
-        return "%d %s" % (status, HTTPStatus(status).phrase), headers, body if has_body else b""
+        content: Content = [body] if isinstance(body, bytes) else body
+        if status == 304 or request and request.method == "HEAD":
+            if not isinstance(content, list):
+                content.close()
+            content = [b""]
+        return Response("%d %s" % (status, HTTPStatus(status).phrase), headers, content)
 
 
-def json_answer(value, status=200, headers=()):
+def json_answer(value: JsonObject, status: int = 200, headers: Sequence[Header] = ()) -> Answer:
     """An Answer of JSON."""
     return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
 
 
-def problem(error, accepts=""):
+def problem(error: Exception, accepts: str = "") -> Answer:
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):

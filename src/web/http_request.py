@@ -4,46 +4,78 @@ A request as handlers see it, whichever web server took it, and an answer as WSG
 proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
 beyond its limit.
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import re
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.limits import BODY_MAX_BYTES, PIECE_BYTES
 from ..base.errors import (Denied, Invalid, JobQueueError, Malformed, NotFound, TooLarge,
-                           UnsupportedType, join_errors, wrong)
+                           Unauthorized, UnsupportedType, join_errors, wrong)
 from ..base.time_and_text import load_json, shorten
 from ..base.values import TRUE_WORDS, check_value, checked, parse_text
-from ..store.settings import SETTINGS, read_networks
+from ..store.settings import SETTINGS, Settings, read_networks
 from ..tasks.files import BYTES_TYPE
 from ..tasks.adding import Once
-from ..access.people import SESSION_SECONDS
+from ..access.people import SESSION_SECONDS, Person
 from .http_answer import (COMMENTS, HOST, JSON_TYPE, LINES_MAX_BYTES, STATIC_NAME, STATIC_TYPES,
                           Answer)
 
+if TYPE_CHECKING:
+    import threading
+    from ipaddress import IPv4Address, IPv6Address
+    from typing import Any, Protocol, Union
 
-def read_address(text):
+    from ..base.types import JsonObject, Schema
+    from ..access.people import Token
+    from ..access.host import Visit
+    from .http_answer import Environ, Header
+
+if TYPE_CHECKING:
+    Address = Union[IPv4Address, IPv6Address]
+
+    class App(Protocol):
+        """What handlers use of the Application that answers."""
+
+        source: str                     # of its ticks
+        static: StaticFiles
+        one_by_one: threading.Lock      # for what takes much memory
+        waiting: threading.BoundedSemaphore     # for calls that wait for a task
+
+        @property
+        def document(self) -> Answer:
+            """What /openapi.json answers."""
+
+
+def read_address(text: str) -> Address | None:
     """An IP address, also with a port or in brackets; None for anything else."""
     from ipaddress import ip_address
     match = re.fullmatch(
         r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+|([0-9a-fA-F:.]+)", text.strip())
     try:
-        address = ip_address(match[match.lastindex] if match else "")
+        address = ip_address(match[match.lastindex or 0] if match else "")
     except ValueError:
         return None
-    return getattr(address, "ipv4_mapped", None) or address
+    inner: Address | None = getattr(address, "ipv4_mapped", None)
+    return inner or address
 
 
-def is_trusted(text, networks):
+def is_trusted(text: str, networks: str) -> bool:
     """True for an address in one of these networks."""
     address = read_address(text) if networks else None
     return address is not None and any(address in network for network in read_networks(networks))
 
 
-def nearest_client(environ, trusted):
+def nearest_client(environ: Environ, trusted: str) -> str:
     """Where a request comes from: each trusted proxy tells it of who asked, as the last item."""
-    address = environ.get("REMOTE_ADDR", "")
+    address: str = environ.get("REMOTE_ADDR", "")
     for item in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", 10)):
         said = read_address(item) if is_trusted(address, trusted) else None
         if said is None:
@@ -52,7 +84,7 @@ def nearest_client(environ, trusted):
     return address
 
 
-def asked_path(environ):
+def asked_path(environ: Environ) -> str:
     """The path that the browser asked for, with plain slashes; "" if nobody says it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
     if not path.startswith("/"):        # with a scheme and a host before it
@@ -60,14 +92,14 @@ def asked_path(environ):
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
 
-def inner_path(environ):
+def inner_path(environ: Environ) -> str:
     """PATH_INFO, decoded; Passenger hands it on as it was sent."""
     path = environ.get("PATH_INFO", "")
     sent = environ.get("REQUEST_URI", "").partition("?")[0]
     return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
 
 
-def find_base(environ, base_path=""):
+def find_base(environ: Environ, base_path: str = "") -> str:
     """The path below which the browser finds this site, with a slash at both ends.
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
     asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO."""
@@ -81,27 +113,34 @@ def find_base(environ, base_path=""):
                  encoding="latin-1", errors="replace")
 
 
-def kept_within(low, high):
+def kept_within(low: int, high: int) -> Schema:
     """The schema of a whole number in a query: one too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
+
+
+class Upload(NamedTuple):
+    """A body that is a file."""
+
+    size: int
+    pieces: Iterator[bytes]
 
 
 class Request:
     """What a handler needs of a request, read from a WSGI environment."""
 
-    def __init__(self, environ, settings):
+    def __init__(self, environ: Environ, settings: Settings) -> None:
         self._environ = environ
         names = ("base_path", "https", "trusted_proxies")
         try:
             base_path, https, trusted = map(settings.get, names)
         except JobQueueError:           # the database cannot be read
             base_path, https, trusted = (SETTINGS[name].default for name in names)
-        self._client = environ.get("REMOTE_ADDR", "")
+        self._client: str = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
         self.address = nearest_client(environ, trusted)     # as far as anybody knows
         host = self._added("X-Forwarded-Host")  # that the browser asked for
-        self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
-        self.method = environ["REQUEST_METHOD"]
+        self._host: str = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
+        self.method: str = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
@@ -110,25 +149,49 @@ class Request:
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
-        self.query_text = environ.get("QUERY_STRING", "")
-        self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
-                       or environ.get("HTTPS", "").lower() in TRUE_WORDS
-                       or self._added("X-Forwarded-Proto") == "https")
-        self.app = self.person = None   # the Application that answers, and who asks it,
-        self.attempt = None             # or, of a running task, its cancel_requested
-        self.given = self._digest = None    # query or body, as the route's schema wants it
-        self.pause = environ.get("jobqueue.pause")  # how we may wait, see Exchange.pause(), or None
+        self.query_text: str = environ.get("QUERY_STRING", "")
+        self.content_type: str = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        self.secure: bool = (https == "always" or environ.get("wsgi.url_scheme") == "https"
+                             or environ.get("HTTPS", "").lower() in TRUE_WORDS
+                             or self._added("X-Forwarded-Proto") == "https")
+        self.app: App                   # the Application that answers: it sets this,
+        self.asker: Person | None = None        # and who asks it,
+        self.attempt: int | None = None         # or, of a running task, its cancel_requested
+        self.given: JsonObject = {}     # query or body, as the route's schema wants it
+        self._digest = ""               # of the body, once it has been read
+        # How we may wait, see Exchange.pause(), or None.
+        self.pause: Callable[[float], bool] | None = environ.get("jobqueue.pause")
         prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
         self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
         # The address of the start-up file, and the folder that the web server serves, if known.
-        self.places = environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/")
+        self.places: tuple[str, str] = (
+            environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
 
+    @property
+    def person(self) -> Person:
+        """Return who asks; Unauthorized if nobody is known to."""
+        if self.asker is None:
+            raise Unauthorized("Please log in. Programs send an API token as X-Api-Key, or as "
+                               "Authorization: Bearer, which some web servers drop.")
+        return self.asker
+
+    @person.setter
+    def person(self, person: Person) -> None:
+        """Let this person ask."""
+        self.asker = person
+
+    @property
+    def token(self) -> Token:
+        """Return the token of the program that asks."""
+        if self.person.token is None:
+            raise RuntimeError("a person asks")
+        return self.person.token
+
     @functools.cached_property
-    def door(self):
+    def door(self) -> str:
         """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
         environ = self._environ
         if "mod_wsgi.version" in environ:
@@ -139,32 +202,33 @@ class Request:
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
-    def header(self, name):
+    def header(self, name: str) -> str | None:
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
 
-    def _added(self, name):
+    def _added(self, name: str) -> str:
         """What a trusted proxy added to a header, at its end; "" if nothing. `Forwarded` and
         X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
         sent = self.header(name) if self._is_proxied else None
         return (sent or "").rpartition(",")[2].strip().lower()
 
-    def doubtful(self):
+    def doubtful(self) -> list[str]:
         """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
-    def query(self):
+    def query(self) -> dict[str, str]:
         """The query as {name: last value}."""
         try:
             return dict(parse_qsl(self.query_text, keep_blank_values=True, max_num_fields=50))
         except ValueError:
             raise Malformed("The query has too many fields.") from None
 
-    def read_query(self, schema):
+    def read_query(self, schema: Schema) -> JsonObject:
         """The query as `schema` wants it, or Malformed: with a typo in a filter all would match."""
-        given, known = self.query, schema["properties"]
+        given: JsonObject = dict(self.query)
+        known = schema["properties"]
         for name in given.keys() & known.keys():
             value = given[name] = parse_text(known[name], given[name])
             if isinstance(value, int) and "keptWithin" in known[name]:
@@ -175,14 +239,14 @@ class Request:
             raise Malformed(join_errors(errors), errors)
         return {name: value for name, value in given.items() if value is not None}
 
-    def read_object(self, schema):
+    def read_object(self, schema: Schema) -> JsonObject:
         """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
         given = self.json()
         if not isinstance(given, dict):
             raise Malformed("The body must be a JSON object.")
         return checked(schema, given)
 
-    def json(self):
+    def json(self) -> Any:
         """The body as JSON."""
         if self.content_type != JSON_TYPE:
             raise UnsupportedType("Send the body as application/json.")
@@ -191,7 +255,7 @@ class Request:
         except UnicodeDecodeError:
             raise Malformed("The body is not UTF-8.") from None
 
-    def lines(self):
+    def lines(self) -> Iterator[JsonObject | Invalid]:
         """The objects of a body with one JSON object a line; for each bad line an Invalid."""
         for line in filter(bytes.strip, self._body_lines()):
             try:
@@ -201,7 +265,7 @@ class Request:
             except Malformed as error:
                 yield Invalid("", wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
 
-    def _body_lines(self):
+    def _body_lines(self) -> Iterator[bytes]:
         rest = b""
         for piece in self._pieces(LINES_MAX_BYTES):
             *whole, rest = (rest + piece).split(b"\n")
@@ -210,72 +274,77 @@ class Request:
             yield from whole
         yield rest
 
-    def upload(self, limit):
-        """(size, pieces) of a body that is a file; TooLarge if it has more than `limit` bytes."""
+    def upload(self, limit: int) -> Upload:
+        """Return the body, a file; TooLarge if it has more than `limit` bytes."""
         if self.content_type != BYTES_TYPE or not self._environ.get("CONTENT_LENGTH"):
             raise UnsupportedType("Send the file as %s, with its Content-Length." % BYTES_TYPE)
-        if self._length and self._length > limit:
+        size = self._size()
+        if size > limit:
             raise TooLarge("A file may have %d MB here (max_file_mb)." % (limit >> 20))
-        return self._length, self._pieces(limit)
+        return Upload(size, self._pieces(limit))
 
-    def _pieces(self, limit):
+    def _size(self) -> int:
+        if self._length is None:
+            raise Malformed("Content-Length must be a number.")
+        return self._length
+
+    def _pieces(self, limit: int) -> Iterator[bytes]:
         """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
         if self.header("Content-Encoding") not in (None, "identity"):
             raise UnsupportedType("Send the body without compression.")
-        if self._length is None:
-            raise Malformed("Content-Length must be a number.")
-        if self._length > limit:
+        if self._size() > limit:
             raise TooLarge("The body is larger than %d bytes." % limit)
         import hashlib
         about = "%s %s %s\n" % (self.method, self.path, self.content_type)
-        self._digest = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
+        hashed = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
         while self.left:
             piece = self._read()
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
-            self._digest.update(piece)
+            hashed.update(piece)
             yield piece
+        self._digest = hashed.hexdigest()
 
-    def _read(self):
+    def _read(self) -> bytes:
         piece = b""
         with contextlib.suppress(OSError):      # as some servers say that the client is gone
             piece = self._environ["wsgi.input"].read(min(self.left, PIECE_BYTES))
         self.left -= len(piece)
         return piece
 
-    def take_the_rest(self):
+    def take_the_rest(self) -> None:
         """Read what is left of the body, without which CGI and uWSGI may lose the answer."""
         if self.door != "server" and self.left <= LINES_MAX_BYTES:
             while self.left and self._read():
                 pass
 
-    def once(self):
+    def once(self) -> Once | None:
         """The Once of a request with an Idempotency-Key whose body has been read; None without."""
         key = self.header("Idempotency-Key")
         if key is None:
             return None
         if not re.fullmatch("[ -~]{1,200}", key):
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
-        return Once(self.person.id, key, self._digest.hexdigest())
+        return Once(self.person.id, key, self._digest)
 
-    def cookies(self):
+    def cookies(self) -> list[str]:
         """Its values: one left from another base path does not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:4]
 
-    def set_cookie(self, token, seconds=SESSION_SECONDS):
+    def set_cookie(self, token: str, seconds: float = SESSION_SECONDS) -> Header:
         """The header that sets it."""
         return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
             self.cookie_name, token, self.base, seconds, "; Secure" if self.secure else "")
 
-    def bearer(self):
+    def bearer(self) -> str | None:
         """The API token of Authorization: Bearer or X-Api-Key, or None."""
         sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
         kind, _, token = sent.partition(" ")        # Apache renames what a rewrite passes on
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
-    def check_origin(self, strict):
+    def check_origin(self, strict: bool) -> None:
         """Denied unless a browser says that our own page sent this (CSRF)."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
@@ -289,7 +358,7 @@ class Request:
             raise Denied("This request does not come from this site's own page. If it does, a "
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
-    def visit(self):
+    def visit(self) -> Visit:
         """How the page was reached, as the web server shows it."""
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
@@ -297,13 +366,19 @@ class Request:
                 "forwarded": self.header("X-Forwarded-For") is not None}
 
 
+class _StaticFile(NamedTuple):
+    stamp: tuple[int, int]          # when it was changed, and its size
+    answer: Answer
+
+
 class StaticFiles:
     """The files of static/, by a fixed list of names; browsers get them without their comments."""
 
-    def __init__(self, folder):
-        self._folder, self._known = folder, {}      # name -> (stamp, Answer)
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[str, _StaticFile] = {}
 
-    def answer(self, name):
+    def answer(self, name: str) -> Answer:
         """The file; NotFound for every name that is not a file there."""
         path = self._folder / name
         if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
@@ -311,12 +386,13 @@ class StaticFiles:
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
-            if self._known.get(name, (None,))[0] != stamp:
+            known = self._known.get(name)
+            if known is None or known.stamp != stamp:
                 body = path.read_bytes()
                 if path.suffix in (".js", ".css"):
                     body = COMMENTS.sub(b"", body)
                 answer = Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
-                self._known[name] = stamp, answer
+                known = self._known[name] = _StaticFile(stamp, answer)
         except OSError:
             raise NotFound("There is no file %s." % name) from None
-        return self._known[name][1]
+        return known.answer

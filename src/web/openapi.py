@@ -1,6 +1,9 @@
 """/openapi.json, made of ROUTES."""
+from __future__ import annotations
+
 import collections
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import VERSION
 from ..base.values import OPTION_SCHEMAS, integer_within
 from ..tasks.files import BYTES_TYPE
@@ -8,10 +11,15 @@ from ..access.requests import ADD_MAX
 from .http_answer import JSON_TYPE, LINES_TYPE
 from .handlers_tasks import NEW_TASKS, UPLOAD
 from .routes import (ANYONE, CHANGING_FAILS, CLAIM, ID, LOOKING_FAILS, NAME, OF_OURS, ROUTES,
-                     TICKER, component)
+                     TICKER, Route, component)
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..base.types import JsonObject, Schema
 
 
-def _documented(part, schemas):
+def _documented(part: Any, schemas: dict[str, Schema]) -> Any:
     """A part of our schemas as others read it; what has a title stands in `schemas`."""
     if isinstance(part, (list, tuple)):
         return [_documented(one, schemas) for one in part]
@@ -29,24 +37,27 @@ def _documented(part, schemas):
     return component("schemas", part["title"])
 
 
-def _parameters(route, schemas):
+def _parameters(route: Route, schemas: dict[str, Schema]) -> list[JsonObject]:
     names = {"Id": ID in route.path, "Name": NAME in route.path,
              "IfNoneMatch": route.method == "GET" and route.who != TICKER,
              "IdempotencyKey": route.takes is NEW_TASKS}
-    is_query = route.takes is UPLOAD or route.takes and route.method == "GET"
-    query = route.takes["properties"] if is_query else {}
+    takes: Schema = {}
+    if route.takes and (route.takes is UPLOAD or route.method == "GET"):
+        takes = route.takes
     return [component("parameters", name) for name in names if names[name]] + [
-        {"name": name, "in": "query", "required": name in route.takes.get("required", ()),
-         "schema": _documented(one, schemas)} for name, one in query.items()]
+        {"name": name, "in": "query", "required": name in takes.get("required", ()),
+         "schema": _documented(one, schemas)} for name, one in takes.get("properties", {}).items()]
 
 
-def _responses(route):
-    status, *kinds = route.answer
-    content = dict((kind, {"schema": {}}) if "/" in kind else
-                   (JSON_TYPE, {"schema": component("schemas", kind)}) for kind in kinds)
+def _responses(route: Route) -> JsonObject:
+    content: JsonObject = {}
+    for name in route.kinds.split():
+        media = name if "/" in name else JSON_TYPE
+        content[media] = {"schema": {} if "/" in name else component("schemas", name)}
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
-    found = {str(kind.status): component("responses", kind.__name__) for kind in errors}
-    found[str(status)] = {"description": "Done.", "content": content}
+    found: JsonObject = {
+        str(kind.status): component("responses", kind.__name__) for kind in errors}
+    found[str(route.status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
         found["200"] = {"description": "Nothing was added: this task has the unique_key.",
                         "content": content}
@@ -55,10 +66,11 @@ def _responses(route):
     return found
 
 
-def _operation(route, schemas):
-    summary, _, more = route.handler.__doc__.partition("\n")
-    told = {"summary": summary.rstrip("."), "x-who": route.who, "responses": _responses(route),
-            "description": " ".join(more.split()), "parameters": _parameters(route, schemas)}
+def _operation(route: Route, schemas: dict[str, Schema]) -> JsonObject:
+    summary, _, more = (route.handler.__doc__ or "").partition("\n")
+    told: JsonObject = {"summary": summary.rstrip("."), "x-who": route.who,
+                        "responses": _responses(route), "description": " ".join(more.split()),
+                        "parameters": _parameters(route, schemas)}
     if route.who == ANYONE:
         told["security"] = []
     if route.who == TICKER:
@@ -67,8 +79,9 @@ def _operation(route, schemas):
     if route.who == CLAIM:
         told["security"] = [{"bearer": []}, {"key": []}]
     if route.takes and route.method != "GET":
-        content = ({BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
-                   {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
+        content: JsonObject = (
+            {BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
+            {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
         if route.takes is NEW_TASKS:
             content[LINES_TYPE] = {"schema": {
                 "type": "string", "pattern": "[!-~]",
@@ -77,7 +90,7 @@ def _operation(route, schemas):
     return told
 
 
-def describe_api(document):
+def describe_api(document: JsonObject) -> JsonObject:
     """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
     parts = document["components"]
     document["info"]["version"] = VERSION
@@ -88,6 +101,6 @@ def describe_api(document):
     _documented({"title": "Options", "type": "object", "required": list(OPTION_SCHEMAS),
                  "properties": OPTION_SCHEMAS}, parts["schemas"])
     content = {"application/problem+json": {"schema": component("schemas", "Problem")}}
-    parts["responses"] = {kind.__name__: {"description": kind.__doc__.splitlines()[0],
+    parts["responses"] = {kind.__name__: {"description": (kind.__doc__ or "").partition("\n")[0],
                                           "content": content} for kind in CHANGING_FAILS}
     return document

@@ -1,10 +1,19 @@
 """Printing for people and pipes."""
+from __future__ import annotations
+
 import json
 import os
 import sys
+from collections.abc import Iterable, Sequence
 
+from ..base.head import TYPE_CHECKING
 from ..base.errors import escape_controls
 from ..upkeep.rollup import DAY, HOUR
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+
+    from ..base.types import JsonObject
 
 OTHER_SITE_SECONDS = 60.0
 PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
@@ -12,7 +21,7 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
-def say(text, end="\n"):
+def say(text: str, end: str = "\n") -> None:
     """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -26,7 +35,8 @@ def say(text, end="\n"):
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
-def show(options, value, text):
+def show(options: Namespace, value: JsonObject | list[JsonObject] | None,
+         text: str | None) -> None:
     """Print a result: `value` as JSON if that was asked for, else `text`."""
     if options.json:
         text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
@@ -34,9 +44,9 @@ def show(options, value, text):
         say(text)
 
 
-def table(titles, rows):
+def table(titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     """Columns of text, each as wide as its widest cell."""
-    rows = [titles] + [["" if cell is None else str(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = [titles, *(["" if cell is None else str(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines)

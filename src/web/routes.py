@@ -3,9 +3,13 @@
 ROUTES says of each request who may make it, what it takes, what is answered and what else is done
 around it. /openapi.json is made of the same rows.
 """
-import collections
-import re
+from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.errors import (Busy, Conflict, Denied, Invalid, Malformed, NotFound, StorageFull,
                            TooLarge, TooMany, Unauthorized, UnsupportedType)
 from ..base.values import object_of
@@ -29,6 +33,19 @@ from .handlers_site import (EXPOSURE, LISTED_ACTIVITY, MUTE, PREVIEW, WHICH_FIGU
                             post_queues, post_schedules, post_tokens, post_worker_file,
                             post_worker_tasks, post_worker_turn, preview_rule)
 
+if TYPE_CHECKING:
+    from typing import Any, Union, overload
+
+    from ..base.types import JsonObject, Schema
+    from ..access.python_interface import JobQueue
+    from .http_answer import Answer
+    from .http_request import Request
+
+if TYPE_CHECKING:
+    Handled = Union[Answer, JsonObject, None]   # the JSON of an answer, or nothing to tell
+    PathParts = tuple[Any, ...]         # what a path has in the places of its pattern
+    Handler = Callable[..., Handled]    # its parameters: queue, request, *path parts
+
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
 CLAIM = "claim"                         # of a running task, sent as a token is
 SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
@@ -39,142 +56,160 @@ ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 # anybody commits or a second has passed. OWN is a change that viewers may make: of their account.
 # WHOLE holds what logs in, too: it is not for a token that only reads.
 FRESH, CHANGE, KEPT, OWN, WHOLE = 1, 2, 4, 8, 16
-FILES = tuple(kind.partition(";")[0] for kind in STATIC_TYPES.values())
+FILES = " ".join(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
 _RUNNING_TASK = "/api/worker/tasks/" + ID
-FILE_TYPES = (*(kind.partition(";")[0] for kind in SHOWN_TYPES.values()), BYTES_TYPE)
+FILE_TYPES = " ".join((*(kind.partition(";")[0] for kind in SHOWN_TYPES.values()), BYTES_TYPE))
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 
-def _does(words, handler):
+if TYPE_CHECKING:
+    @overload
+    def _does(words: str, handler: Callable[[JobQueue, Request], Handled]) -> Handler: ...
+    @overload
+    def _does(words: str, handler: Callable[[JobQueue, Request, Any], Handled]) -> Handler: ...
+
+
+def _does(words: str, handler: Handler) -> Handler:
     """A handler that fits into its row, with what its docstring would say."""
     handler.__doc__ = words
     return handler
 
 
-# What a GET takes is its query, else it is the body. An answer is a status and what the body is:
-# schemas of static/api.json, or media types.
-Route = collections.namedtuple("Route", "method path handler who takes answer needs", defaults=(0,))
-ROUTES = [Route(*row) for row in (
-    ("GET", "/", get_page, ANYONE, None, (200, *FILES)),
-    ("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
-        request.app.static.answer(name)), ANYONE, None, (200, *FILES)),
-    ("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
-        lambda _, request, name: request.app.static.answer("languages/" + name)),
-     ANYONE, None, (200, JSON_TYPE)),
-    ("GET", "/openapi.json", _does("This document.", lambda _, request:
-        request.app.document), ANYONE, None, (200, JSON_TYPE)),
-    ("GET", "/healthz", get_health, ANYONE, None, (200, "Health")),
-    ("GET", "/metrics", get_exposition, METRICS, None, (200, "text/plain")),
-    ("GET", "/tick", tick, TICKER, None, (200, "Ticked")),
-    ("POST", "/tick", tick, TICKER, None, (200, "Ticked"), OWN),
-    ("POST", "/api/setup", post_setup, ANYONE, SET_UP, (201, "Session")),
-    ("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
-        queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
-     ANYONE, LOG_IN, (200, "Session")),
-    ("GET", "/api/session", _does("Who am I.", lambda queue, request:
-        session_json(queue, request.person)), USER, None, (200, "Session")),
-    ("DELETE", "/api/session", delete_session, USER, None, (204,), OWN),
-    ("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
-        "sessions": queue.sessions.all(request.person.id, request.cookies())}),
-     USER, None, (200, "SessionList")),
-    ("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
-        queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
-                                 request.cookies())), USER, None, (204,), OWN),
-    ("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
-        lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
-     USER, None, (200, "FunctionList"), FRESH),
-    ("GET", "/api/overview", get_overview, USER, None, (200, "Overview"), KEPT),
-    ("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, (200, "TaskList", "text/csv", LINES_TYPE),
-     KEPT),
-    ("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, (201, "Added"), FRESH | CHANGE),
-    ("POST", "/api/tasks/actions", post_actions, USER, ACTION, (200, "ActionDone"), FRESH | CHANGE),
-    ("GET", _TASK, get_task, USER, None, (200, "Task")),
-    ("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
-        queue.actions.delete(task_id, *request.person.who)), USER, None, (204,), CHANGE),
-    ("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
-        lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
-            task_id, *request.person.who))), USER, None, (200, "Task"), CHANGE),
-    ("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
-        lambda queue, request, task_id: queue.row_json(queue.actions.retry(
-            task_id, *request.person.who))), USER, None, (200, "Task"), FRESH | CHANGE),
-    ("POST", "/api/files", post_file, USER, UPLOAD, (201, "Uploaded")),
-    ("GET", _TASK + "/files", get_files, USER, None, (200, "FileList")),
-    ("GET", _TASK + "/files/" + NAME, get_file, USER, None, (200, *FILE_TYPES)),
-    ("GET", _TASK + "/log", get_log, USER, LOG_PART, (200, "Log", "text/plain")),
-    ("GET", "/api/forecast", get_forecast, USER, WOULD_BE, (200, "Forecast")),
-    ("GET", "/api/schedules", get_schedules, USER, object_of(**PAGE_FIELDS), (200, "ScheduleList"), FRESH),
-    ("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, (201, "ScheduleDetail"),
-     FRESH | CHANGE),
-    ("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
-        lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
-     USER, PREVIEW, (200, "Preview")),
-    ("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
-        queue.schedules.get(number, request.person.scope)), USER, None, (200, "ScheduleDetail")),
-    ("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, (200, "ScheduleDetail"),
-     CHANGE),
-    ("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
-        queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
-     USER, None, (204,)),
-    ("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
-        number: queue.row_json(queue.schedules.run(number, request.person.scope,
-                                                   request.person.answerable))),
-     USER, None, (201, "Task"), CHANGE),
-    ("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, (200, "ActivityList")),
-    ("GET", "/api/metrics", get_metrics, USER, WHICH_FIGURES, (200, "Metrics"), KEPT),
-    ("GET", "/api/workers", get_workers, USER, None, (200, "WorkerList")),
-    ("GET", "/api/queues", get_queues, USER, None, (200, "QueueList"), KEPT),
-    ("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, (201, "Queue"), CHANGE),
-    ("GET", _QUEUE, get_queue, USER, None, (200, "Queue")),
-    ("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, (200, "Queue"), CHANGE),
-    ("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
-        queue.delete_queue(name, request.person.name)), ADMIN, None, (204,)),
-    ("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
-        queue, _: queue.alerts.all()), ADMIN, None, (200, "AlertList")),
-    ("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
-        lambda queue, _: queue.alerts.test()), ADMIN, None, (202, "AlertTest")),
-    ("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
-        "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
-            alert_id, request.given["how"])), ADMIN, MUTE, (200, "Alert")),
-    ("GET", "/api/host", get_host, ADMIN, None, (200, "HostReport")),
-    ("GET", "/api/backup", get_backup, ADMIN, None, (200, BYTES_TYPE), WHOLE),
-    ("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, (204,)),
-    ("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
-        queue, request: start_worker_test(queue, request.door)), ADMIN, None, (202, "WorkerTest")),
-    ("GET", "/api/settings", get_settings, ADMIN, None, (200, "SettingList")),
-    ("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, (200, "SettingList"),
-     CHANGE),
-    ("GET", "/api/users", _does("All users.", lambda queue, request:
-        {"users": queue.users.all()}), ADMIN, None, (200, "UserList")),
-    ("POST", "/api/users", _does("Make a user.", lambda queue, request:
-        queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, (201, "User")),
-    ("PATCH", _USER, patch_user, USER, CHANGED_USER, (200, "User"), CHANGE | OWN),
-    ("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
-        name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
-     ADMIN, None, (204,)),
-    ("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
-        queue.users.delete(name, request.person.name)), ADMIN, None, (204,)),
-    ("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
-        "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
-            queue, request, request.given, request.person.own))}),
-     USER, object_of(owner=OWNER_FILTER), (200, "TokenList")),
-    ("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, (201, "CreatedToken"), OWN),
-    ("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
-        queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
-                                                      request.person.name)),
-     USER, None, (204,), OWN),
-    ("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
-        queue, request: queue.remote.hello(request.person.token, request.given)),
-     WORKER, HELLO, (200, "Welcome")),
-    ("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, (200, "TurnAnswer")),
-    ("POST", _RUNNING_TASK, post_worker_tasks, WORKER, NEW_TASKS, (201, "Created"),
-     FRESH | CHANGE),
-    ("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, (201, "Uploaded")),
-    ("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, (200, *FILE_TYPES)),
-    ("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
-        lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
-     CLAIM, None, (200, "ResultList")),
-)]
+class Route(NamedTuple):
+    """A request, who may make it, what it takes and what is answered."""
+
+    method: str
+    path: str                       # a pattern
+    handler: Handler
+    who: str
+    takes: Schema | None            # of a GET its query, else its body
+    status: int
+    kinds: str                      # what the body is: schemas of static/api.json, or media types
+    needs: int = 0
+
+
+ROUTES = [
+    Route("GET", "/", get_page, ANYONE, None, 200, FILES),
+    Route("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
+             request.app.static.answer(name)), ANYONE, None, 200, FILES),
+    Route("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
+             lambda _, request, name: request.app.static.answer("languages/" + name)),
+          ANYONE, None, 200, JSON_TYPE),
+    Route("GET", "/openapi.json", _does("This document.", lambda _, request:
+             request.app.document), ANYONE, None, 200, JSON_TYPE),
+    Route("GET", "/healthz", get_health, ANYONE, None, 200, "Health"),
+    Route("GET", "/metrics", get_exposition, METRICS, None, 200, "text/plain"),
+    Route("GET", "/tick", tick, TICKER, None, 200, "Ticked"),
+    Route("POST", "/tick", tick, TICKER, None, 200, "Ticked", OWN),
+    Route("POST", "/api/setup", post_setup, ANYONE, SET_UP, 201, "Session"),
+    Route("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
+             queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
+          ANYONE, LOG_IN, 200, "Session"),
+    Route("GET", "/api/session", _does("Who am I.", lambda queue, request:
+             session_json(queue, request.person)), USER, None, 200, "Session"),
+    Route("DELETE", "/api/session", delete_session, USER, None, 204, "", OWN),
+    Route("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
+             "sessions": queue.sessions.all(request.person.id, request.cookies())}),
+          USER, None, 200, "SessionList"),
+    Route("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
+             queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
+                                      request.cookies())), USER, None, 204, "", OWN),
+    Route("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
+             lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
+          USER, None, 200, "FunctionList", FRESH),
+    Route("GET", "/api/overview", get_overview, USER, None, 200, "Overview", KEPT),
+    Route("GET", "/api/tasks", get_tasks, USER, LISTED_TASKS, 200, "TaskList text/csv " + LINES_TYPE,
+          KEPT),
+    Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),
+    Route("POST", "/api/tasks/actions", post_actions, USER, ACTION, 200, "ActionDone", FRESH | CHANGE),
+    Route("GET", _TASK, get_task, USER, None, 200, "Task"),
+    Route("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
+             queue.actions.delete(task_id, *request.person.who)), USER, None, 204, "", CHANGE),
+    Route("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
+             lambda queue, request, task_id: queue.row_json(queue.actions.cancel(
+                 task_id, *request.person.who))), USER, None, 200, "Task", CHANGE),
+    Route("POST", _TASK + "/retry", _does("Make a failed or cancelled task pending again.",
+             lambda queue, request, task_id: queue.row_json(queue.actions.retry(
+                 task_id, *request.person.who))), USER, None, 200, "Task", FRESH | CHANGE),
+    Route("POST", "/api/files", post_file, USER, UPLOAD, 201, "Uploaded"),
+    Route("GET", _TASK + "/files", get_files, USER, None, 200, "FileList"),
+    Route("GET", _TASK + "/files/" + NAME, get_file, USER, None, 200, FILE_TYPES),
+    Route("GET", _TASK + "/log", get_log, USER, LOG_PART, 200, "Log text/plain"),
+    Route("GET", "/api/forecast", get_forecast, USER, WOULD_BE, 200, "Forecast"),
+    Route("GET", "/api/schedules", get_schedules, USER, object_of(**PAGE_FIELDS), 200,
+          "ScheduleList", FRESH),
+    Route("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, 201, "ScheduleDetail",
+          FRESH | CHANGE),
+    Route("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
+             lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
+          USER, PREVIEW, 200, "Preview"),
+    Route("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
+             queue.schedules.get(number, request.person.scope)), USER, None, 200, "ScheduleDetail"),
+    Route("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, 200, "ScheduleDetail",
+          CHANGE),
+    Route("DELETE", _SCHEDULE_ID, _does("Remove a schedule.", lambda queue, request, schedule_id:
+             queue.schedules.delete(schedule_id, request.person.scope, request.person.answerable)),
+          USER, None, 204, ""),
+    Route("POST", _SCHEDULE_ID + "/run", _does("Add a schedule's task now.", lambda queue, request,
+             number: queue.row_json(queue.schedules.run(number, request.person.scope,
+                                                        request.person.answerable))),
+          USER, None, 201, "Task", CHANGE),
+    Route("GET", "/api/activity", get_activity, USER, LISTED_ACTIVITY, 200, "ActivityList"),
+    Route("GET", "/api/metrics", get_metrics, USER, WHICH_FIGURES, 200, "Metrics", KEPT),
+    Route("GET", "/api/workers", get_workers, USER, None, 200, "WorkerList"),
+    Route("GET", "/api/queues", get_queues, USER, None, 200, "QueueList", KEPT),
+    Route("POST", "/api/queues", post_queues, ADMIN, NEW_QUEUE, 201, "Queue", CHANGE),
+    Route("GET", _QUEUE, get_queue, USER, None, 200, "Queue"),
+    Route("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, 200, "Queue", CHANGE),
+    Route("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
+             queue.delete_queue(name, request.person.name)), ADMIN, None, 204, ""),
+    Route("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
+             queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
+    Route("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
+             lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
+             "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
+                 alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
+    Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
+    Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
+    Route("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, 204, ""),
+    Route("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
+             queue, request: start_worker_test(queue, request.door)), ADMIN, None, 202, "WorkerTest"),
+    Route("GET", "/api/settings", get_settings, ADMIN, None, 200, "SettingList"),
+    Route("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, 200, "SettingList",
+          CHANGE),
+    Route("GET", "/api/users", _does("All users.", lambda queue, request:
+             {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
+    Route("POST", "/api/users", _does("Make a user.", lambda queue, request:
+             queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, 201, "User"),
+    Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
+    Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
+             name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
+          ADMIN, None, 204, ""),
+    Route("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
+             queue.users.delete(name, request.person.name)), ADMIN, None, 204, ""),
+    Route("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
+             "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
+                 queue, request, request.given, request.person.own))}),
+          USER, object_of(owner=OWNER_FILTER), 200, "TokenList"),
+    Route("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, 201, "CreatedToken", OWN),
+    Route("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
+             queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
+                                                           request.person.name)),
+          USER, None, 204, "", OWN),
+    Route("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
+             queue, request: queue.remote.hello(request.token, request.given)),
+          WORKER, HELLO, 200, "Welcome"),
+    Route("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, 200, "TurnAnswer"),
+    Route("POST", _RUNNING_TASK, post_worker_tasks, WORKER, NEW_TASKS, 201, "Created",
+          FRESH | CHANGE),
+    Route("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, 201, "Uploaded"),
+    Route("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, 200, FILE_TYPES),
+    Route("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
+             lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
+          CLAIM, None, 200, "ResultList"),
+]
 
 
 # Where what was made is found, by what is answered.
@@ -182,15 +217,17 @@ MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 
 
-def match_path(pattern, path):
+def match_path(pattern: str, path: str) -> PathParts | None:
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""
     fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
     if not place:
         return () if path == fixed else None
     match = re.fullmatch(pattern, path) if path.startswith(fixed) else None
-    if not match or ID not in pattern:
-        return match and match.groups()
+    if match is None:
+        return None
+    if ID not in pattern:
+        return match.groups()
     return (int(match[1]), *match.groups()[1:])
 
 
@@ -201,6 +238,6 @@ CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
 OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
-def component(kind, name):
+def component(kind: str, name: str) -> dict[str, str]:
     """Return a reference to a component of the description."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}

@@ -1,20 +1,28 @@
 """The command `serve`."""
+from __future__ import annotations
+
 import contextlib
 import itertools
 import os
 import signal
 import sys
+from pathlib import Path
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import CODE_FILES, HOME, VERSION
 from ..base.errors import SetupError, complain, in_passing
 from ..upkeep.worker_modes import file_stamps
 from ..upkeep.tick import LOOK_FOR_SCHEDULES_SECONDS, TICK_SOON_SECONDS
+from ..access.python_interface import JobQueue
 from .application import Application
 from .servers import open_server
 from .printing import say
 
+if TYPE_CHECKING:
+    from argparse import Namespace
 
-def _tick_for_ever(queue):
+
+def _tick_for_ever(queue: JobQueue) -> None:
     code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
@@ -41,7 +49,7 @@ sys.exit(jobqueue["main"]())
 """
 
 
-def _use_compiled_module(data):
+def _use_compiled_module(data: Path) -> None:
     if __name__ != "__main__" or not sys.executable:
         return
     import marshal
@@ -61,7 +69,7 @@ def _use_compiled_module(data):
             "--data", str(data)])
 
 
-def _say_where(queue, address):
+def _say_where(queue: JobQueue, address: tuple[str, int]) -> None:
     """Print where the page is, and how it is opened for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
@@ -71,7 +79,7 @@ def _say_where(queue, address):
             "    %s#setup=%s\n" % (link, queue.setup.code()))
 
 
-def cmd_serve(queue, options):
+def cmd_serve(queue: JobQueue, options: Namespace) -> None:
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())

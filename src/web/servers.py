@@ -1,4 +1,6 @@
 """The built-in web server; CGI."""
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
@@ -7,17 +9,44 @@ import signal
 import sqlite3
 import sys
 import threading
+from collections.abc import Callable
 
+from ..base.head import TYPE_CHECKING
 from ..base.limits import LOOPBACK
 from ..base.errors import Busy, JobQueueError, complain
 from ..base.time_and_text import Clock, Every
 from .http_request import is_trusted
-from .application import application, applications
+from .application import Application, application, applications
 from .connections import (ANSWERS_AT_ONCE, CONNECTIONS_MAX, LOOPBACK_HOSTS, NEEDED_LATER,
                           PATIENCE, SHUT_BOTH, STOP_SECONDS, Exchange, compose_refusal)
 
+if TYPE_CHECKING:
+    from socket import socket as Socket
 
-class Server:
+    from ..base.time_and_text import AnyClock
+    from .http_answer import Environ, Header
+    from .connections import Endpoint, Listener
+
+if TYPE_CHECKING:
+    class ServerBase:
+        """What a Server has of a ThreadingHTTPServer."""
+
+        socket: Socket
+        server_address: Endpoint
+
+        def __init__(self: Listener, address: Endpoint, handler: type[Exchange]) -> None: ...
+        def handle_request(self) -> None: ...
+        def server_close(self) -> None: ...
+        def get_request(self) -> tuple[Socket, Endpoint]:
+            raise NotImplementedError
+        def process_request(self, request: Socket, client_address: Endpoint) -> None: ...
+        def process_request_thread(self, request: Socket, client_address: Endpoint) -> None: ...
+        def shutdown_request(self, request: Socket) -> None: ...
+else:
+    ServerBase = object
+
+
+class Server(ServerBase):
     """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
 
     At the limits of connections and descriptors the client that has been waited for the longest is
@@ -29,11 +58,14 @@ class Server:
     allow_reuse_port = False            # two servers never share a port
     timeout = 0.5                       # so often `run` looks around
 
-    def __init__(self, app, address, clock, background, handler):
+    def __init__(self, app: Application, address: Endpoint, clock: AnyClock,
+                 background: Callable[[], object] | None, handler: type[Exchange]) -> None:
         super().__init__(address, handler)
-        self.address, self.app, self.clock = self.server_address[:2], app, clock
+        self.address: Endpoint = self.server_address[:2]
+        self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
-        self.connections = {}           # socket -> its Exchange, None before its thread runs
+        # Each with its Exchange, None before its thread runs.
+        self.connections: dict[Socket, Exchange | None] = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._background = background   # to be run in a thread, as soon as this host allows one
@@ -41,7 +73,7 @@ class Server:
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
 
-    def run(self):
+    def run(self) -> None:
         """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
@@ -55,13 +87,13 @@ class Server:
                     exchange.end()
                 self._changed.wait(0.05)
 
-    def stop(self):
+    def stop(self) -> None:
         """Make `run` return; may be called from a signal handler."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
-    def _look_around(self):
+    def _look_around(self) -> None:
         """Hurry those who are late, and start the background thread where that was not possible."""
         now = self.clock.monotonic()
         with self._changed:
@@ -73,17 +105,17 @@ class Server:
                 threading.Thread(target=self._background, daemon=True).start()
                 self._background = None
 
-    def _exchanges(self, *phases):
+    def _exchanges(self, *phases: str) -> list[Exchange]:
         return [one for one in self.connections.values() if one and one.phase in phases]
 
-    def _cut_the_slowest(self):
+    def _cut_the_slowest(self) -> bool:
         """End the exchange that has been waited for the longest; False if all wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
-    def get_request(self):
+    def get_request(self) -> tuple[Socket, Endpoint]:
         """Accept a connection, as soon as there is a descriptor for it."""
         try:
             return super().get_request()
@@ -94,7 +126,7 @@ class Server:
                     self._changed.wait(0.05)
             raise
 
-    def process_request(self, request, client_address):
+    def process_request(self, request: Socket, client_address: Endpoint) -> None:
         """Give a connection its thread, at the limit in place of the slowest one; else 503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
@@ -118,14 +150,14 @@ class Server:
         request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
         return self.process_request_thread(request, client_address)
 
-    def shutdown_request(self, request):
+    def shutdown_request(self, request: Socket) -> None:
         """Forget a connection and close it, while nobody cuts it."""
         with self._changed:
             self.connections.pop(request, None)
             super().shutdown_request(request)
             self._changed.notify_all()
 
-    def handle_error(self, *_):
+    def handle_error(self, *_: object) -> None:
         """What ended a connection: a client that went away is no news."""
         error = sys.exc_info()[1]
         if isinstance(error, JobQueueError):    # in the middle of an answer
@@ -133,7 +165,7 @@ class Server:
         elif not isinstance(error, OSError):
             sys.__excepthook__(*sys.exc_info())
 
-    def answers_to(self, host, address):
+    def answers_to(self, host: str | None, address: str) -> bool:
         """True if we may be asked under this name; a page of another site may use only its own."""
         is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
@@ -145,7 +177,8 @@ class Server:
         return host is None or everything or re.sub(":[0-9]+$", "", host.lower()) in self._names
 
 
-def open_server(app, host, port, clock=Clock, background=None):
+def open_server(app: Application, host: str, port: int, clock: AnyClock = Clock,
+                background: Callable[[], object] | None = None) -> Server:
     """A Server that listens; CGI requests, too, read this file, and do without http.server."""
     import importlib
     import socket
@@ -154,29 +187,30 @@ def open_server(app, host, port, clock=Clock, background=None):
     for name in NEEDED_LATER:
         importlib.import_module(name)
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
-    server = type("HttpServer", (Server, ThreadingHTTPServer), {
+    kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
         "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
-    return server(app, (host, port), clock, background, handler)
+    server: Server = kind(app, (host, port), clock, background, handler)
+    return server
 
 
-def run_cgi():
+def run_cgi() -> None:
     """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
-    environ = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
-    environ = {"REQUEST_METHOD": "GET", **environ, "wsgi.input": sys.stdin.buffer,
-               "wsgi.run_once": True}
-    head = []
+    given = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
+    environ: Environ = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,
+                        "wsgi.run_once": True}
+    head: list[str] = []
 
-    def start_response(status, headers, _=None):
+    def start_response(status: str, headers: list[Header], _: object = None) -> None:
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
     with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
-        body = application(environ, start_response)
+        content = application(environ, start_response)
     with contextlib.suppress(OSError, sqlite3.Error):
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
-        sys.stdout.buffer.writelines(body)
+        sys.stdout.buffer.writelines(content)
         sys.stdout.flush()
         for app in applications.values():
             app.queue.close()

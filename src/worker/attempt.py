@@ -2,22 +2,35 @@
 
 A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
 The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
-Attempt watches and stores, Batch keeps the order, Pace decides how many tasks make a batch.
+WatchedAttempt watches, its kinds store, Batch keeps the order, Pace decides how many tasks make a
+batch.
 Rules: the owner's code can write into the runner's channel, so what the runner says is checked
 like a request. Everything that is written about an attempt names its claim. And a full disk or
 a busy database ends no attempt: it is written later.
 """
+from __future__ import annotations
+
 import contextlib
 import math
 import resource
 import signal
 import time
+from collections.abc import Callable
 
 import jobqueue
-from jobqueue import RESULT_MAX_DEPTH, JobQueueError, Outcome, append_log, is_deep
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Claims, Connection, JobQueue,
+                      JobQueueError, NamedTuple, Outcome, append_log, is_deep)
 
-from .runner import BATCH_MAX
+from .runner import BATCH_MAX, Refusal
 from .log import LogPipe
+from .child import Child
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from jobqueue import AnyClock, ClaimedTask, FileSite, JsonObject
+
+    from .runner import Report, RunOrder, ToRunner
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
 DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
@@ -40,7 +53,7 @@ OUTCOME_SCHEMA = {"type": "object", "required": ["kind"], "properties": {
 OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
 
 
-def is_outcome(said):
+def is_outcome(said: Any) -> bool:
     """True for an outcome as a runner tells it; its result is JSON that all readers take."""
     if jobqueue.check_value(OUTCOME_SCHEMA, said, "outcome"):
         return False
@@ -51,8 +64,9 @@ def is_outcome(said):
         return False
 
 
-class Attempt:
-    """An attempt in the runner's hands: watched, kept alive, and ended when it must be.
+class WatchedAttempt:
+    """An attempt in the runner's hands: watched, kept alive, and ended when it must be. Its kinds know
+    who keeps its claim: the database, or a site.
 
     1. make_order() says what the runner is told; on_crash=fail is first noted for good.
     2. `started` is set when it begins.
@@ -63,42 +77,72 @@ class Attempt:
     5. Its Outcome is what the runner said in time, else how the runner died.
     """
 
-    def __init__(self, queue, child, row):
-        self.row, self._queue, self._child = row, queue, child
-        self._claims, self._database = queue.claims, queue.database
-        self._clock = queue.database.clock
+    def __init__(self, clock: AnyClock, child: Child, row: ClaimedTask) -> None:
+        self.row, self._clock, self._child = row, clock, child
         self.key = row["id"], row["claim"]
-        self.log = None                 # the LogPipe, once it was handed over
-        self.report = self.traceback = None     # progress not stored yet; the log's last piece
-        # When it began; when storing and looking were last tried, and when the claim was renewed.
-        self.started = self._stored = self._looked = self._renewed = self._clock.monotonic()
-        self._seen_version = None
+        self.log = LogPipe()            # which has nothing to read until it was handed over
+        self.report: Report | None = None       # progress not stored yet
+        self.traceback: str | None = None       # the log's last piece
+        # When it began; when looking was last tried.
+        self.started = self._looked = self._clock.monotonic()
         # When nobody was about to take the claim; of a remote one the site says that.
-        self._unclaimed = row.get("claimed", self.started)
+        self._unclaimed: float = row.get("claimed", self.started)
         self._is_doubted = False
-        self._requests, self.enqueued = [], 0   # what it adds, until all of it came; how often
-        self.said = None                # the Outcome in the runner's words
-        self.left = None                # what it left in the runner
-        self.ending = None              # kind of outcome if we end it
-        self._why = self._killed_at = None
+        self._requests: list[JsonObject] = []   # what it adds, until all of it came
+        self.enqueued = 0               # how often
+        self.said: Outcome | None = None        # in the runner's words
+        self.left: str | None = None    # what it left in the runner
+        self.ending: str | None = None  # kind of outcome if we end it
+        self._why: str | None = None
+        self._killed_at: float | None = None
 
-    def make_order(self):
+    # Where the claim is.
+
+    def lease_seconds(self) -> float:
+        """Return how long a claim holds without being renewed."""
+        raise NotImplementedError
+
+    def site(self) -> FileSite | None:
+        """Return where its files are; None if they are here."""
+        raise NotImplementedError
+
+    def _may_begin(self) -> bool:
+        """Store what must be stored before it begins. False if the claim was lost."""
+        raise NotImplementedError
+
+    def _look_at_claim(self) -> None:
+        """See whether it is to be cancelled, was lost, or is doubted."""
+        raise NotImplementedError
+
+    def _store(self, now: float) -> None:
+        """Renew the claim and store log and progress, if it is time; tried once a second."""
+        raise NotImplementedError
+
+    def _enqueue(self, requests: list[JsonObject]) -> None:
+        """Add what the function asks for, at once and for the same owner."""
+        raise NotImplementedError
+
+    def _tell_results(self) -> bool:
+        """Answer with the results of the tasks that it comes after. False if nobody may ask that here."""
+        raise NotImplementedError
+
+    # What all have in common.
+
+    def make_order(self) -> RunOrder | None:
         """What the runner is told, None if the claim was lost; what must be stored before is."""
+        if not self._may_begin():
+            return None
         row = self.row
-        if row["on_crash"] == "fail":   # it must be known to have begun even after a power cut
-            with self._database.transaction(durable=True) as transaction:
-                if not self.renew(transaction):
-                    return None
-        names = "id", "owner", "crashes", "claim", "function", "arguments"
-        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
-                **{one: row[one] for one in names}}
+        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(), "id": row["id"],
+                "owner": row["owner"], "crashes": row["crashes"], "claim": row["claim"],
+                "function": row["function"], "arguments": row["arguments"]}
 
-    def end(self, kind, why=None):
+    def end(self, kind: str, why: str | None = None) -> None:
         """Have it ended, for the first reason that comes."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    def take(self, message):
+    def take(self, message: JsonObject) -> bool:
         """Take what the runner says of it; False if that is against the rules."""
         if message.get("claim") != self.row["claim"] or self.said is not None:
             return False
@@ -116,13 +160,11 @@ class Attempt:
             if not message.get("more"):
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
-        elif message.get("results") is True:
-            self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         else:
-            return False
+            return message.get("results") is True and self._tell_results()
         return True
 
-    def check(self):
+    def check(self) -> Outcome | None:
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
         self.log.read()
         outcome = self._outcome() if self.said or self._child.ended or self.ending else None
@@ -130,52 +172,23 @@ class Attempt:
             self._keep(self._clock.monotonic())
         return outcome
 
-    def reply(self, message):
+    def reply(self, message: ToRunner) -> None:
         """Answer the function, which waits for what became of the tasks that it adds."""
         self._child.reply(message)
 
-    def patience(self):
+    def patience(self) -> float:
         """How many seconds it can be left alone."""
         if self.ending:
             return 0.05
-        limit = self.started + self.row["timeout"] - self._clock.monotonic()
+        limit: float = self.started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
 
-    def site(self):
-        """Where its files are, see Files.site()."""
-        return self._queue.files.site()
-
-    def renew(self, transaction):
-        """Hold the claim for another lease; False if it was lost."""
-        return self._claims.renew(transaction, *self.key, self._clock.now())
-
-    def write_ending(self, transaction):
-        """Store what is left, in the transaction that records the outcome."""
-        if ((self.log or self.report or self.traceback)
-                and self._claims.cancel_asked(*self.key) is not None):
-            if self.traceback:
-                self.log.take_pieces(final=True)
-                self.log.put(self.traceback)
-                self.traceback = None
-            self._write(transaction, final=True)
-
-    def drop(self):
+    def drop(self) -> None:
         """Forget what was stored, or cannot be."""
         self.log.pieces = []
         self.report = self.traceback = None
 
-    def _enqueue(self, requests):
-        """Add what the function asks for, at once and for the same owner."""
-        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
-
-    def _answer(self, find):
-        try:
-            self.reply(find())
-        except JobQueueError as error:
-            kind = type(error).__name__
-            self.reply({"refused": [kind, error.detail, error.errors, error.retry_after]})
-
-    def _keep(self, now):
+    def _keep(self, now: float) -> None:
         """Renew, store what was printed, see whether it is to be ended."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
@@ -187,53 +200,20 @@ class Attempt:
         if not self.is_sure(now):
             self.end("lost")
         self._store(now)
-        if self.ending and self._killed_at is None:
+        if not self.ending:
+            return
+        if self._killed_at is None:
             self._killed_at = now
             self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
-        elif self.ending and now - self._killed_at > GRACE_SECONDS:
+        elif now - self._killed_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
-    def is_sure(self, now):
+    def is_sure(self, now: float) -> bool:
         """False once others could soon take the claim, as far as this worker knows."""
-        fence = self._database.lease_seconds - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
+        fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
         return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
-    def _look_at_claim(self):
-        version = self._database.version_seen()
-        if version == self._seen_version and self._database.hears_all:
-            return
-        self._seen_version = version
-        asked = self._claims.cancel_asked(*self.key)
-        if asked is None:
-            self.end("lost")
-        elif asked:
-            self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = self._claims.leases.is_doubted(*self.key)
-
-    def _store(self, now):
-        """Renew the claim and store log and progress, if it is time; tried once a second."""
-        due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
-        if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
-            return
-        self._stored = now
-        with contextlib.suppress(*WRITE_LATER):
-            with self._database.transaction(durable=False) as transaction:
-                if self.renew(transaction):
-                    self._write(transaction, final=False)
-                else:
-                    self.end("lost")
-            self._renewed = now
-            self.drop()
-
-    def _write(self, transaction, final):
-        now = self._database.clock.now()
-        for start, text in self.log.take_pieces(final):
-            append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
-        if self.report:
-            self._claims.report(transaction, *self.key, self.report["progress"],
-                                self.report["message"])
-
-    def _outcome(self):
+    def _outcome(self) -> Outcome | None:
         """The Outcome if it has ended: what the runner said, else how the runner died."""
         if self.said is not None and self.ending != "lost":
             self._child.memory = self.said.peak_memory or 0
@@ -256,39 +236,127 @@ class Attempt:
                        self._clock.monotonic() - self.started, cpu, memory)
 
 
+class Attempt(WatchedAttempt):
+    """An attempt whose claim is in the database."""
+
+    def __init__(self, queue: JobQueue, child: Child, row: ClaimedTask) -> None:
+        super().__init__(queue.database.clock, child, row)
+        self._queue, self._claims, self._database = queue, queue.claims, queue.database
+        # When storing was last tried, and when the claim was renewed.
+        self._stored = self._renewed = self.started
+        self._seen_version: object = None
+
+    def lease_seconds(self) -> float:
+        """Return how long a claim holds without being renewed."""
+        return self._database.lease_seconds
+
+    def site(self) -> FileSite | None:
+        """Return where its files are; None if they are here."""
+        return self._queue.files.site()
+
+    def _may_begin(self) -> bool:
+        if self.row["on_crash"] != "fail":
+            return True
+        with self._database.transaction(durable=True) as transaction:   # known even after a power cut
+            return self._renew(transaction)
+
+    def _renew(self, transaction: Connection) -> bool:
+        """Hold the claim for another lease; False if it was lost."""
+        return self._claims.renew(transaction, *self.key, self._clock.now())
+
+    def _enqueue(self, requests: list[JsonObject]) -> None:
+        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
+
+    def _tell_results(self) -> bool:
+        self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
+        return True
+
+    def _answer(self, find: Callable[[], ToRunner]) -> None:
+        try:
+            self.reply(find())
+        except JobQueueError as error:
+            kind = type(error).__name__
+            self.reply({"refused": Refusal(kind, error.detail, error.errors, error.retry_after)})
+
+    def _look_at_claim(self) -> None:
+        version = self._database.version_seen()
+        if version == self._seen_version and self._database.hears_all:
+            return
+        self._seen_version = version
+        asked = self._claims.cancel_asked(*self.key)
+        if asked is None:
+            self.end("lost")
+        elif asked:
+            self.end("cancelled", "cancelled while it ran")
+        self._is_doubted = bool(self._claims.leases.is_doubted(*self.key))
+
+    def _store(self, now: float) -> None:
+        due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
+        if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
+            return
+        self._stored = now
+        with contextlib.suppress(*WRITE_LATER):
+            with self._database.transaction(durable=False) as transaction:
+                if self._renew(transaction):
+                    write_output(self._claims, transaction, self._clock.now(), self, final=False)
+                else:
+                    self.end("lost")
+            self._renewed = now
+            self.drop()
+
+
+def write_output(claims: Claims, transaction: Connection, now: float, attempt: WatchedAttempt,
+                 final: bool) -> None:
+    """Store what an attempt has printed, and what it said of its progress."""
+    for start, text in attempt.log.take_pieces(final):
+        append_log(transaction, now, attempt.row["id"], attempt.row["attempts"], start, text)
+    if attempt.report:
+        claims.report(transaction, *attempt.key, attempt.report["progress"],
+                      attempt.report["message"])
+
+
+class EndedAttempt(NamedTuple):
+    """An attempt that has ended, and how."""
+
+    attempt: WatchedAttempt
+    outcome: Outcome
+
+
 class Batch:
     """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
 
-    def __init__(self, queue, child, rows, note_end, kind=Attempt):
-        self._clock = queue.database.clock
-        self._note_end = note_end       # called with each attempt that has ended, and its outcome
+    def __init__(self, clock: AnyClock, child: Child, attempts: list[WatchedAttempt],
+                 note_end: Callable[[WatchedAttempt, Outcome], None]) -> None:
+        self._clock = clock
+        self._note_end = note_end       # called with each attempt that has ended
         self.child = child
-        self.running = [kind(queue, child, row) for row in rows]    # the first has begun
-        self.unbegun = []               # attempts that were taken back
-        self.ended = []                 # (attempt, outcome)
+        self.running = attempts         # the first has begun
+        self.unbegun: list[WatchedAttempt] = []     # that were taken back
+        self.ended: list[EndedAttempt] = []
         self.record_by = math.inf       # when what has ended is recorded at the latest
 
-    def begin(self):
+    def begin(self) -> None:
         """Hand all of it over; take it back if what must be stored before cannot be, or if the
         worker has stood still since the claim, so that others may have it."""
         is_sure = self.running[0].is_sure(self._clock.monotonic())
         try:
-            orders = [attempt.make_order() for attempt in self.running if is_sure]
+            made = [attempt.make_order() for attempt in self.running if is_sure]
         except WRITE_LATER:
-            orders = []
-        if not orders:
+            made = []
+        if not made:
             self.running, self.unbegun = [], self.running
             return
-        if None in orders:              # it is alone then: others have it
+        orders = [order for order in made if order is not None]
+        if len(orders) < len(made):     # it is alone then: others have it
             self.running = []
             return
         for attempt, end in zip(self.running, self.child.hand_over(orders)):
-            attempt.log = LogPipe(end)
+            attempt.log.attach(end)
         now = self._clock.monotonic()
         self.running[0].started = now
         self.record_by = now + BATCH_SECONDS if len(orders) > 1 else math.inf
 
-    def watch(self):
+    def watch(self) -> None:
         """Wait for the runner, take what it says, keep alive what it runs."""
         first = self.running[0]
         due = self.record_by - self._clock.monotonic()
@@ -305,13 +373,13 @@ class Batch:
             self.take_back()
         self._check()
 
-    def _check(self):
+    def _check(self) -> None:
         outcome = self.running[0].check() if self.running else None
         if outcome is None:
             return
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.log.close() or attempt.left is not None
-        self.ended.append((attempt, outcome))
+        self.ended.append(EndedAttempt(attempt, outcome))
         self._note_end(attempt, outcome)
         if self.child.has_leftovers:
             self.take_back()
@@ -320,7 +388,7 @@ class Batch:
         if self.running:
             self.running[0].started = now
 
-    def take_back(self):
+    def take_back(self) -> None:
         """Take back what the runner has not begun."""
         kept = len(self.running) - self.child.take_back()
         for attempt in self.running[kept:]:
@@ -337,13 +405,15 @@ class Pace:
     takes is one of many workers: its batches grow faster, so that all wait less often.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        limit = math.inf if limit == resource.RLIM_INFINITY else limit
-        self._most = max(1, min(BATCH_MAX, limit // 4 - 16))
-        self._begin_again(None)
+        is_unlimited = limit == resource.RLIM_INFINITY
+        self._most = BATCH_MAX if is_unlimited else max(1, min(BATCH_MAX, limit // 4 - 16))
+        self.function: str | None = None    # that keeps ending quickly
+        self._count, self._seconds = 0, 0.0     # how often it did; how long it takes
+        self.size = 1                       # how many may be claimed
 
-    def note(self, function, outcome, waited=0.0):
+    def note(self, function: str, outcome: Outcome, waited: float = 0.0) -> None:
         """Learn from an attempt that has ended; so long was last waited for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
@@ -357,9 +427,9 @@ class Pace:
             room = int(BATCH_SECONDS / 2 / max(self._seconds, 1e-4))
             self.size = max(1, min(self.size + step, self._most, room))
 
-    def slow_down(self):
+    def slow_down(self) -> None:
         """A batch was late: half as many the next time."""
         self.size = max(1, self.size // 2)
 
-    def _begin_again(self, function):
+    def _begin_again(self, function: str | None) -> None:
         self.function, self._count, self._seconds, self.size = function, 0, 0.0, 1

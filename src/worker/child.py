@@ -8,6 +8,8 @@ it begins an order, the worker takes what is left: so what has begun is never in
 Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
 group is killed only while its leader's pid cannot be anyone else's.
 """
+from __future__ import annotations
+
 import contextlib
 import os
 import select
@@ -15,36 +17,78 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import jobqueue
-from jobqueue import dump_json
+from jobqueue import TYPE_CHECKING, NamedTuple, dump_json
 
 from .runner import BATCH_MAX, LINE_MAX_BYTES, MAXRSS_BYTES
 
-spares = []                             # what fork_runner made and start_runner has not taken
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from jobqueue import JsonObject, Stamps
+
+    from .runner import RunOrder, ToRunner
+
+if TYPE_CHECKING:
+    class Process(Protocol):
+        """What is used of a Popen: `returncode` is set once the process was collected."""
+
+        pid: int
+        returncode: int | None
 
 
-def start_runner(data):
-    """Start a runner that waits for its descriptors: (its process, our end of its channel)."""
+class Fork:
+    """A process that this one has forked, in the place of a Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+
+class Started(NamedTuple):
+    """A runner that waits for its descriptors: its process, and our end of its channel."""
+
+    process: Process
+    channel: socket.socket
+
+
+class Death(NamedTuple):
+    """How a runner died."""
+
+    code: int                           # its exit code; of a signal the negative number
+    cpu_seconds: float
+    peak_memory: int                    # bytes
+
+
+spares: list[Started] = []              # what fork_runner made and start_runner has not taken
+
+
+def start_runner(data: Path) -> Started:
+    """Start a runner, or take a spare one."""
     while spares:
-        process, channel = spares.pop()
-        if os.waitpid(process.pid, os.WNOHANG) == (0, 0):
-            return process, channel
+        spare = spares.pop()
+        if os.waitpid(spare.process.pid, os.WNOHANG) == (0, 0):
+            return spare
     import subprocess
     ours, theirs = socket.socketpair()
     with theirs:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "worker", "--runner", str(theirs.fileno()), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME)), ours
+            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME))
+    return Started(process, ours)
 
 
 class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
 
-    def __init__(self, data, lock, files, wake):
+    def __init__(self, data: Path, lock: int, files: Stamps, wake: int | None) -> None:
         self.process, self._channel = start_runner(data)
         self._bell, bell = os.pipe()
+        self._lifeline: int | None
         lifeline, self._lifeline = os.pipe()
         with contextlib.suppress(OSError):      # its death is noticed by whoever waits for it
             socket.send_fds(self._channel, [b"."], (bell, lifeline, lock))
@@ -53,18 +97,18 @@ class Child:
         self._channel.setblocking(False)
         self._arrived = b""
         self.unread = b""               # what it was told and has not read: no order may follow
-        self._go = None                 # of a batch: a byte in it for each order not begun
+        self._go: int | None = None     # of a batch: a byte in it for each order not begun
         self._wake = wake               # readable when a signal has come
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
         self.has_leftovers = False      # a task left something in it
         self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
-        self.files = files              # {path: stamp} of what it was made from
-        self.owner = None               # whose tasks it runs, where each owner has their own
+        self.files = files              # what it was made from
+        self.owner: int | None = None   # whose tasks it runs, where each owner has their own
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
-        self.death = None               # (exit code or -signal, cpu seconds, peak memory)
+        self.death: Death | None = None
 
-    def hand_over(self, orders):
+    def hand_over(self, orders: Sequence[RunOrder]) -> list[int]:
         """Send orders to be run one after another; returns our ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
@@ -83,7 +127,7 @@ class Child:
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
-    def take_back(self):
+    def take_back(self) -> int:
         """Take back the orders that have not begun; how many."""
         if self._go is None:
             return 0
@@ -92,12 +136,12 @@ class Child:
         self._go = None
         return left
 
-    def reply(self, message):
+    def reply(self, message: ToRunner) -> None:
         """Answer the runner."""
         self.unread += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
 
-    def wait(self, seconds, log_end=None):
+    def wait(self, seconds: float, log_end: int | None = None) -> None:
         """Wait until something happens, `seconds` at most; printing into a log is something.
 
         While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
@@ -109,15 +153,16 @@ class Child:
         else:
             seconds, log_end = min(seconds, 0.01), None
         poll.register(self._channel, wanted | (select.POLLIN if self._arrived else 0))
-        for end in {self._bell, self._wake, log_end} - {None}:
-            poll.register(end, select.POLLIN)
+        for end in (self._bell, self._wake, log_end):
+            if end is not None:
+                poll.register(end, select.POLLIN)
         for descriptor, _ in poll.poll(max(0, seconds) * 1000):
             if descriptor == self._bell:
                 os.read(self._bell, 1 << 10)
             elif descriptor == self._channel.fileno() and self.unread:
                 self._flush()
 
-    def messages(self):
+    def messages(self) -> Iterator[JsonObject]:
         """What the runner said; anything against the rules ends it."""
         while not self.ended:
             try:
@@ -142,7 +187,7 @@ class Child:
                 return
             yield message
 
-    def is_dead(self):
+    def is_dead(self) -> bool:
         """True once the runner has ended; what is left of its group is then killed."""
         if self.death is None:
             found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -151,16 +196,16 @@ class Child:
             self.signal(signal.SIGKILL)
             _, status, used = os.wait4(self.process.pid, 0)
             code = self.process.returncode = os.waitstatus_to_exitcode(status)
-            self.death = (code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
+            self.death = Death(code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
-    def signal(self, number):
+    def signal(self, number: int) -> None:
         """Send a signal to the runner's whole group; only while its leader is not collected."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
-    def end(self):
+    def end(self) -> None:
         """Kill the group and wait for the runner; everything is closed afterwards."""
         if self.death is None:
             self.signal(signal.SIGKILL)
@@ -173,7 +218,7 @@ class Child:
             os.close(self._lifeline)
             self._lifeline = None
 
-    def _flush(self):
+    def _flush(self) -> None:
         try:
             while self.unread:
                 self.unread = self.unread[self._channel.send(self.unread):]

@@ -5,13 +5,18 @@ shell to their end. What they print is the task's log; an exit code other than 0
 Rules: an argument never becomes an option of the program, unless the owner wrote the minus or it
 belongs to a number. A script of the folder schedules never runs twice at once.
 """
+from __future__ import annotations
+
 import os
 import re
 import sys
 from pathlib import Path
 
 import jobqueue
-from jobqueue import Fail, RetryAfter, dump_json
+from jobqueue import TYPE_CHECKING, Fail, Function, RetryAfter, dump_json
+
+if TYPE_CHECKING:
+    from jobqueue import JsonObject, TaskContext
 
 START_AGAIN_SECONDS = 60                # after which a task is tried again that got no process
 
@@ -20,7 +25,7 @@ class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
 
 
-def as_word(value):
+def as_word(value: object) -> str:
     """A value as programs read it."""
     if value is None or isinstance(value, (str, Path)):
         return str(value or "")
@@ -28,9 +33,10 @@ def as_word(value):
     return text[1:-1] if text.startswith('"') else text
 
 
-def fill_parts(target, arguments):
+def fill_parts(target: list[str], arguments: JsonObject) -> list[str]:
     """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
-    parts, guarded = [], True
+    parts: list[str] = []
+    guarded = True
     for part in target:
         names = re.findall(jobqueue.PLACE, part)
         values = [item for value in map(arguments.get, names)
@@ -48,7 +54,7 @@ def fill_parts(target, arguments):
     return parts
 
 
-def run_program(parts, context):
+def run_program(parts: list[str], context: TaskContext) -> dict[str, int]:
     """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
@@ -67,12 +73,12 @@ def run_program(parts, context):
     return {"exit_code": 0}
 
 
-def run_command(function, arguments, context):
+def run_command(function: Function, arguments: JsonObject, context: TaskContext) -> dict[str, int]:
     """Run a program with the arguments in their places; no shell."""
     return run_program(fill_parts(function.target, arguments), context)
 
 
-def run_script(function, arguments, context):
+def run_script(function: Function, arguments: JsonObject, context: TaskContext) -> dict[str, int]:
     """Run a script of the folders with schedules, never one twice at once."""
     import fcntl
     name = arguments["script"]

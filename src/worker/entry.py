@@ -4,6 +4,8 @@ Which of its processes this is: a worker (for cron, as a service, detached, or f
 request), its runner, a catalogue, the test worker of the page This host, what sends messages or
 makes the daily backup.
 """
+from __future__ import annotations
+
 import contextlib
 import gc
 import importlib
@@ -13,37 +15,40 @@ import signal
 import socket
 import sys
 import time
-import types
+from collections.abc import Callable
 from pathlib import Path
 
 import jobqueue
-from jobqueue import JobQueue, JobQueueError, dump_json
+from jobqueue import TYPE_CHECKING, JobQueue, JobQueueError, dump_json
 
 from .signatures import read_functions
 from .runner import Runner, arm_lifeline
-from .child import spares
+from .child import Fork, Started, spares
 from .place import CHECK_SECONDS, STOP_SIGNALS
 from .worker import Worker
 from .remote_site import Site, Spool
 from .remote import RemoteWorker
 
+if TYPE_CHECKING:
+    from argparse import Namespace
+
 CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 
 
-def run_runner(channel, data):
-    """The child's process: armed, then obedient."""
-    channel = socket.socket(fileno=int(channel))
-    bell, lifeline, lock = socket.recv_fds(channel, 1, 3)[1]
+def run_runner(channel: str, data: str) -> int:
+    """The child's process: armed, then obedient. `channel` is the number of a descriptor."""
+    link = socket.socket(fileno=int(channel))
+    bell, lifeline, lock = socket.recv_fds(link, 1, 3)[1]
     arm_lifeline(lifeline)
-    for descriptor in (channel.fileno(), bell, lock):
+    for descriptor in (link.fileno(), bell, lock):
         os.set_inheritable(descriptor, False)
-    runner = Runner(channel, bell, data, lock)
+    runner = Runner(link, bell, Path(data), lock)
     os.register_at_fork(after_in_child=runner.forget)
     return runner.run()
 
 
-def fork_runner(data):
+def fork_runner(data: str) -> None:
     """Have the first runner ready as a fork, which needs half the time and memory: it shares what
     is imported. Nothing may be open yet. It ends with us, if it was never told to begin."""
     ours, theirs = socket.socketpair()
@@ -52,19 +57,20 @@ def fork_runner(data):
     if pid:
         theirs.close()
         os.setpgid(pid, pid)
-        return spares.append((types.SimpleNamespace(pid=pid, returncode=None), ours))
+        spares.append(Started(Fork(pid), ours))
+        return
     try:
         ours.close()
         with open(os.devnull, "r+b", 0) as null:
             for stream in range(3):
                 os.dup2(null.fileno(), stream)
         importlib.import_module("inspect")
-        os._exit(run_runner(theirs.detach(), data))
+        os._exit(run_runner(str(theirs.detach()), data))
     finally:                            # it never becomes a second worker
         os._exit(1)
 
 
-def print_catalogue():
+def print_catalogue() -> int:
     """Announce the functions on standard output, whatever tasks.py itself prints."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -73,7 +79,7 @@ def print_catalogue():
     return 0
 
 
-def open_queue(data, is_new=False):
+def open_queue(data: Path | str | None, is_new: bool = False) -> JobQueue:
     """The queue, in a process that gives way to others as the setting says. No new database is
     made unless it may be `is_new`."""
     if not is_new:
@@ -86,10 +92,11 @@ def open_queue(data, is_new=False):
     return queue
 
 
-def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
+def work(mode: str, data: Path | str | None = None, seconds: float | None = None,
+         verbose: bool = False, row: int | None = None, lock: str | None = None) -> int:
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     queue = open_queue(data, is_new=row is None)
-    if mode == "cron":
+    if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
         queue.tick.run("cron", start=False)   # the dead must not keep us from a place
         due = queue.tick.next_work() or math.inf
@@ -106,7 +113,7 @@ def work(mode, data=None, seconds=None, verbose=False, row=None, lock=None):
     return 0
 
 
-def work_remotely(options):
+def work_remotely(options: Namespace) -> int:
     """Work for another site until a signal comes; a fresh process follows when our files change."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
@@ -120,7 +127,7 @@ def work_remotely(options):
     return worker.exit_code
 
 
-def run_host_test(token, data):
+def run_host_test(token: str, data: str) -> int:
     """The test worker of the page This host: notes at its end that it has lived until then."""
     queue = open_queue(data)
     time.sleep(jobqueue.TEST_SECONDS)
@@ -128,7 +135,7 @@ def run_host_test(token, data):
     return 0
 
 
-def send_messages(data):
+def send_messages(data: str) -> int:
     """Send what is to be told; a server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
@@ -136,9 +143,10 @@ def send_messages(data):
     return 0
 
 
-def make_daily_backup(queue):
+def make_daily_backup(queue: JobQueue) -> None:
     """The backup of the day, which a tick has begun; the oldest ones go."""
-    database, error = queue.database, None
+    database = queue.database
+    error: str | None = None
     begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
     folder = database.folder / jobqueue.BACKUPS
     try:
@@ -152,7 +160,7 @@ def make_daily_backup(queue):
                           {**begun, "done": not error, "error": error})
 
 
-def remove_older_backups(folder, count):
+def remove_older_backups(folder: Path, count: int) -> None:
     """Keep the newest daily backups; what was left of others before the newest goes, too."""
     found = sorted(folder.glob("backup-????-??-??-*"))
     whole = [path for path in found if path.suffix != ".part"]
@@ -161,7 +169,13 @@ def remove_older_backups(folder, count):
             path.unlink()
 
 
-def dispatch(arguments):
+def back_up(data: str) -> int:
+    """Make the backup of the day, and end."""
+    make_daily_backup(open_queue(data))
+    return 0
+
+
+def dispatch(arguments: list[str]) -> int:
     """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
@@ -169,10 +183,11 @@ def dispatch(arguments):
         if sys.platform == "linux":     # on macOS a fork may not use much of the system
             with contextlib.suppress(OSError):
                 fork_runner(data)
-        return work(mode[2:], data, *map(float, seconds), row=int(row), lock=lock)
-    inside = {"--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
-              "--send": send_messages,
-              "--backup": lambda data: make_daily_backup(open_queue(data))}
+        limit = float(seconds[0]) if seconds else None
+        return work(mode[2:], data, limit, row=int(row), lock=lock)
+    inside: dict[str, Callable[..., int]] = {
+        "--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
+        "--send": send_messages, "--backup": back_up}
     if mode in inside:
         return inside[mode](*rest)
     import argparse
@@ -196,7 +211,7 @@ def dispatch(arguments):
     return work("cron", options.data, options.seconds, options.verbose)
 
 
-def main():
+def main() -> int:
     """A process of its own; returns its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")

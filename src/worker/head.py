@@ -9,6 +9,8 @@ Workers are started by adding a task; nobody needs to start one by hand. A worke
 the owner's code: its child, the runner, does, and the runner never touches the database. When
 the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
 """
+from __future__ import annotations
+
 import jobqueue
 
 # A copy that broke off lacks the last lines of worker.py:

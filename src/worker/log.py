@@ -5,27 +5,42 @@ pieces, each with its offset in bytes.
 Rules: no task waits for a reader of its log for long, and none fills the worker's memory: of a
 flood the beginning is stored and of the rest only the latest is kept.
 """
+from __future__ import annotations
+
 import codecs
 import os
 
 import jobqueue
-from jobqueue import storable
+from jobqueue import NamedTuple, storable
 
 PIECE_BYTES = 64 << 10
+
+
+class LogPiece(NamedTuple):
+    """A part of a log that begins at byte `start`."""
+
+    start: int
+    text: str
 
 
 class LogPipe:
     """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
 
-    def __init__(self, end):
+    def __init__(self, end: int | None = None) -> None:
+        self.end = end                  # None before it is handed over, and after the end of the file
+        self._decoder: codecs.IncrementalDecoder | None = None  # made when something is printed
+        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
+        self.pieces: list[LogPiece] = []        # that are not known to be stored
+        self.start = 0                  # offset of what waits
+        if end is not None:
+            self.attach(end)
+
+    def attach(self, end: int) -> None:
+        """Read from this end from now on."""
         os.set_blocking(end, False)
         self.end = end
-        self._decoder = None            # made when something is printed
-        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces = []                # (offset, text) that are not known to be stored
-        self.start = 0                  # offset of what waits
 
-    def read(self):
+    def read(self) -> None:
         """Take what was printed since, LOG_MAX_BYTES at most; close at the end of the file."""
         for _ in range(jobqueue.LOG_MAX_BYTES // PIECE_BYTES):
             if self.end is None:
@@ -43,7 +58,7 @@ class LogPipe:
                 del self._waiting[:excess]
                 self.start += excess
 
-    def close(self):
+    def close(self) -> bool:
         """Read no more; True if something could still be printed."""
         if self.end is None:
             return False
@@ -52,15 +67,15 @@ class LogPipe:
         return True
 
     @property
-    def is_full(self):
+    def is_full(self) -> bool:
         """True if it should be stored before more is read."""
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self._waiting or self.pieces)
 
-    def take_pieces(self, final):
-        """[(offset, text)] to be stored; the same again until `pieces` is emptied."""
+    def take_pieces(self, final: bool) -> list[LogPiece]:
+        """Return what is to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
                 self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -69,9 +84,9 @@ class LogPipe:
             self.put(storable(text))
         return self.pieces
 
-    def put(self, text):
+    def put(self, text: str) -> None:
         """Add a text behind what was decoded so far."""
         for place in range(0, len(text), PIECE_BYTES):
             piece = text[place:place + PIECE_BYTES]
-            self.pieces.append((self.start, piece))
+            self.pieces.append(LogPiece(self.start, piece))
             self.start += len(piece.encode("utf-8"))

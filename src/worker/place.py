@@ -1,8 +1,11 @@
 """Place: the worker's row and its lock."""
+from __future__ import annotations
+
 import os
 import signal
 
 import jobqueue
+from jobqueue import Connection, JobQueue
 
 RUNNER_START_SECONDS = 120.0            # big imports
 BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
@@ -25,16 +28,17 @@ class Place:
        free; they end its runner and remove both.
     """
 
-    def __init__(self, queue, mode):
+    def __init__(self, queue: JobQueue, mode: str) -> None:
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self.id = self._lock_name = self.lock = None    # `lock` is its descriptor
-        self.state, self.tasks, self.runner = "idle", 0, (None, None)   # its pid and birth
-        self.stopping = None            # why the worker will leave
+        self.id, self._lock_name, self.lock = 0, "", -1     # once it is taken; `lock` is its descriptor
+        self.state, self.tasks = "idle", 0
+        self.runner: tuple[int | None, str | None] = (None, None)   # its pid and birth
+        self.stopping = ""              # why the worker will leave
 
-    def take(self, row, lock):
+    def take(self, row: int | None, lock: str | None) -> bool:
         """True once it is ours; a service waits until there is one, whoever keeps it alive."""
-        if row is not None and self._arrive(row, lock):
+        if row is not None and lock is not None and self._arrive(row, lock):
             return True
         while True:
             with self._database.transaction(durable=False) as transaction:
@@ -44,7 +48,7 @@ class Place:
             self._queue.tick.maybe("worker")
             self._database.clock.sleep(2.0)
 
-    def _arrive(self, row, lock):
+    def _arrive(self, row: int, lock: str) -> bool:
         handle, proven = jobqueue.take_lock(self._workers.locks / lock)
         if self._workers.arrive(row, lock, proven, os.getpid()):
             self.id, self._lock_name, self.lock = row, lock, handle
@@ -52,32 +56,32 @@ class Place:
         self._workers.remove_lock(lock, handle)
         return False
 
-    def heartbeat(self, transaction, state=None):
+    def heartbeat(self, transaction: Connection, state: str | None = None) -> None:
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
-    def stop(self, reason):
+    def stop(self, reason: str) -> None:
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid, born):
+    def note_runner(self, pid: int, born: str | None) -> None:
         """Have the next heartbeat name the runner."""
         self.runner = pid, born
 
-    def no_runner(self, error):
+    def no_runner(self, error: OSError) -> None:
         """Say why there is no runner, and leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
 
-    def leave(self):
+    def leave(self) -> None:
         """Remove the row, if it is still there, then the lock file."""
         with self._database.deadline(), self._database.transaction(durable=False) as transaction:
             self._workers.leave(transaction, self.id, self.stopping, self.tasks)
         self._workers.remove_lock(self._lock_name, self.lock)
 
-    def start_successor(self, least):
+    def start_successor(self, least: int) -> None:
         """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)

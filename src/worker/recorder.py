@@ -1,10 +1,17 @@
 """Recorder: writes how attempts ended."""
+from __future__ import annotations
+
 import contextlib
 import math
+from collections.abc import Callable
 
-from jobqueue import Outcome
+from jobqueue import TYPE_CHECKING, Connection, JobQueue, Outcome
 
-from .attempt import WRITE_LATER
+from .attempt import WRITE_LATER, Batch, EndedAttempt, Pace, WatchedAttempt, write_output
+from .place import Place
+
+if TYPE_CHECKING:
+    from jobqueue import ClaimedTask
 
 
 class Recorder:
@@ -18,11 +25,11 @@ class Recorder:
        task with a StorageError. So no task takes others of its batch with it.
     """
 
-    def __init__(self, queue, place, say):
+    def __init__(self, queue: JobQueue, place: Place, say: Callable[..., None]) -> None:
         self._claims, self._database, self._files = queue.claims, queue.database, queue.files
         self._place, self._say = place, say
 
-    def record(self, batch, pace=None, most=0):
+    def record(self, batch: Batch, pace: Pace | None = None, most: int = 0) -> list[ClaimedTask]:
         """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
         them."""
         try:
@@ -31,41 +38,45 @@ class Recorder:
             raise
         except Exception as error:      # whatever it is about: each alone must still be tried
             self._say("recording: %s", error)
-            for one in batch.ended:
-                self._record_alone(batch, *one)
+            for attempt, outcome in batch.ended:
+                self._record_alone(batch, attempt, outcome)
             rows = self._write(batch, [], batch.unbegun)
         batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
         return rows
 
-    def hold(self, batch):
+    def hold(self, batch: Batch | None) -> None:
         """Renew the claims of what is not recorded yet, and say that the worker lives."""
-        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
+        kept: list[WatchedAttempt] = []
+        if batch:
+            kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)]
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
             for attempt in kept:
-                attempt.renew(transaction)
+                self._claims.renew(transaction, *attempt.key, self._database.clock.now())
             self._place.heartbeat(transaction)
 
-    def _record_alone(self, batch, attempt, outcome):
+    def _record_alone(self, batch: Batch, attempt: WatchedAttempt, outcome: Outcome) -> None:
         try:
-            self._write(batch, [(attempt, outcome)], [])
+            self._write(batch, [EndedAttempt(attempt, outcome)], [])
         except WRITE_LATER:
             raise
         except Exception as error:
             attempt.drop()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
-            self._write(batch, [(attempt, outcome)], [])
+            self._write(batch, [EndedAttempt(attempt, outcome)], [])
 
-    def _write(self, batch, ended, unbegun, pace=None, most=0):
-        rows, size = [], min(pace.size, most) if pace else 0
+    def _write(self, batch: Batch, ended: list[EndedAttempt], unbegun: list[WatchedAttempt],
+               pace: Pace | None = None, most: int = 0) -> list[ClaimedTask]:
+        rows: list[ClaimedTask] = []
+        size = min(pace.size, most) if pace else 0
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
-        endings += [one for one in ended if one[1].kind != "lost"]
+        endings += [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
         foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
         with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
-                attempt.write_ending(transaction)
+                self._write_rest(transaction, attempt, now)
             verdicts = self._claims.end_all(
                 transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
             if pace:
@@ -78,3 +89,14 @@ class Recorder:
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
+
+    def _write_rest(self, transaction: Connection, attempt: WatchedAttempt, now: float) -> None:
+        """Store what is left of an attempt, in the transaction that records its outcome."""
+        if (not (attempt.log or attempt.report or attempt.traceback)
+                or self._claims.cancel_asked(*attempt.key) is None):
+            return
+        if attempt.traceback:
+            attempt.log.take_pieces(final=True)
+            attempt.log.put(attempt.traceback)
+            attempt.traceback = None
+        write_output(self._claims, transaction, now, attempt, final=True)

@@ -7,22 +7,36 @@ Rules: only an answer of jobqueue counts; after anything else the same is told a
 site takes as once. A claim counts from when the call was sent that renewed it; the runner is
 killed before another worker may have its task.
 """
+from __future__ import annotations
+
 import math
 import os
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import jobqueue
-from jobqueue import JobQueueError, dump_json
+from jobqueue import TYPE_CHECKING, JobQueueError, dump_json
 
+from .runner import Refusal
+from .child import Child
+from .attempt import Batch, WatchedAttempt
 from .runners import Runners
 from .worker import Loop
 from .remote_site import (AGAIN_SECONDS, CALL_BYTES, CLAIMS_MAX, HOLD_SECONDS, LEAVE_SECONDS,
-                          TELL_SECONDS, WAIT_SECONDS, Call, NotHeard, RemoteAttempt,
-                          claim_reference, json_bytes)
+                          TELL_SECONDS, WAIT_SECONDS, Addition, Call, News, NotHeard,
+                          RemoteAttempt, Site, Spool, claim_reference, forget_told, json_bytes,
+                          last_item, running_item)
+
+if TYPE_CHECKING:
+    from jobqueue import AnnouncedFunction, Announcement, AnyClock, ClaimedTask, JsonObject, Stamps
+
+    from .runner import ToRunner
+    from .remote_site import AttemptItem, RemoteTask
 
 
 class RemoteWorker(Loop):
-    """The loop of a remote worker; to its Runners and Batches it is what queue and place are.
+    """The loop of a remote worker; to its Runners it is what catalogue and place are.
 
     One call is under way at a time:
     1. Once the runner has announced its functions the site is told hello.
@@ -32,26 +46,28 @@ class RemoteWorker(Loop):
     4. Of what runs the site hears every HOLD_SECONDS.
     5. After a signal nothing is claimed; the last turn says that the worker leaves."""
 
-    def __init__(self, site, spool, verbose):
-        self.database = self.catalogue = self
-        self.claims, self.clock, self.lease_seconds, self.waited = None, jobqueue.Clock, 0.0, 0.0
-        super().__init__(self, verbose)
-        self.site, self._spool, self.stopping = site, spool, None
-        self.folder, self.lock, self.note_runner = spool.folder, spool.lock, spool.note_runner
-        self._settings = {"runner_tasks": 10_000, "runner_memory": 512, "runner_per_owner": "no"}
-        self._runners = Runners(self, self, self._settings)
-        self._session, self._sequence, self._is_known = jobqueue.random_token(), 0, False
+    def __init__(self, site: Site, spool: Spool, verbose: bool) -> None:
+        self.clock: AnyClock = jobqueue.Clock
+        super().__init__(self.clock, verbose)
+        self.site, self.lease_seconds, self._spool = site, 0.0, spool
+        self.lock, self.stopping = spool.lock, ""
+        self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
+        self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
+        self._session = jobqueue.random_token()     # empty once it was left
+        self._sequence, self._is_known = 0, False
         self._before = spool.former()
-        self._taken = {}                # {claim: row} of what was claimed and has not ended
-        self._claims = []               # that the site is asked for
-        self.adds = []                  # (attempt, requests) of what functions enqueue
-        self._functions, self._files = None, []
-        self._call = self._trouble = None
+        self._taken: dict[str, RemoteTask] = {}     # by claim, what was claimed and has not ended
+        self._claims: list[str] = []    # that the site is asked for
+        self.adds: list[Addition] = []
+        self._functions: list[AnnouncedFunction] | None = None
+        self._files: list[str] = []
+        self._call: Call | None = None
+        self._trouble: str | None = None
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
-    def run(self):
+    def run(self) -> bool:
         """Work until there is a reason to leave; True if that is a newer program."""
         waker = self._runners.catch_signals(self._note_signal)
         self._runners.start()
@@ -64,7 +80,10 @@ class RemoteWorker(Loop):
             self._runners.end()
         return self.stopping == "limit"
 
-    def _ask(self, waker):
+    def _attempt(self, child: Child, row: ClaimedTask) -> RemoteAttempt:
+        return RemoteAttempt(self, child, self._taken[row["claim"]])
+
+    def _ask(self, waker: int) -> None:
         """Take the answer that has come; make the call that is due then."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
@@ -74,38 +93,43 @@ class RemoteWorker(Loop):
             if self._call:
                 self._call.start(self.site, waker)
 
-    def stop(self, reason):
+    def stop(self, reason: str) -> None:
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
-    def no_runner(self, error):
+    def note_runner(self, pid: int, born: str | None) -> None:
+        """Name the runner in the spool."""
+        self._spool.note_runner(pid, born)
+
+    def no_runner(self, error: OSError) -> None:
         """Say why there is no runner, and leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
 
-    def files(self):
+    def files(self) -> list[Path | str]:
         """What the functions are made of as far as is known."""
         return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
 
-    def store(self, announcement, stamps):
+    def store(self, announcement: Announcement, stamps: Stamps) -> Stamps:
         """Keep what the runner announced; returns the stamps of what that is made of."""
         self._files = announcement.get("files", self._files)
-        if announcement.get("error"):
-            jobqueue.complain("tasks.py cannot be read: %(message)s" % announcement["error"])
+        error = announcement.get("error")
+        if error:
+            jobqueue.complain("tasks.py cannot be read: %(message)s" % error)
             self._give_back(list(self._taken.values()))     # others may be able to run it
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
                 for name, stamp in jobqueue.file_stamps(self.files()).items()}
 
-    def _is_over(self):
+    def _is_over(self) -> bool:
         if self._batch or not self.stopping:
             return False
         until = (self._stopped_at or math.inf) + LEAVE_SECONDS
-        return self._session is None or time.monotonic() > until
+        return not self._session or time.monotonic() > until
 
-    def _heed(self):
+    def _heed(self) -> None:
         """Signals, and newer files of ours."""
         self._runners.calm()
         if self._signals:
@@ -116,32 +140,31 @@ class RemoteWorker(Loop):
         if not self.stopping:
             return
         if self._call and self._claims:     # it may wait for a task, which nobody would run
-            self._call.error, self._claims = NotHeard("the worker is stopping", None), []
+            self._call.error, self._claims = NotHeard("the worker is stopping"), []
         if not self._batch:
             self._stopped_at = self._stopped_at or time.monotonic()
             self._give_back(list(self._taken.values()))
 
-    def _step(self):
+    def _step(self) -> None:
         """Watch what runs, begin what was confirmed, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
             if self._batch.running:     # else it came too late to begin
                 self._batch.watch()
-            self._put_aside()
+            self._put_aside(self._batch)
         elif self.stopping:
             self.clock.sleep(0.05)
-        elif not runners.current.ready:
+        elif not runners.child.ready:
             runners.hear()
         elif not rows or not all("claimed" in row for row in rows):
             runners.rest(0.5 if self._call else 0.05, None)
-        elif runners.is_stale() or runners.current.owner not in (None, rows[0]["owner_id"]):
+        elif runners.is_stale() or runners.child.owner not in (None, rows[0]["owner_id"]):
             runners.start()
         else:
-            self._hand_over(rows, RemoteAttempt)
+            self._hand_over(rows)
 
-    def _put_aside(self):
+    def _put_aside(self, batch: Batch) -> None:
         """Keep what has ended until the site knows it."""
-        batch = self._batch
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
@@ -150,7 +173,7 @@ class RemoteWorker(Loop):
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
-                self._spool.keep(attempt.last_item(outcome))
+                self._spool.keep(last_item(attempt, outcome))
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
@@ -159,17 +182,17 @@ class RemoteWorker(Loop):
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
 
-    def _give_back(self, rows):
+    def _give_back(self, rows: Iterable[ClaimedTask]) -> None:
         """Have what was claimed and has not begun go back unspent."""
         for row in rows:
             del self._taken[row["claim"]]
             self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
 
-    def _next_call(self):
+    def _next_call(self) -> Call | None:
         """The Call that is due, or None."""
         if not self._is_known and self.stopping:
-            self._session = None
-        if self._session is None or not self._is_known and self._functions is None:
+            self._session = ""
+        if not self._session or not self._is_known and self._functions is None:
             return None
         if not self._is_known:
             return Call("hello", "lease_seconds", dump_json({
@@ -181,17 +204,18 @@ class RemoteWorker(Loop):
         if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
             lines = "\n".join(map(dump_json, requests))
-            return Call("tasks/%d" % attempt.row["id"], "ids", lines, **{
+            return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
                 "Content-Type": jobqueue.LINES_TYPE,
                 "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
-        given, running = {}, self._batch.running[:1] if self._batch else []
+        given: JsonObject = {}
+        running: list[WatchedAttempt] = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
-                self._session = None    # a fresh process says hello, then its last words
+                self._session = ""      # a fresh process says hello, then its last words
                 return None
             given = {} if self.stopping == "limit" else {"leave": self.stopping}
-        elif not (self._batch or self._taken or self.stopping) and self._runners.current.ready:
+        elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
             is_alone = self._settings["runner_per_owner"] == "yes"
             size = 1 if is_alone else min(CLAIMS_MAX, self._pace.size)
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
@@ -203,18 +227,21 @@ class RemoteWorker(Loop):
             return self._turn(self._session, given)
         return None
 
-    def _turn(self, session, given):
+    def _turn(self, session: str, given: JsonObject) -> Call:
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
-        ends, room, ours = [], CALL_BYTES, session == self._session
+        ends: list[AttemptItem] = []
+        room, ours = CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
             room -= json_bytes(item)
             if ends and room < 0:
                 given = {}
                 break
             ends.append(item)
-        running = self._batch.running[:1] if self._batch and room > CALL_BYTES * 3 // 4 else []
-        news = {attempt.row["claim"]: attempt.item() for attempt in running}
-        rows = self._taken.values() if ours else ()
+        running: list[WatchedAttempt] = []
+        if self._batch and room > CALL_BYTES * 3 // 4:
+            running = self._batch.running[:1]
+        news = {attempt.row["claim"]: running_item(attempt) for attempt in running}
+        rows = list(self._taken.values()) if ours else []
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
@@ -222,50 +249,52 @@ class RemoteWorker(Loop):
             "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
             "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
         call.ends, call.given, call.session = ends, given, session
-        call.news = [(attempt, news[attempt.row["claim"]]) for attempt in running]
+        call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
-    def _take(self, call):
+    def _take(self, call: Call) -> None:
         """Take what came of a call."""
-        if call.error is None:
+        error = call.error
+        if error is None:
             if self._trouble:
                 jobqueue.complain("the site answers again")
             self._pause, self._trouble = AGAIN_SECONDS[0], None
             take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
                     "ids": self._take_added}[call.wanted]
             return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
-        why, pause = call.error.args
-        if why != self._trouble and not self.stopping:
-            jobqueue.complain("the site is not heard: %s" % why)
+        if error.why != self._trouble and not self.stopping:
+            jobqueue.complain("the site is not heard: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
             self._wait /= 2             # what stands between may allow no longer waiting
-        self._trouble = why
-        pause = pause or self.clock.uniform(self._pause, 2 * self._pause)
+        self._trouble = error.why
+        pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
-    def _take_welcome(self, _, told):
+    def _take_welcome(self, _: Call, told: JsonObject) -> None:
         self._is_known, self.lease_seconds = True, told["lease_seconds"]
         self._settings.update(told["settings"])
         if not self._before:
             self._forget_former()
 
-    def _forget_former(self):
+    def _forget_former(self) -> None:
         self._before = None
         self._spool.begin(self._session)
 
-    def _take_turn(self, call, told):
+    def _take_turn(self, call: Call, told: JsonObject) -> None:
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
-            attempt.told(item)
+            forget_told(attempt, item)
         if "leave" in call.given:
             if call.session == self._session:
-                self._session = None
-            return self._forget_former() if self._before else None
+                self._session = ""
+            if self._before:
+                self._forget_former()
+            return
         for claim in self._taken.keys() & told["attempts"].keys():
             row, state = self._taken[claim], told["attempts"][claim]
             if self._batch or state == "running":
-                row.update(state=state, claimed=call.sent)
+                row["state"], row["claimed"] = state, call.sent
             else:                       # it is not begun
                 del self._taken[claim]
                 if state == "cancel":
@@ -274,32 +303,35 @@ class RemoteWorker(Loop):
             self._claims, idle = [], not (told["tasks"] or call.ends)
             self._next = time.monotonic() + (told["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for row in told["tasks"]:       # each is confirmed before it begins
-            row.update(attempts=row["attempt"], put_backs=0, on_crash="retry",
-                       owner_id=row["owner"])
-            self._taken[row["claim"]] = row
+        for task in told["tasks"]:      # each is confirmed before it begins
+            task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
+                        owner_id=task["owner"])
+            self._taken[task["claim"]] = task
 
-    def _take_added(self, _, told):
-        attempt, _ = self.adds.pop(0)
+    def _take_added(self, _: Call, told: JsonObject) -> None:
+        self._tell_added({"ids": told["ids"]})
+
+    def _tell_added(self, answer: ToRunner) -> None:
+        attempt = self.adds.pop(0).attempt
         attempt.enqueued += 1
-        attempt.reply(told)
+        attempt.reply(answer)
 
-    def _take_refusal(self, call, told):
+    def _take_refusal(self, call: Call, told: JsonObject) -> None:
         """4xx of jobqueue: our place is gone, an add is wrong, or this worker is not wanted."""
         code, gone = told["code"], told.get("gone")
         if call.wanted == "ids" and gone:
-            self.adds.pop(0)[0].end("lost")
+            self.adds.pop(0).attempt.end("lost")
         elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
-            self._take_added(call, {"refused": [
-                kinds.get(code, "JobQueueError"), told["detail"], told["errors"], None]})
+            self._tell_added({"refused": Refusal(
+                kinds.get(code, "JobQueueError"), told["detail"], told["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:
                 self._forget_former()   # nobody waits for its last words; ours tell the same
             self._is_known = self._is_known and not gone
         else:
             jobqueue.complain("the site refuses this worker: " + told["detail"])
-            self.exit_code, self._session = 5, None
+            self.exit_code, self._session = 5, ""
             self.stop("refused")
             for row in self._taken.values():
                 row["state"] = "lost"

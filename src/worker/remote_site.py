@@ -3,19 +3,65 @@
 Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
 not know yet.
 """
+from __future__ import annotations
+
 import contextlib
 import os
 import re
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import jobqueue
-from jobqueue import JobQueueError, dump_json
+from jobqueue import TYPE_CHECKING, FileSite, JobQueueError, NamedTuple, Outcome, dump_json
 
 from .requests import http_opener
-from .attempt import Attempt
+from .child import Child
+from .attempt import WatchedAttempt
+
+if TYPE_CHECKING:
+    from typing import Protocol, TypedDict
+
+    from jobqueue import AnyClock, ClaimedTask, JsonObject
+
+if TYPE_CHECKING:
+    class RemoteTask(ClaimedTask):
+        """A task that the site gave us. It has no `claimed` until the site has confirmed it. From then on
+        that is when the call was sent which renewed the claim last. `owner_id` is the owner's name."""
+
+        state: str                      # what the site said last: running, cancel, or that others have it
+
+    class LogItem(TypedDict):
+        """A part of a log that begins at byte `start`."""
+
+        start: int
+        text: str
+
+    class _Attempt(TypedDict):
+        id: int
+        claim: str
+
+    class AttemptItem(_Attempt, total=False):
+        """What the site is told of an attempt: `id` and `claim` are what it knows that by."""
+
+        progress: float | None
+        message: str | None
+        log: list[LogItem]
+        outcome: JsonObject             # what is not None of an Outcome, once it has ended
+
+    class RemoteQueue(Protocol):
+        """What a RemoteAttempt needs of its RemoteWorker."""
+
+        @property
+        def clock(self) -> AnyClock: ...
+        @property
+        def lease_seconds(self) -> float: ...
+        @property
+        def site(self) -> Site: ...
+        @property
+        def adds(self) -> list[Addition]: ...
 
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
 WAIT_SECONDS = 20.0                     # the site may wait for a task
@@ -28,13 +74,18 @@ ANSWER_BYTES = 16 << 20
 
 
 class NotHeard(Exception):
-    """There was no answer of jobqueue, or it is busy: (why, how long or None); ask again."""
+    """There was no answer of jobqueue, or it is busy: ask again."""
+
+    def __init__(self, why: str, pause: float | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.pause = pause              # seconds, if the site said so
 
 
 class Site:
     """The site that a remote worker works for."""
 
-    def __init__(self, address, token_file, authorities=None):
+    def __init__(self, address: str, token_file: str, authorities: str | None = None) -> None:
         parts, token = urlsplit(address), Path(token_file)
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
         if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
@@ -45,13 +96,14 @@ class Site:
         self._token = token.read_text("ascii", "replace").strip()
         if not re.fullmatch("[!-~]+", self._token):
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
-        self.place = address.rstrip("/"), authorities
+        self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
 
-    def ask(self, call):
+    def ask(self, call: Call) -> JsonObject:
         """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
         from urllib.request import Request
-        told, request = None, Request(self.place[0] + call.path, call.body, {
+        told: JsonObject | None = None
+        request = Request(self.place.address + call.path, call.body, {
             "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
             **call.headers})
         with self._opener.open(request, timeout=call.seconds) as answer:
@@ -59,11 +111,10 @@ class Site:
             data = answer.read(ANSWER_BYTES)
         with contextlib.suppress(ValueError):
             told = jobqueue.read_json(data.decode("utf-8"))
-        is_ours = isinstance(told, dict) and (
-            status in (200, 201) and call.wanted in told or told.get("status") == status
-            and {"code", "detail", "errors"} <= told.keys())
-        if not is_ours:
-            raise NotHeard("an answer (%d) that is not jobqueue's" % status, None)
+        if not isinstance(told, dict) or not (
+                status in (200, 201) and call.wanted in told or told.get("status") == status
+                and {"code", "detail", "errors"} <= told.keys()):
+            raise NotHeard("an answer (%d) that is not jobqueue's" % status)
         if status >= 500 or status == 408:      # 408: the way there was too slow
             raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
         return told
@@ -72,30 +123,37 @@ class Site:
 class Call:
     """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
 
-    def __init__(self, path, wanted, body, seconds=0.0, **headers):
+    def __init__(self, path: str, wanted: str, body: str, seconds: float = 0.0,
+                 headers: Mapping[str, str] | None = None) -> None:
         self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
-        self.headers = {"Content-Type": "application/json", **headers}
+        self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found = self.error = None
+        self.found: JsonObject = {}     # the answer, which is never empty
+        self.error: NotHeard | None = None
+        # Of a turn: what it tells, what it asks for besides, and the session that it is for.
+        self.ends: list[AttemptItem] = []
+        self.news: list[News] = []
+        self.given: JsonObject = {}
+        self.session = ""
 
-    def start(self, site, waker):
+    def start(self, site: Site, waker: int) -> None:
         """Make it; `waker` is written to when it is over."""
-        def run():
+        def run() -> None:
             try:
                 self.found = site.ask(self)
             except NotHeard as error:
                 self.error = error
             except Exception as error:  # whatever it is, the worker must hear of it
-                self.error = NotHeard("%s: %s" % (type(error).__name__, error), None)
+                self.error = NotHeard("%s: %s" % (type(error).__name__, error))
             with contextlib.suppress(OSError):
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
 
-    def is_over(self):
+    def is_over(self) -> bool:
         """True once there is an answer, or it is not waited for any longer."""
         if time.monotonic() > self.sent + self.seconds:
-            self.error = self.error or NotHeard("no answer within %d s" % self.seconds, None)
-        return self.found is not None or self.error is not None
+            self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
+        return bool(self.found) or self.error is not None
 
 
 class Spool:
@@ -104,7 +162,7 @@ class Spool:
     The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
     task has closed everything. The lock file names it, so that it is ended before others begin."""
 
-    def __init__(self, base):
+    def __init__(self, base: Path) -> None:
         import fcntl
         for number in range(1, 1000):
             self.folder = base / str(number)
@@ -115,20 +173,20 @@ class Spool:
                 break
             except BlockingIOError:     # another worker's
                 os.close(self.lock)
-        self.ends = {}                  # {claim: outcome}
+        self.ends: dict[str, AttemptItem] = {}  # by their claims
         for path in self.folder.glob("*.outcome"):
             with contextlib.suppress(ValueError):       # a power cut leaves files empty
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
-    def note_runner(self, pid, born):
+    def note_runner(self, pid: int, born: str | None) -> None:
         """Name the runner, in place of the one before: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
-    def former(self):
+    def former(self) -> str | None:
         """The session of the worker that had this folder. None in a copy of it, since that may
         live, and as long as its runner does."""
         with contextlib.suppress(OSError, ValueError):
@@ -136,23 +194,23 @@ class Spool:
             return session if space + place == self._place and self._end_runner() else None
         return None
 
-    def _end_runner(self):
+    def _end_runner(self) -> bool:
         named = os.pread(self.lock, 200, 0).decode("ascii").split()
         if len(named) < 3 or named[0] != jobqueue.boot_id():
             return True
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
-    def begin(self, session):
+    def begin(self, session: str) -> None:
         """Keep the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
-    def keep(self, item):
+    def keep(self, item: AttemptItem) -> None:
         """Keep an outcome until it is told; a full disk does not keep it from being told."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
-    def forget(self, item):
+    def forget(self, item: AttemptItem) -> None:
         """The site knows it; nothing of the task is left here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
@@ -160,64 +218,103 @@ class Spool:
         jobqueue.remove_task_folder(self.folder, item["id"])
 
 
-def claim_reference(row):
+def claim_reference(row: ClaimedTask) -> AttemptItem:
     """Return id and claim, by which the site knows an attempt."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
-def json_bytes(value):
+def json_bytes(value: object) -> int:
     """Return the size of a value as JSON in UTF-8."""
     return len(dump_json(value).encode("utf-8"))
 
 
-class RemoteAttempt(Attempt):
-    """An attempt of a remote worker, whose calls renew its claim and keep what it prints.
+class RemoteAttempt(WatchedAttempt):
+    """An attempt of a remote worker, whose calls renew its claim and keep what it prints."""
 
-    `row` has what the site said last of it ("state"), and when that call was sent ("claimed")."""
+    def __init__(self, worker: RemoteQueue, child: Child, row: RemoteTask) -> None:
+        super().__init__(worker.clock, child, row)
+        self._worker, self._told = worker, row
 
-    def item(self):
-        """What the site is told of it while it runs."""
-        item = {**claim_reference(self.row), **(self.report or {}), "log": []}
-        for start, text in self.log.take_pieces(final=False) if self.log else ():
-            item["log"].append({"start": start, "text": text})
-            if json_bytes(item["log"]) > CALL_BYTES // 4:    # one alone may be larger, but not too large
-                break
-        return item
+    def lease_seconds(self) -> float:
+        """Return how long a claim holds without being renewed."""
+        return self._worker.lease_seconds
 
-    def told(self, item):
-        """The site knows that."""
-        del self.log.pieces[:len(item["log"])]
-        if {**item, **(self.report or {})} == item:
-            self.report = None
+    def site(self) -> FileSite | None:
+        """Return where its files are."""
+        return self._worker.site.place
 
-    def last_item(self, outcome):
-        """What the site is told of its end; of too long a log the middle is left out."""
-        said = {name: value for name, value in vars(outcome).items() if value is not None}
-        if json_bytes(said) > CALL_BYTES:
-            said = {"kind": "fail", "error_type": "ValueError",
-                    "error_message": "the result is larger than %d bytes" % CALL_BYTES}
-        self.log.take_pieces(final=True)
-        self.log.put(self.traceback or "")
-        pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item = {**claim_reference(self.row), **(self.report or {}), "log": pieces, "outcome": said}
-        while pieces and json_bytes(item) > CALL_BYTES:
-            del pieces[len(pieces) // 2]
-        return item
+    def _may_begin(self) -> bool:
+        return True                     # the site has confirmed it
 
-    def site(self):
-        """Where its files are."""
-        return self._queue.site.place
-
-    def _look_at_claim(self):
-        self._is_doubted, self._unclaimed = True, self.row["claimed"]
-        if self.row["state"] == "cancel":
+    def _look_at_claim(self) -> None:
+        self._is_doubted, self._unclaimed = True, self._told["claimed"]
+        if self._told["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
-        elif self.row["state"] != "running":
+        elif self._told["state"] != "running":
             self.end("lost")
 
-    def _store(self, now):
+    def _store(self, now: float) -> None:
         if self.log.is_full:
             self.log.take_pieces(final=False)
 
-    def _enqueue(self, requests):
-        self._queue.adds.append((self, requests))
+    def _enqueue(self, requests: list[JsonObject]) -> None:
+        self._worker.adds.append(Addition(self, requests))
+
+    def _tell_results(self) -> bool:
+        return False                    # the runner asks the site for them
+
+
+class Addition(NamedTuple):
+    """Tasks that a function adds."""
+
+    attempt: WatchedAttempt
+    requests: list[JsonObject]
+
+
+class News(NamedTuple):
+    """What the site is told of an attempt that runs."""
+
+    attempt: WatchedAttempt
+    item: AttemptItem
+
+
+def reported(attempt: WatchedAttempt) -> AttemptItem:
+    """Return what the site is told of an attempt, without what it printed."""
+    item = claim_reference(attempt.row)
+    if attempt.report:
+        item["progress"], item["message"] = attempt.report["progress"], attempt.report["message"]
+    return item
+
+
+def running_item(attempt: WatchedAttempt) -> AttemptItem:
+    """Return what the site is told of an attempt while it runs."""
+    item = reported(attempt)
+    log: list[LogItem] = []
+    for start, text in attempt.log.take_pieces(final=False) if attempt.log else ():
+        log.append({"start": start, "text": text})
+        if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
+            break
+    item["log"] = log
+    return item
+
+
+def last_item(attempt: WatchedAttempt, outcome: Outcome) -> AttemptItem:
+    """Return what the site is told of the end; of too long a log the middle is left out."""
+    said: JsonObject = {name: value for name, value in vars(outcome).items() if value is not None}
+    if json_bytes(said) > CALL_BYTES:
+        said = {"kind": "fail", "error_type": "ValueError",
+                "error_message": "the result is larger than %d bytes" % CALL_BYTES}
+    attempt.log.take_pieces(final=True)
+    attempt.log.put(attempt.traceback or "")
+    pieces: list[LogItem] = [{"start": start, "text": text} for start, text in attempt.log.pieces]
+    item: AttemptItem = {**reported(attempt), "log": pieces, "outcome": said}
+    while pieces and json_bytes(item) > CALL_BYTES:
+        del pieces[len(pieces) // 2]
+    return item
+
+
+def forget_told(attempt: WatchedAttempt, item: AttemptItem) -> None:
+    """Forget what the site knows now of an attempt that runs."""
+    del attempt.log.pieces[:len(item["log"])]
+    if attempt.report and {**item, **attempt.report} == item:
+        attempt.report = None

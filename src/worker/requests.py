@@ -5,6 +5,8 @@ or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx 
 Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
 redirect and no path that climbs; answers are read up to a limit.
 """
+from __future__ import annotations
+
 import contextlib
 import functools
 import json
@@ -12,15 +14,21 @@ import re
 from urllib.parse import quote, unquote, urlencode
 
 import jobqueue
-from jobqueue import Fail, RetryAfter, dump_json
+from jobqueue import TYPE_CHECKING, Fail, Function, RetryAfter, dump_json
 
 from .commands import CommandFailed, as_word
+
+if TYPE_CHECKING:
+    from typing import Any
+    from urllib.request import OpenerDirector, Request
+
+    from jobqueue import JsonObject, TaskContext
 
 ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 
 
-def refuse_climbing(template, arguments):
+def refuse_climbing(template: str, arguments: JsonObject) -> None:
     """Fail if a value would lead out of its place in the path, however often a server decodes it.
 
     nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
@@ -36,7 +44,7 @@ def refuse_climbing(template, arguments):
                        "would lead out of its place in the address" % " and ".join(names))
 
 
-def build_request(target, arguments, context):
+def build_request(target: JsonObject, arguments: JsonObject, context: TaskContext) -> Request:
     """The urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
@@ -56,7 +64,7 @@ def build_request(target, arguments, context):
 
 
 @functools.lru_cache(maxsize=None)
-def http_opener(authorities=None, by_proxy=False):
+def http_opener(authorities: str | None = None, by_proxy: bool = False) -> OpenerDirector:
     """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
     proxy is that of the environment."""
     import ssl
@@ -68,7 +76,7 @@ def http_opener(authorities=None, by_proxy=False):
     return opener
 
 
-def run_request(function, arguments, context):
+def run_request(function: Function, arguments: JsonObject, context: TaskContext) -> Any:
     """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:

@@ -1,13 +1,37 @@
 """Runners: the processes that run tasks for a worker."""
+from __future__ import annotations
+
 import contextlib
 import os
 import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import jobqueue
-from jobqueue import Every
+from jobqueue import TYPE_CHECKING, Every
 
 from .child import Child
 from .place import BROKEN_RETRY_SECONDS, CHECK_SECONDS, RUNNER_START_SECONDS, STOP_SIGNALS
+
+if TYPE_CHECKING:
+    from typing import Any, Protocol
+
+    from jobqueue import Announcement, AnyClock, Stamps
+
+if TYPE_CHECKING:
+    class Registration(Protocol):
+        """What is used of a worker's Place: the lock that its runner holds as well, and who hears of it."""
+
+        @property
+        def lock(self) -> int: ...
+        def note_runner(self, pid: int, born: str | None) -> None: ...
+        def no_runner(self, error: OSError) -> None: ...
+
+    class Functions(Protocol):
+        """What is used of the Catalogue: it keeps the functions that a runner announces."""
+
+        def files(self) -> list[Path | str]: ...
+        def store(self, announcement: Announcement, stamps: Stamps) -> Stamps: ...
 
 
 class Runners:
@@ -21,27 +45,35 @@ class Runners:
        leftovers of a task or is made of old files runs no more.
     """
 
-    def __init__(self, queue, place, settings):
-        self._queue, self._place, self._settings = queue, place, settings
-        self._clock = queue.database.clock
-        self.wake = None                # what is readable when a signal has come
-        self._announcement = None       # not stored yet
-        self._broken_until = None       # when tasks.py is tried again that cannot be read
+    def __init__(self, clock: AnyClock, data: Path, functions: Functions, place: Registration,
+                 settings: Mapping[str, Any]) -> None:
+        self._clock, self._data, self._functions = clock, data, functions
+        self._place, self._settings = place, settings
+        self.wake: int | None = None    # what is readable when a signal has come
+        self._announcement: Announcement | None = None  # not stored yet
+        self._broken_until: float | None = None     # when tasks.py is tried again that cannot be read
         self._stamps = Every(CHECK_SECONDS, self._clock)
-        self.current = None
+        self.current: Child | None = None
 
-    def start(self):
+    @property
+    def child(self) -> Child:
+        """The current runner, for who knows that there is one."""
+        if self.current is None:
+            raise RuntimeError("there is no runner")
+        return self.current
+
+    def start(self) -> None:
         """Replace the runner; if the host refuses one, say so and leave."""
         self.end()
         self._announcement = self._broken_until = None
-        stamps = jobqueue.file_stamps(self._queue.catalogue.files())    # before it reads them
+        stamps = jobqueue.file_stamps(self._functions.files())      # before it reads them
         try:
-            self.current = Child(self._queue.database.folder, self._place.lock, stamps, self.wake)
+            self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.note_runner(*self.current.identity)
         except OSError as error:
             self._place.no_runner(error)
 
-    def catch_signals(self, note):
+    def catch_signals(self, note: Callable[..., None]) -> int:
         """Have `note` called for signals from now on; they, and what is written to the descriptor
         that is returned, wake who waits for the runner."""
         self.wake, waker = os.pipe()
@@ -52,20 +84,22 @@ class Runners:
             signal.signal(number, note)
         return waker
 
-    def calm(self):
+    def calm(self) -> None:
         """Wait again: whoever was woken has looked why."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self.wake, 100)
+        if self.wake is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.read(self.wake, 100)
 
-    def rest(self, seconds, alarm):
+    def rest(self, seconds: float, alarm: int | None) -> None:
         """Wait without work; one that speaks or dies meanwhile is replaced."""
-        self.current.wait(seconds, alarm)
-        if list(self.current.messages()) or self.current.ended or self.current.is_dead():
+        child = self.child
+        child.wait(seconds, alarm)
+        if list(child.messages()) or child.ended or child.is_dead():
             self.start()
 
-    def hear(self):
+    def hear(self) -> bool:
         """Wait a moment for what the runner announces; True once it may be given tasks."""
-        child = self.current
+        child = self.child
         if self._broken_until is not None:
             self._clock.sleep(0.5)
             if (self._clock.monotonic() > self._broken_until
@@ -75,19 +109,20 @@ class Runners:
         self._announcement = self._announcement or self._listen(child)
         if self._announcement is None:
             return False
-        child.files = self._queue.catalogue.store(self._announcement, child.files)
+        child.files = self._functions.store(self._announcement, child.files)
         child.ready = not self._announcement.get("error")
         if not child.ready:
             child.end()
             self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
         return child.ready
 
-    def _listen(self, child):
+    def _listen(self, child: Child) -> Announcement | None:
         """What the runner announces, or why it does not; None if it may yet."""
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
-                return message["announce"]
+                announcement: Announcement = message["announce"]
+                return announcement
         if child.ended or child.is_dead():
             problem = "the process that runs the functions ended at its start"
         elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:
@@ -96,9 +131,9 @@ class Runners:
             return None
         return {"error": {"message": problem, "file": "tasks.py", "line": None}}
 
-    def is_stale(self):
+    def is_stale(self) -> bool:
         """True if the next task should get a fresh runner."""
-        child, settings = self.current, self._settings
+        child, settings = self.child, self._settings
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
                 or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
@@ -107,7 +142,7 @@ class Runners:
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 
-    def end(self):
+    def end(self) -> None:
         """End the current one, if there is one."""
         if self.current:
             self.current.end()

@@ -5,16 +5,25 @@ function does to it. Where the site keeps its files elsewhere it is asked for th
 what the task leaves is sent there before its outcome is told; its claim is the authority.
 Rules: a site is asked under its certificate and at its address alone, by no redirect.
 """
+from __future__ import annotations
+
 import json
 import os
 import re
 import time
+from pathlib import Path
 from urllib.parse import quote, unquote
 
 import jobqueue
-from jobqueue import Fail
+from jobqueue import TYPE_CHECKING, Fail
 
 from .requests import http_opener
+
+if TYPE_CHECKING:
+    from http.client import HTTPResponse
+    from typing import Any, BinaryIO
+
+    from jobqueue import FileSite, TaskContext
 
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
@@ -22,7 +31,7 @@ TRY_AGAIN = (408, 429, 502, 503, 504)
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
 
 
-def told_by(answer):
+def told_by(answer: HTTPResponse) -> str:
     """What an answer says that is no success; Fail if jobqueue itself refuses for good."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
@@ -31,13 +40,48 @@ def told_by(answer):
         return "the server answered %d %s" % (answer.status, answer.reason)
 
 
+class TaskSite:
+    """The site that has the files of a task, and the results of those that it comes after."""
+
+    def __init__(self, place: FileSite, context: TaskContext) -> None:
+        self._address, self._authorities = place
+        self._context = context
+
+    def ask(self, path: str, file: BinaryIO | None = None) -> HTTPResponse:
+        """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
+        from http.client import HTTPException
+        from urllib.request import Request
+        task = self._context
+        if not self._address:
+            raise Fail("its files are on another machine, and the setting page_address is empty")
+        place = "%s/api/worker/tasks/%d/%s" % (self._address.rstrip("/"), task.id, path)
+        size = os.fstat(file.fileno()).st_size if file else 0
+        opener = http_opener(self._authorities, by_proxy=place.startswith("https:"))
+        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
+                   "X-Api-Key": task.claim}
+        for pause in FILE_PAUSES:
+            request = Request(place, file and jobqueue.Portion(file, size), headers)
+            try:
+                answer: HTTPResponse = opener.open(request, timeout=FILE_SECONDS)
+                if answer.status < 300:
+                    return answer
+                told: str | Exception = told_by(answer)
+            except (HTTPException, OSError) as error:
+                told = error
+            time.sleep(pause)
+            if file:
+                file.seek(0)
+        raise ConnectionError("the site is not heard: %s" % told)
+
+
 class TaskFiles:
-    """The files of the task that runs; `site` is (address, certificates) if it has them."""
+    """The files of the task that runs; `site` has them if they are not here."""
 
-    def __init__(self, site, context, data):
-        self.site, self._context, self._data = site, context, data
+    def __init__(self, site: FileSite | None, context: TaskContext, data: Path) -> None:
+        self.site = TaskSite(site, context) if site else None
+        self._context, self._data = context, data
 
-    def bring(self, value):
+    def bring(self, value: Any) -> Any:
         """An argument with paths of copies in the place of the ids of files."""
         if isinstance(value, list):
             return list(map(self.bring, value))
@@ -46,7 +90,7 @@ class TaskFiles:
         folder = self._context.folder / GIVEN / value
         folder.mkdir(parents=True, exist_ok=True)
         if self.site:
-            with self.ask("files/" + value) as answer:
+            with self.site.ask("files/" + value) as answer:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 return self._copy(answer, folder / jobqueue.file_name(unquote(name)))
         source = jobqueue.given_folder(self._data, value)
@@ -56,13 +100,13 @@ class TaskFiles:
         raise Fail("the file that it was given, %s, is not there any more" % value)
 
     @staticmethod
-    def _copy(file, path):
+    def _copy(file: BinaryIO, path: Path) -> str:
         import shutil
         with open(path, "wb") as copy:
             shutil.copyfileobj(file, copy, jobqueue.PIECE_BYTES)
         return str(path)
 
-    def leave(self, path):
+    def leave(self, path: Path) -> str:
         """The name of a file that the function returns: it becomes the task's. Of a path that leads
         to no file it is all."""
         if not path.is_file():
@@ -72,47 +116,24 @@ class TaskFiles:
                 self._copy(file, self._context.folder / path.name)
         return path.name
 
-    def close(self):
+    def close(self) -> None:
         """Remove what it was given; send what it leaves if that belongs elsewhere."""
         if not self._context.has_folder:
             return
         import shutil
         folder = self._context.folder
         shutil.rmtree(folder / GIVEN, ignore_errors=True)
-        names = self.site and jobqueue.names_left(folder) or []
+        if not self.site:
+            return
+        names = jobqueue.names_left(folder) or []
         for name in names[:jobqueue.FILES_MAX]:
             try:
                 with jobqueue.open_plain(folder, name) as file:
-                    self.ask("files?name=" + quote(name, safe="", errors="replace"), file).close()
+                    quoted = quote(name, safe="", errors="replace")
+                    self.site.ask("files?name=" + quoted, file).close()
             except ConnectionError:
                 raise
             except (Fail, OSError) as error:
                 print("Not kept: %s (%s)" % (name, error))
         if names[jobqueue.FILES_MAX:]:
             print("Not kept: the %d after these" % len(names[jobqueue.FILES_MAX:]))
-
-    def ask(self, path, file=None):
-        """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
-        from http.client import HTTPException
-        from urllib.request import Request
-        (address, authorities), task = self.site, self._context
-        if not address:
-            raise Fail("its files are on another machine, and the setting page_address is empty")
-        place = "%s/api/worker/tasks/%d/%s" % (address.rstrip("/"), task.id, path)
-        size = os.fstat(file.fileno()).st_size if file else 0
-        opener = http_opener(authorities, by_proxy=place.startswith("https:"))
-        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
-                   "X-Api-Key": task.claim}
-        for pause in FILE_PAUSES:
-            request = Request(place, file and jobqueue.Portion(file, size), headers)
-            try:
-                answer = opener.open(request, timeout=FILE_SECONDS)
-                if answer.status < 300:
-                    return answer
-                told = told_by(answer)
-            except (HTTPException, OSError) as error:
-                told = error
-            time.sleep(pause)
-            if file:
-                file.seek(0)
-        raise ConnectionError("the site is not heard: %s" % told)

@@ -8,34 +8,53 @@ Rules: a worker leaves in a transaction that finds nothing to claim, so that who
 meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
 nobody can write it keeps what it has and tries again, and still hears that it is to stop.
 """
+from __future__ import annotations
+
 import contextlib
 import math
 import sys
+from collections.abc import Sequence
 
 import jobqueue
-from jobqueue import Every
+from jobqueue import TYPE_CHECKING, Every, JobQueue, Outcome
 
-from .attempt import GRACE_SECONDS, WRITE_LATER, Attempt, Batch, Pace
+from .child import Child
+from .attempt import GRACE_SECONDS, WRITE_LATER, Attempt, Batch, Pace, WatchedAttempt
 from .place import CHECK_SECONDS, WORKER_SETTINGS, Place
 from .runners import Runners
 from .recorder import Recorder
+
+if TYPE_CHECKING:
+    from jobqueue import AnyClock, ClaimedTask, JsonObject
 
 
 class Loop:
     """What all workers do with signals, and with what their runner has in hand."""
 
-    def __init__(self, queue, verbose):
-        self._queue, self._verbose, self._clock = queue, verbose, queue.database.clock
+    _runners: Runners                   # a kind of worker makes them
+
+    def __init__(self, clock: AnyClock, verbose: bool) -> None:
+        self._clock, self._verbose = clock, verbose
+        self._settings: JsonObject = {}     # read now and then, never between a claim and its beginning
         self._signals = 0               # that asked us to stop
-        self._batch = self._stopped_at = None   # the batch in the runner's hands
+        self._stopped_at: float | None = None
+        self._batch: Batch | None = None    # in the runner's hands
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
-    def _note_signal(self, *_):
+    def _attempt(self, child: Child, row: ClaimedTask) -> WatchedAttempt:
+        """Return the attempt at a task that was claimed, for this runner."""
+        raise NotImplementedError
+
+    def _waited(self) -> float:
+        """Return how many seconds were last waited for the write lock."""
+        return 0.0
+
+    def _note_signal(self, *_: object) -> None:
         self._signals += 1
 
-    def _wind_up(self):
+    def _wind_up(self) -> None:
         """After the first signal the running task may end, for GRACE_SECONDS at most; the second
         ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
@@ -45,20 +64,21 @@ class Loop:
                 for attempt in self._batch.running:
                     attempt.end("interrupted", "the worker was stopped")
 
-    def _hand_over(self, rows, kind=Attempt):
-        child = self._runners.current
-        self._batch = Batch(self._queue, child, rows, self._note_end, kind)
+    def _hand_over(self, rows: Sequence[ClaimedTask]) -> None:
+        child = self._runners.child
+        batch = self._batch = Batch(
+            self._clock, child, [self._attempt(child, row) for row in rows], self._note_end)
         self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
         if self._settings["runner_per_owner"] == "yes":
             child.owner = rows[0]["owner_id"]
-        self._batch.begin()
+        batch.begin()
 
-    def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome, self._queue.database.waited)
+    def _note_end(self, attempt: WatchedAttempt, outcome: Outcome) -> None:
+        self._pace.note(attempt.row["function"], outcome, self._waited())
         left = ", left behind: %s" % attempt.left if attempt.left else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
-    def _say(self, text, *values):
+    def _say(self, text: str, *values: object) -> None:
         if self._verbose:
             print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
@@ -76,21 +96,23 @@ class Worker(Loop):
        what the runner announces, or rest.
     """
 
-    def __init__(self, queue, mode, verbose=False, seconds=None):
-        super().__init__(queue, verbose)
-        self._mode, self._claims, self._database = mode, queue.claims, queue.database
+    def __init__(self, queue: JobQueue, mode: str, verbose: bool = False,
+                 seconds: float | None = None) -> None:
+        super().__init__(queue.database.clock, verbose)
+        self._queue, self._mode = queue, mode
+        self._claims, self._database = queue.claims, queue.database
         self._born = self._last_work = self._clock.monotonic()
         self._until = None if seconds is None else self._born + seconds
-        self._settings = {}             # read now and then, never between a claim and its beginning
         self._read_settings()
         self._place = Place(queue, mode)
-        self._runners = Runners(queue, self._place, self._settings)
+        self._runners = Runners(
+            self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._seen_version = None       # of the database when nothing could be claimed
-        self._next_due = None           # when something can be, unless the database changes
+        self._seen_version: object = None   # of the database when nothing could be claimed
+        self._next_due = -math.inf      # when something can be, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
-    def run(self, row=None, lock=None):
+    def run(self, row: int | None = None, lock: str | None = None) -> bool:
         """Work until there is a reason to leave; True if a signal was one."""
         if not self._place.take(row, lock):
             return False
@@ -108,7 +130,7 @@ class Worker(Loop):
             self._place.start_successor(int(self._has_work_soon()))
         return self._signals > 0
 
-    def _is_over(self):
+    def _is_over(self) -> bool:
         """One round, True if it was the last; while nobody can write the next one comes later."""
         try:
             with self._database.deadline():
@@ -124,20 +146,27 @@ class Worker(Loop):
             self._clock.sleep(0.2)
         return False
 
-    def _heed_signals(self):
+    def _heed_signals(self) -> None:
         if self._signals:
             self._runners.calm()
             self._place.stop(jobqueue.STOPPED)
             self._wind_up()
 
-    def _step(self):
-        if self._batch and not self._batch.running:
-            return self._record_late()
-        if self._batch:                 # it is watched though a server that is silent tells nothing
+    def _attempt(self, child: Child, row: ClaimedTask) -> Attempt:
+        return Attempt(self._queue, child, row)
+
+    def _waited(self) -> float:
+        return self._database.waited
+
+    def _step(self) -> None:
+        batch = self._batch
+        if batch and not batch.running:
+            return self._record_late(batch)
+        if batch:                       # it is watched though a server that is silent tells nothing
             with contextlib.suppress(*WRITE_LATER):
                 self._check_self()
-            self._batch.watch()
-            return self._go_on()
+            batch.watch()
+            return self._go_on(batch)
         child = self._runners.current
         rows = self._claim_next() if child and child.ready else []
         if rows:
@@ -151,16 +180,16 @@ class Worker(Loop):
         else:
             self._rest()
 
-    def _record_late(self):
+    def _record_late(self, batch: Batch) -> None:
         """Record what could not be, before all that shares this round's waiting."""
         try:
-            self._go_on()
+            self._go_on(batch)
         except WRITE_LATER:
             if self._checks.is_due():
                 self._recorder.hold(self._batch)
             raise
 
-    def _check_self(self):
+    def _check_self(self) -> None:
         """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
         if not self._checks.is_due():
             return
@@ -178,32 +207,32 @@ class Worker(Loop):
         if self._heartbeats.is_due():
             self._recorder.hold(self._batch)
 
-    def _read_settings(self):
+    def _read_settings(self) -> None:
         self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
 
-    def _is_idle_for_good(self):
+    def _is_idle_for_good(self) -> bool:
         if self._mode == "service":
             return False
         has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
         if self._until is not None:
             child = self._runners.current
-            has_waited = child is not None and child.ready and self._next_due is not None
+            has_waited = child is not None and child.ready and self._next_due > -math.inf
         return has_waited and not self._has_work_soon()
 
-    def _has_work_soon(self):
+    def _has_work_soon(self) -> bool:
         """True if what becomes claimable soon is worth waiting for."""
         alone = self._queue.workers.idles_alone(self._place.id)
-        due = self._queue.tick.next_work(alone)
+        due: float | None = self._queue.tick.next_work(alone)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
             due = self._claims.rate_opens()
-        patience = self._settings["linger_due"]
+        patience: float = self._settings["linger_due"]
         if self._until is not None:
             patience = self._until - self._clock.monotonic()
         elif alone and self._settings["stay_asleep"] == "yes":
             patience = math.inf
         return due is not None and due <= self._clock.now() + patience
 
-    def _leave_unless_needed(self):
+    def _leave_unless_needed(self) -> None:
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
@@ -213,13 +242,13 @@ class Worker(Loop):
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)
         self._place.stop("idle")
 
-    def _claim_next(self):
+    def _claim_next(self) -> list[ClaimedTask]:
         """Rows claimed, if there may be some and the runner is good; what is committed is ours."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
-        now, rows = self._clock.now(), []
-        self._next_due = now
+        rows: list[ClaimedTask] = []
+        self._next_due = now = self._clock.now()
         if not self._claims.claimable(1):
             moments = (self._claims.next_due(), self._claims.rate_opens(),
                        None if self._database.hears_all else now + 1.0)
@@ -230,7 +259,7 @@ class Worker(Loop):
                 return []
             foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
             with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
-                owner = self._runners.current.owner
+                owner = self._runners.child.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
@@ -239,7 +268,7 @@ class Worker(Loop):
         self._seen_version = version
         return rows
 
-    def _rest(self):
+    def _rest(self) -> None:
         """Wait a little before looking again: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
@@ -251,18 +280,17 @@ class Worker(Loop):
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
-    def _begin(self, rows):
+    def _begin(self, rows: Sequence[ClaimedTask]) -> None:
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt, outcome):
+    def _note_end(self, attempt: WatchedAttempt, outcome: Outcome) -> None:
         super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
-    def _go_on(self):
+    def _go_on(self, batch: Batch) -> None:
         """Record what has ended, if it is time; claim the next if the runner is still good."""
-        batch = self._batch
         if not batch.running:
             batch.child.take_back()
             fresh = batch.child.death is not None or self._runners.is_stale()

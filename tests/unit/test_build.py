@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 from pathlib import Path
 
@@ -201,6 +202,49 @@ class TestWhere(Checkout):
             frame % ("/home/me/tasks.py", 7)))
 
 
+class TestJoining(Checkout):
+    def build(self):
+        """The text of jobqueue.py, built anew."""
+        done = self.run_build()
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return (self.folder / "jobqueue.py").read_text("utf-8")
+
+    def test_annotations_become_texts_and_lines_stay_lines(self):
+        code = """
+
+        def seeded(first: dict[str,
+                               "list[int]"] | None = None, *, second: int = 3,
+                   ) -> Iterator[
+                       str]:
+            "Nothing."
+            third: int = 4
+            yield str(third)
+        """
+        line = self.append(ERRORS, textwrap.dedent(code))
+        built = self.build()
+        self.assertIn("def seeded(first: \"dict[str, 'list[int]'] | None\"", built)
+        self.assertIn(') -> "Iterator[ str]":\n\n    "Nothing."\n', built)
+        self.assertIn('    third: "int" = 4\n', built)
+        number = built[:built.index("    yield str(third)")].count("\n") + 1
+        self.assertEqual(self.run_build("--where", "jobqueue.py:%d" % number).stdout,
+                         "src/base/errors.py:%d\n" % (line + 8))
+
+    def test_imports_for_the_type_checker_alone_stand_under_its_guard(self):
+        self.seed(ERRORS, "import sys\n", "import select\nimport sys\n")
+        self.append(ERRORS, "\n\nif TYPE_CHECKING:\n    Waiter = select.poll\n")
+        text = self.path("base/options").read_text("utf-8")
+        self.seed("base/options", text[text.index("\nSERVER_SCHEMES"):][:15],
+                  "\nif TYPE_CHECKING:\n    from fractions import Fraction\n    from .errors import Waiter\n"
+                  "\nSERVER_SCHEMES")
+        self.seed("base/options", "import HOME\n", "import HOME\nfrom .head import TYPE_CHECKING\n")
+        self.append("base/options", "\n\ndef seeded(value: Fraction | Waiter) -> None:\n    pass\n")
+        built = self.build()
+        guard = re.search(r"(?m)^if TYPE_CHECKING:\n((?:    .*\n)+)", built)[1]
+        self.assertIn("    from fractions import Fraction\n", guard)
+        self.assertNotIn("Waiter", guard)
+        self.assertIn('def seeded(value: "Fraction | Waiter") -> None:', built)
+
+
 class TestBuilt(unittest.TestCase):
     """The built files show their rooms."""
 
@@ -225,6 +269,25 @@ class TestBuilt(unittest.TestCase):
         self.assertEqual(there, {*self.rooms("jobqueue.py"), *self.rooms("worker.py"), *heads, *folders})
         for path in folders:
             self.assertIn("use", (ROOT / "src" / path).read_text("utf-8"))
+
+    def test_the_map_names_each_room_in_order(self):
+        text = (ROOT / "src" / "README.md").read_text("utf-8").split("## The rooms")[1].split("\n## ")[0]
+        named = []
+        for part in text.split("\n**`")[1:]:
+            named += ["%s/%s.py" % (part.partition("/")[0], room)
+                      for room in re.findall(r"(?m)^\| `(\w+)`", part)]
+        self.assertEqual(named, ["base/head.py", *self.rooms("jobqueue.py"), "worker/head.py",
+                                 *self.rooms("worker.py")])
+
+    def test_what_the_map_says_is_there(self):
+        text = (ROOT / "src" / "README.md").read_text("utf-8")
+        files = re.findall(r"`((?:\w+/)+[\w.-]+\.\w+)`", text)
+        self.assertGreater(len(files), 12)
+        for name in files:
+            self.assertTrue((ROOT / "src" / name).exists() or (ROOT / name).exists(), name)
+        adding = text.split("## You want to add")[1].split("\n## ")[0]
+        for name, file in re.findall(r"`([A-Z_]{5,})`(?:[^|`]*`(\w+/\w+\.py)`)", adding):
+            self.assertRegex((ROOT / "src" / file).read_text("utf-8"), r"(?m)^%s(: .*)? = " % name)
 
     def test_the_second_line_says_where_to_edit(self):
         for name in FILES:

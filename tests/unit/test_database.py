@@ -600,9 +600,9 @@ class TestCheckpoints(DatabaseCase):
             self.assertEqual(spy.seen[place][0], "_reader")
 
     def test_the_turn_is_held_during_a_checkpoint(self):
-        real, held = self.database._reader.one, []
+        real, held = self.database._reader.row, []
 
-        def one(statement, values=()):
+        def row(statement, values=()):
             if "wal_checkpoint" in statement:
                 with open(self.data / "turn.lock") as file:
                     try:
@@ -612,7 +612,7 @@ class TestCheckpoints(DatabaseCase):
                         held.append(True)
             return real(statement, values)
 
-        with mock.patch.object(self.database._reader, "one", one):
+        with mock.patch.object(self.database._reader, "row", row):
             self.grow()
         self.assertTrue(held and all(held))
 
@@ -663,14 +663,14 @@ class TestCheckpoints(DatabaseCase):
             self.assertEqual(link.value("PRAGMA journal_mode"), "wal")
 
     def test_a_checkpoint_that_fails_does_not_undo_what_was_committed(self):
-        real = self.database._reader.one
+        real = self.database._reader.row
 
-        def one(statement, values=()):
+        def row(statement, values=()):
             if "wal_checkpoint" in statement:
                 raise sqlite3.OperationalError("disk I/O error")
             return real(statement, values)
 
-        with mock.patch.object(self.database._reader, "one", one):
+        with mock.patch.object(self.database._reader, "row", row):
             self.grow()
             self.remember(".x", 1)
         self.assertEqual(jobqueue.recall(self.database, ".x"), 1)
@@ -981,7 +981,7 @@ class TestJournalMode(DatabaseCase):
         self.make("ext4").close()
         with (
             mock.patch.object(jobqueue, "file_system", return_value="nfs"),
-            mock.patch.object(jobqueue, "Connection", side_effect=AssertionError("it was opened")),
+            mock.patch.object(jobqueue, "FileConnection", side_effect=AssertionError("it was opened")),
         ):
             with self.refused(jobqueue.SetupError, "check --repair"):
                 jobqueue.SqliteDatabase(self.folder / "made", self.clock)

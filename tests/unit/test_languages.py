@@ -191,8 +191,10 @@ def words_of(name):
                 node = node.args[0]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield room, node.value
+        annotations = getattr(node, "annotation", None), getattr(node, "returns", None)
         for child in ast.iter_child_nodes(node):
-            yield from walk(child, room)
+            if child not in annotations:
+                yield from walk(child, room)
 
     found, room = [], ""
     for node in parsed(name).body[1:]:

@@ -86,7 +86,7 @@ class TestTwoMachines(FolderCase):
 
     def test_a_second_living_one_is_refused_before_sqlite_opens_anything(self):
         self.visit(self.a)
-        with mock.patch.object(jobqueue, "Connection", side_effect=AssertionError("it was opened")):
+        with mock.patch.object(jobqueue, "FileConnection", side_effect=AssertionError("it was opened")):
             said = self.refused(self.b, "in WAL mode on the machine a, which allows no second one")
         self.assertIn("stop everything on all and run there: python3 jobqueue.py check --repair shared",
                       said)

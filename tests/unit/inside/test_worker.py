@@ -225,7 +225,7 @@ class TestWhileNobodyCanWrite(TestCase):
     def test_what_could_not_be_recorded_goes_before_what_shares_the_wait_of_its_round(self):
         task_id, runners = self.add(), self.worker._runners
         runners.is_stale, runners.current.death = Mock(return_value=False), None
-        batch = self.worker._batch = Batch(self.queue, runners.current, [], Mock())
+        batch = self.worker._batch = Batch(self.clock, runners.current, [], Mock())
         attempt = Attempt(self.queue, runners.current, self.claim(self.worker._place.id))
         batch.ended = [(attempt, Outcome("succeeded"))]
         self.clock.advance(2 * jobqueue.RENEW_SECONDS)      # a tick and a heartbeat are due
@@ -244,7 +244,7 @@ class TestWhileNobodyCanWrite(TestCase):
 
     def test_what_is_claimed_with_a_record_is_told_though_nobody_answers_after_it(self):
         first, second = self.add(), self.add()
-        batch = Batch(self.queue, Mock(owner=None), [], Mock())
+        batch = Batch(self.clock, Mock(owner=None), [], Mock())
         batch.ended = [(Attempt(self.queue, Mock(), self.claim()), Outcome("succeeded"))]
         with patch.object(self.queue.files, "tidy", side_effect=jobqueue.Busy("busy")):
             rows = self.worker._recorder.record(batch, Pace(), 10)
@@ -258,7 +258,7 @@ class TestOrder(TestCase):
         self.add(options={"on_crash": "fail"})
         row, child = self.claim(), Mock()
         self.end(row, "crashed")
-        batch = Batch(self.queue, child, [row], Mock())
+        batch = Batch(self.clock, child, [Attempt(self.queue, child, row)], Mock())
         batch.begin()
         self.assertEqual((batch.running, batch.ended, batch.unbegun), ([], [], []))
         self.assertFalse(child.hand_over.called)
@@ -270,7 +270,7 @@ class TestOrder(TestCase):
         rows, child = [self.claim(), self.claim()], Mock()
         self.clock.advance(self.database.lease_seconds + 1)
         self.end(rows[0], "crashed")
-        batch = Batch(self.queue, child, rows, Mock())
+        batch = Batch(self.clock, child, [Attempt(self.queue, child, row) for row in rows], Mock())
         batch.begin()
         self.assertEqual((batch.running, [attempt.row for attempt in batch.unbegun]), ([], rows))
         self.assertFalse(child.hand_over.called)
@@ -317,7 +317,8 @@ class TestRemote(unittest.TestCase):
 
 class TestBehind(TestCase):
     def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
-        runners = Runners(self.queue, Mock(), {"runner_tasks": 10, "runner_memory": 512})
+        settings = {"runner_tasks": 10, "runner_memory": 512}
+        runners = Runners(self.clock, self.folder, self.queue.catalogue, Mock(), settings)
         for unread in (b"more", b""):
             runners.current = Mock(tasks=1, ended=False, has_leftovers=False, memory=0, files={},
                                    unread=unread)
@@ -339,7 +340,7 @@ class TestOldCode(TestCase):
                              "files": [str(self.tasks), str(self.helper)]}
         self.queue.catalogue.store(self.announcement)
         settings = {"runner_tasks": 10_000, "runner_memory": 512}
-        self.runners = Runners(self.queue, Mock(), settings)
+        self.runners = Runners(self.clock, self.folder, self.queue.catalogue, Mock(), settings)
         self.runners.start()
 
     @staticmethod

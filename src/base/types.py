@@ -1,0 +1,82 @@
+"""NamedTuple and Generic without typing, and the names of types that travel between rooms.
+
+Importing typing takes as long as a tenth of our own import, so only type checkers do: they read
+TYPE_CHECKING as true. A name under it may stand in annotations only, which are texts at run time.
+"""
+from __future__ import annotations
+
+import operator
+
+from .head import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import typing_extensions
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Any, Generic as Generic, NamedTuple as NamedTuple, Protocol, TypedDict
+
+if TYPE_CHECKING:
+    P = typing_extensions.ParamSpec("P", default=...)           # the parameters of a function
+    R = typing_extensions.TypeVar("R", default=Any)             # what it returns
+    JsonObject = dict[str, Any]         # a JSON object, of ours or from outside
+    Schema = dict[str, Any]             # JSON Schema: see base/values.py
+    AnyTuple = tuple[Any, ...]
+    Query = tuple[str, Sequence[Any]]   # a statement, and the values of its question marks
+
+    class FieldError(TypedDict, total=False):
+        """One fault of a request. `index` is the place of the task among several."""
+
+        index: int
+        field: str
+        message: str
+
+    class Row(Protocol):
+        """A row of the database: its columns by name and by place."""
+
+        def __getitem__(self, __column: Any) -> Any: ...
+        def __iter__(self) -> Iterator[Any]: ...
+        def keys(self) -> Iterable[str]: ...
+
+    TaskRow = Row                       # a row of `task`; where people see it, with its owner's name
+    WorkerRow = Row                     # a row of `worker`
+    ScheduleRow = Row                   # a row of `schedule`
+else:
+    AnyTuple = tuple
+    P = R = None
+
+    class Generic:
+        """As typing.Generic: only a type checker heeds what stands in the brackets."""
+
+        def __class_getitem__(cls, _: Any) -> type:
+            return cls
+
+    class _NamedTupleType(type):
+        """The type of the classes that derive from NamedTuple."""
+
+        def __new__(kind, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
+            made = super().__new__(kind, name, bases, {**body, "__slots__": ()})
+            fields = tuple(getattr(made, "__annotations__", ()))
+            if fields:
+                made._fields = fields
+                made._defaults = {field: body[field] for field in fields if field in body}
+            for place, field in enumerate(fields):
+                setattr(made, field, property(operator.itemgetter(place)))
+            return made
+
+    class NamedTuple(tuple, metaclass=_NamedTupleType):
+        """As typing.NamedTuple. A type checker looks for missing and surplus values."""
+
+        def __new__(cls, *values: Any, **named: Any) -> NamedTuple:
+            if len(values) < len(cls._fields):
+                named = {**cls._defaults, **named}
+                values += tuple(named[field] for field in cls._fields[len(values):])
+            return tuple.__new__(cls, values)
+
+        def __repr__(self) -> str:
+            parts = ("%s=%r" % pair for pair in zip(self._fields, self))
+            return "%s(%s)" % (type(self).__name__, ", ".join(parts))
+
+        def _asdict(self) -> dict[str, Any]:
+            return dict(zip(self._fields, self))
+
+        def _replace(self, **changes: Any):
+            return type(self)(**{**self._asdict(), **changes})
