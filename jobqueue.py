@@ -53,6 +53,7 @@ Contents (each room uses only the rooms above it)
     upkeep/retention.py            Retention: removes old rows and files, a little at a time.
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
+    upkeep/outlook.py              An Outlook at one moment, and the courses that it plays from there.
     upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty.
     upkeep/tick.py                 The tick: housekeeping that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
@@ -8916,20 +8917,11 @@ class Courier:
         return shorten(storable(words), 300)
 
 
-# upkeep/forecast.py ----------------------------------------------------------
+# upkeep/outlook.py -----------------------------------------------------------
 #
-# Forecasts: when tasks begin and end, when a queue is empty.
+# An Outlook at one moment, and the courses that it plays from there.
 #
-# When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
-# nothing and the reason.
-#
-# 1. Metrics know how long the latest attempts of each function took.
-# 2. An Outlook is what runs, what waits, and the crews that work at one moment. It plays COURSES
-#    ways on from there, each a Course: in the order of claims, within the queues' limits, with
-#    retries. The middle of them is told, from the 20th percentile to the 80th.
-# 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
-# 4. What lies behind the FAR tasks that are played begins when their pace leads there.
-# 5. How many stand before a task in its queue is counted, whatever is known of them.
+# upkeep/forecast.py has the steps.
 
 if TYPE_CHECKING:
     Attempt = tuple[float, str]         # seconds, event
@@ -8947,9 +8939,7 @@ FAR = 500
 COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
 MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most; for new tasks
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
-SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
 UNKNOWN: "Sequence[Attempt]" = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
@@ -9027,14 +9017,6 @@ def told(values: "Iterable[float]", now: "float") -> "Moments | None":
 def chance(*numbers: "int") -> "float":
     """From 0 to 1, as if by chance, but always the same for the same two numbers."""
     return hash(numbers + numbers) % 10007 / 10007
-
-
-def forecast_json(before: "int | None" = None, start: "Moments | None" = None,
-                  end: "Moments | None" = None, reason: "str | None" = None,
-                  slow: "bool" = False) -> "JsonObject":
-    """A forecast as the API tells it."""
-    return {"before": before, "expected_start": start, "expected_end": end,
-            "reason": reason, "slow": slow}
 
 
 def doubt(attempts: "Sequence[Attempt]") -> "float":
@@ -9281,6 +9263,33 @@ class Outlook:
         mix: "dict[str, int]" = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
         looked_at = sum(mix.values())
         return {one: round(number * count / looked_at) for one, number in mix.items()}
+
+
+# upkeep/forecast.py ----------------------------------------------------------
+#
+# Forecasts: when tasks begin and end, when a queue is empty.
+#
+# When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
+# nothing and the reason.
+#
+# 1. Metrics know how long the latest attempts of each function took.
+# 2. An Outlook is what runs, what waits, and the crews that work at one moment. It plays COURSES
+#    ways on from there, each a Course: in the order of claims, within the queues' limits, with
+#    retries. The middle of them is told, from the 20th percentile to the 80th.
+# 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
+# 4. What lies behind the FAR tasks that are played begins when their pace leads there.
+# 5. How many stand before a task in its queue is counted, whatever is known of them.
+
+SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most; for new tasks
+SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+
+
+def forecast_json(before: "int | None" = None, start: "Moments | None" = None,
+                  end: "Moments | None" = None, reason: "str | None" = None,
+                  slow: "bool" = False) -> "JsonObject":
+    """A forecast as the API tells it."""
+    return {"before": before, "expected_start": start, "expected_end": end,
+            "reason": reason, "slow": slow}
 
 
 class Forecast:
