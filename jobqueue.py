@@ -217,6 +217,9 @@ else:
                 values += tuple(named[field] for field in cls._fields[len(values):])
             return tuple.__new__(cls, values)
 
+        def __getnewargs__(self) -> "tuple[Any, ...]":
+            return tuple(self)
+
         def __repr__(self) -> "str":
             parts = ("%s=%r" % pair for pair in zip(self._fields, self))
             return "%s(%s)" % (type(self).__name__, ", ".join(parts))

@@ -54,8 +54,8 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Claims, Connection, Every, Fail, FileSite,
-                      Function, JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter,
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Connection, Every, Fail, FileSite,
+                      Function, Generic, JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter,
                       TaskContext, append_log, declared, dump_json, is_deep, storable)
 
 # A copy that broke off lacks the last lines of worker.py:
@@ -69,7 +69,7 @@ VERSION = "1.0.0"                       # of the jobqueue.py that this belongs t
 if TYPE_CHECKING:
     from argparse import Namespace
     from http.client import HTTPResponse
-    from typing import Any, BinaryIO, Protocol, TextIO, TypedDict
+    from typing import Any, BinaryIO, Protocol, TextIO, TypeVar, TypedDict
     from urllib.request import OpenerDirector, Request
 
     from jobqueue import (AnnouncedFunction, Announcement, AnyClock, AnyTuple, ClaimedTask,
@@ -795,15 +795,14 @@ def usage() -> "Usage":
 # all of it after the last of a batch and after each that did one of CHANGES (Python's audit
 # events): a look at all takes 10 us, and quick functions run 15,000 times a second.
 LIMITS: "list[int]" = [getattr(resource, "RLIMIT_" + name)
-          for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
-          if hasattr(resource, "RLIMIT_" + name)]
+                     for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
+                     if hasattr(resource, "RLIMIT_" + name)]
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
-VARIABLES: "dict[bytes, bytes]" = getattr(ENVIRONMENT, "_data")   # what it holds; quicker to copy
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED: "list[int]" = [getattr(signal, "SIG" + name) for name in
-           "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+                      "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
                "threads", "other functions of Python", "other settings of Python")
 ALL_TRACES = "limits", "a child", "another priority"
@@ -813,7 +812,8 @@ def some_traces() -> "AnyTuple":
     """What SOME_TRACES says, by the modules of C, which are quicker."""
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            (os.environ is ENVIRONMENT, dict(VARIABLES)), list(sys.path), _thread._count(),
+            (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data"))), list(sys.path),
+            _thread._count(),
             (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
              open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
@@ -878,7 +878,7 @@ class Runner:
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
-        for descriptor in (self._bell, self._go, self._worker_lock, *self._descriptors):
+        for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
             if descriptor is not None:
                 os.close(descriptor)
 
@@ -1618,9 +1618,9 @@ class Attempt(WatchedAttempt):
         if self.row["on_crash"] != "fail":
             return True
         with self._database.transaction(durable=True) as transaction:   # known even after a power cut
-            return self._renew(transaction)
+            return self.renew(transaction)
 
-    def _renew(self, transaction: "Connection") -> "bool":
+    def renew(self, transaction: "Connection") -> "bool":
         """Hold the claim for another lease; False if it was lost."""
         return self._claims.renew(transaction, *self.key, self._clock.now())
 
@@ -1657,42 +1657,50 @@ class Attempt(WatchedAttempt):
         self._stored = now
         with contextlib.suppress(*WRITE_LATER):
             with self._database.transaction(durable=False) as transaction:
-                if self._renew(transaction):
-                    write_output(self._claims, transaction, self._clock.now(), self, final=False)
+                if self.renew(transaction):
+                    self._write(transaction, final=False)
                 else:
                     self.end("lost")
             self._renewed = now
             self.drop()
 
+    def write_ending(self, transaction: "Connection") -> None:
+        """Store what is left of it, in the transaction that records its outcome."""
+        if (not (self.log or self.report or self.traceback)
+                or self._claims.cancel_asked(*self.key) is None):
+            return
+        if self.traceback:
+            self.log.take_pieces(final=True)
+            self.log.put(self.traceback)
+            self.traceback = None
+        self._write(transaction, final=True)
 
-def write_output(claims: "Claims", transaction: "Connection", now: "float", attempt: "WatchedAttempt",
-                 final: "bool") -> None:
-    """Store what an attempt has printed, and what it said of its progress."""
-    for start, text in attempt.log.take_pieces(final):
-        append_log(transaction, now, attempt.row["id"], attempt.row["attempts"], start, text)
-    if attempt.report:
-        claims.report(transaction, *attempt.key, attempt.report["progress"],
-                      attempt.report["message"])
+    def _write(self, transaction: "Connection", final: "bool") -> None:
+        now = self._clock.now()
+        for start, text in self.log.take_pieces(final):
+            append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
+        if self.report:
+            self._claims.report(transaction, *self.key, self.report["progress"],
+                                self.report["message"])
 
 
-class EndedAttempt(NamedTuple):
-    """An attempt that has ended, and how."""
+if TYPE_CHECKING:
+    AnyAttempt = TypeVar("AnyAttempt", bound=WatchedAttempt)
+else:
+    AnyAttempt = None
 
-    attempt: "WatchedAttempt"
-    outcome: "Outcome"
 
-
-class Batch:
+class Batch(Generic[AnyAttempt]):
     """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
 
-    def __init__(self, clock: "AnyClock", child: "Child", attempts: "list[WatchedAttempt]",
-                 note_end: "Callable[[WatchedAttempt, Outcome], None]") -> None:
+    def __init__(self, clock: "AnyClock", child: "Child", attempts: "list[AnyAttempt]",
+                 note_end: "Callable[[AnyAttempt, Outcome], None]") -> None:
         self._clock = clock
         self._note_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
-        self.unbegun: "list[WatchedAttempt]" = []     # that were taken back
-        self.ended: "list[EndedAttempt]" = []
+        self.unbegun: "list[AnyAttempt]" = []     # that were taken back
+        self.ended: "list[tuple[AnyAttempt, Outcome]]" = []
         self.record_by = math.inf       # when what has ended is recorded at the latest
 
     def begin(self) -> None:
@@ -1739,7 +1747,7 @@ class Batch:
             return
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.log.close() or attempt.left is not None
-        self.ended.append(EndedAttempt(attempt, outcome))
+        self.ended.append((attempt, outcome))
         self._note_end(attempt, outcome)
         if self.child.has_leftovers:
             self.take_back()
@@ -2036,7 +2044,7 @@ class Recorder:
         self._claims, self._database, self._files = queue.claims, queue.database, queue.files
         self._place, self._say = place, say
 
-    def record(self, batch: "Batch", pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
+    def record(self, batch: "Batch[Attempt]", pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
         """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
         them."""
         try:
@@ -2051,29 +2059,27 @@ class Recorder:
         batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
         return rows
 
-    def hold(self, batch: "Batch | None") -> None:
+    def hold(self, batch: "Batch[Attempt] | None") -> None:
         """Renew the claims of what is not recorded yet, and say that the worker lives."""
-        kept: "list[WatchedAttempt]" = []
-        if batch:
-            kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)]
+        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
             for attempt in kept:
-                self._claims.renew(transaction, *attempt.key, self._database.clock.now())
+                attempt.renew(transaction)
             self._place.heartbeat(transaction)
 
-    def _record_alone(self, batch: "Batch", attempt: "WatchedAttempt", outcome: "Outcome") -> None:
+    def _record_alone(self, batch: "Batch[Attempt]", attempt: "Attempt", outcome: "Outcome") -> None:
         try:
-            self._write(batch, [EndedAttempt(attempt, outcome)], [])
+            self._write(batch, [(attempt, outcome)], [])
         except WRITE_LATER:
             raise
         except Exception as error:
             attempt.drop()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
-            self._write(batch, [EndedAttempt(attempt, outcome)], [])
+            self._write(batch, [(attempt, outcome)], [])
 
-    def _write(self, batch: "Batch", ended: "list[EndedAttempt]", unbegun: "list[WatchedAttempt]",
+    def _write(self, batch: "Batch[Attempt]", ended: "list[tuple[Attempt, Outcome]]", unbegun: "list[Attempt]",
                pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
         rows: "list[ClaimedTask]" = []
         size = min(pace.size, most) if pace else 0
@@ -2083,7 +2089,7 @@ class Recorder:
         with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
-                self._write_rest(transaction, attempt, now)
+                attempt.write_ending(transaction)
             verdicts = self._claims.end_all(
                 transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
             if pace:
@@ -2096,17 +2102,6 @@ class Recorder:
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
-
-    def _write_rest(self, transaction: "Connection", attempt: "WatchedAttempt", now: "float") -> None:
-        """Store what is left of an attempt, in the transaction that records its outcome."""
-        if (not (attempt.log or attempt.report or attempt.traceback)
-                or self._claims.cancel_asked(*attempt.key) is None):
-            return
-        if attempt.traceback:
-            attempt.log.take_pieces(final=True)
-            attempt.log.put(attempt.traceback)
-            attempt.traceback = None
-        write_output(self._claims, transaction, now, attempt, final=True)
 
 
 # worker/worker.py ------------------------------------------------------------
@@ -2121,7 +2116,7 @@ class Recorder:
 # meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
 # nobody can write it keeps what it has and tries again, and still hears that it is to stop.
 
-class Loop:
+class Loop(Generic[AnyAttempt]):
     """What all workers do with signals, and with what their runner has in hand."""
 
     _runners: "Runners"                   # a kind of worker makes them
@@ -2131,12 +2126,12 @@ class Loop:
         self._settings: "JsonObject" = {}     # read now and then, never between a claim and its beginning
         self._signals = 0               # that asked us to stop
         self._stopped_at: "float | None" = None
-        self._batch: "Batch | None" = None    # in the runner's hands
+        self._batch: "Batch[AnyAttempt] | None" = None    # in the runner's hands
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
-    def _attempt(self, child: "Child", row: "ClaimedTask") -> "WatchedAttempt":
+    def _attempt(self, child: "Child", row: "ClaimedTask") -> "AnyAttempt":
         """Return the attempt at a task that was claimed, for this runner."""
         raise NotImplementedError
 
@@ -2166,7 +2161,7 @@ class Loop:
             child.owner = rows[0]["owner_id"]
         batch.begin()
 
-    def _note_end(self, attempt: "WatchedAttempt", outcome: "Outcome") -> None:
+    def _note_end(self, attempt: "AnyAttempt", outcome: "Outcome") -> None:
         self._pace.note(attempt.row["function"], outcome, self._waited())
         left = ", left behind: %s" % attempt.left if attempt.left else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
@@ -2176,7 +2171,7 @@ class Loop:
             print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
 
-class Worker(Loop):
+class Worker(Loop[Attempt]):
     """The loop of a worker; one thread, one runner.
 
     Each round:
@@ -2273,7 +2268,7 @@ class Worker(Loop):
         else:
             self._rest()
 
-    def _record_late(self, batch: "Batch") -> None:
+    def _record_late(self, batch: "Batch[Attempt]") -> None:
         """Record what could not be, before all that shares this round's waiting."""
         try:
             self._go_on(batch)
@@ -2377,12 +2372,12 @@ class Worker(Loop):
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt: "WatchedAttempt", outcome: "Outcome") -> None:
+    def _note_end(self, attempt: "Attempt", outcome: "Outcome") -> None:
         super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
-    def _go_on(self, batch: "Batch") -> None:
+    def _go_on(self, batch: "Batch[Attempt]") -> None:
         """Record what has ended, if it is time; claim the next if the runner is still good."""
         if not batch.running:
             batch.child.take_back()
@@ -2613,9 +2608,48 @@ def json_bytes(value: "object") -> "int":
 class RemoteAttempt(WatchedAttempt):
     """An attempt of a remote worker, whose calls renew its claim and keep what it prints."""
 
+    row: "RemoteTask"
+
     def __init__(self, worker: "RemoteQueue", child: "Child", row: "RemoteTask") -> None:
         super().__init__(worker.clock, child, row)
-        self._worker, self._told = worker, row
+        self._worker = worker
+
+    def item(self) -> "AttemptItem":
+        """Return what the site is told of it while it runs."""
+        item = self._reported()
+        log: "list[LogItem]" = []
+        for start, text in self.log.take_pieces(final=False) if self.log else ():
+            log.append({"start": start, "text": text})
+            if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
+                break
+        item["log"] = log
+        return item
+
+    def forget(self, item: "AttemptItem") -> None:
+        """Forget what the site knows now: what this item says."""
+        del self.log.pieces[:len(item["log"])]
+        if self.report and {**item, **self.report} == item:
+            self.report = None
+
+    def last_item(self, outcome: "Outcome") -> "AttemptItem":
+        """Return what the site is told of its end; of too long a log the middle is left out."""
+        said: "JsonObject" = {name: value for name, value in vars(outcome).items() if value is not None}
+        if json_bytes(said) > CALL_BYTES:
+            said = {"kind": "fail", "error_type": "ValueError",
+                    "error_message": "the result is larger than %d bytes" % CALL_BYTES}
+        self.log.take_pieces(final=True)
+        self.log.put(self.traceback or "")
+        pieces: "list[LogItem]" = [{"start": start, "text": text} for start, text in self.log.pieces]
+        item: "AttemptItem" = {**self._reported(), "log": pieces, "outcome": said}
+        while pieces and json_bytes(item) > CALL_BYTES:
+            del pieces[len(pieces) // 2]
+        return item
+
+    def _reported(self) -> "AttemptItem":
+        item = claim_reference(self.row)
+        if self.report:
+            item["progress"], item["message"] = self.report["progress"], self.report["message"]
+        return item
 
     def lease_seconds(self) -> "float":
         """Return how long a claim holds without being renewed."""
@@ -2629,10 +2663,10 @@ class RemoteAttempt(WatchedAttempt):
         return True                     # the site has confirmed it
 
     def _look_at_claim(self) -> None:
-        self._is_doubted, self._unclaimed = True, self._told["claimed"]
-        if self._told["state"] == "cancel":
+        self._is_doubted, self._unclaimed = True, self.row["claimed"]
+        if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
-        elif self._told["state"] != "running":
+        elif self.row["state"] != "running":
             self.end("lost")
 
     def _store(self, now: "float") -> None:
@@ -2649,57 +2683,15 @@ class RemoteAttempt(WatchedAttempt):
 class Addition(NamedTuple):
     """Tasks that a function adds."""
 
-    attempt: "WatchedAttempt"
+    attempt: "RemoteAttempt"
     requests: "list[JsonObject]"
 
 
 class News(NamedTuple):
     """What the site is told of an attempt that runs."""
 
-    attempt: "WatchedAttempt"
+    attempt: "RemoteAttempt"
     item: "AttemptItem"
-
-
-def reported(attempt: "WatchedAttempt") -> "AttemptItem":
-    """Return what the site is told of an attempt, without what it printed."""
-    item = claim_reference(attempt.row)
-    if attempt.report:
-        item["progress"], item["message"] = attempt.report["progress"], attempt.report["message"]
-    return item
-
-
-def running_item(attempt: "WatchedAttempt") -> "AttemptItem":
-    """Return what the site is told of an attempt while it runs."""
-    item = reported(attempt)
-    log: "list[LogItem]" = []
-    for start, text in attempt.log.take_pieces(final=False) if attempt.log else ():
-        log.append({"start": start, "text": text})
-        if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
-            break
-    item["log"] = log
-    return item
-
-
-def last_item(attempt: "WatchedAttempt", outcome: "Outcome") -> "AttemptItem":
-    """Return what the site is told of the end; of too long a log the middle is left out."""
-    said: "JsonObject" = {name: value for name, value in vars(outcome).items() if value is not None}
-    if json_bytes(said) > CALL_BYTES:
-        said = {"kind": "fail", "error_type": "ValueError",
-                "error_message": "the result is larger than %d bytes" % CALL_BYTES}
-    attempt.log.take_pieces(final=True)
-    attempt.log.put(attempt.traceback or "")
-    pieces: "list[LogItem]" = [{"start": start, "text": text} for start, text in attempt.log.pieces]
-    item: "AttemptItem" = {**reported(attempt), "log": pieces, "outcome": said}
-    while pieces and json_bytes(item) > CALL_BYTES:
-        del pieces[len(pieces) // 2]
-    return item
-
-
-def forget_told(attempt: "WatchedAttempt", item: "AttemptItem") -> None:
-    """Forget what the site knows now of an attempt that runs."""
-    del attempt.log.pieces[:len(item["log"])]
-    if attempt.report and {**item, **attempt.report} == item:
-        attempt.report = None
 
 
 # worker/remote.py ------------------------------------------------------------
@@ -2713,7 +2705,7 @@ def forget_told(attempt: "WatchedAttempt", item: "AttemptItem") -> None:
 # site takes as once. A claim counts from when the call was sent that renewed it; the runner is
 # killed before another worker may have its task.
 
-class RemoteWorker(Loop):
+class RemoteWorker(Loop[RemoteAttempt]):
     """The loop of a remote worker; to its Runners it is what catalogue and place are.
 
     One call is under way at a time:
@@ -2841,7 +2833,7 @@ class RemoteWorker(Loop):
         else:
             self._hand_over(rows)
 
-    def _put_aside(self, batch: "Batch") -> None:
+    def _put_aside(self, batch: "Batch[RemoteAttempt]") -> None:
         """Keep what has ended until the site knows it."""
         if batch.running:
             if time.monotonic() < batch.record_by:
@@ -2851,7 +2843,7 @@ class RemoteWorker(Loop):
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
-                self._spool.keep(last_item(attempt, outcome))
+                self._spool.keep(attempt.last_item(outcome))
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
@@ -2886,7 +2878,7 @@ class RemoteWorker(Loop):
                 "Content-Type": jobqueue.LINES_TYPE,
                 "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
         given: "JsonObject" = {}
-        running: "list[WatchedAttempt]" = self._batch.running[:1] if self._batch else []
+        running = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
@@ -2915,10 +2907,10 @@ class RemoteWorker(Loop):
                 given = {}
                 break
             ends.append(item)
-        running: "list[WatchedAttempt]" = []
+        running: "list[RemoteAttempt]" = []
         if self._batch and room > CALL_BYTES * 3 // 4:
             running = self._batch.running[:1]
-        news = {attempt.row["claim"]: running_item(attempt) for attempt in running}
+        news = {attempt.row["claim"]: attempt.item() for attempt in running}
         rows = list(self._taken.values()) if ours else []
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
@@ -2962,7 +2954,7 @@ class RemoteWorker(Loop):
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
-            forget_told(attempt, item)
+            attempt.forget(item)
         if "leave" in call.given:
             if call.session == self._session:
                 self._session = ""

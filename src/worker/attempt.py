@@ -18,15 +18,15 @@ import time
 from collections.abc import Callable
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Claims, Connection, JobQueue,
-                      JobQueueError, NamedTuple, Outcome, append_log, is_deep)
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Connection, Generic, JobQueue,
+                      JobQueueError, Outcome, append_log, is_deep)
 
 from .runner import BATCH_MAX, Refusal
 from .log import LogPipe
 from .child import Child
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
 
     from jobqueue import AnyClock, ClaimedTask, FileSite, JsonObject
 
@@ -258,9 +258,9 @@ class Attempt(WatchedAttempt):
         if self.row["on_crash"] != "fail":
             return True
         with self._database.transaction(durable=True) as transaction:   # known even after a power cut
-            return self._renew(transaction)
+            return self.renew(transaction)
 
-    def _renew(self, transaction: Connection) -> bool:
+    def renew(self, transaction: Connection) -> bool:
         """Hold the claim for another lease; False if it was lost."""
         return self._claims.renew(transaction, *self.key, self._clock.now())
 
@@ -297,42 +297,50 @@ class Attempt(WatchedAttempt):
         self._stored = now
         with contextlib.suppress(*WRITE_LATER):
             with self._database.transaction(durable=False) as transaction:
-                if self._renew(transaction):
-                    write_output(self._claims, transaction, self._clock.now(), self, final=False)
+                if self.renew(transaction):
+                    self._write(transaction, final=False)
                 else:
                     self.end("lost")
             self._renewed = now
             self.drop()
 
+    def write_ending(self, transaction: Connection) -> None:
+        """Store what is left of it, in the transaction that records its outcome."""
+        if (not (self.log or self.report or self.traceback)
+                or self._claims.cancel_asked(*self.key) is None):
+            return
+        if self.traceback:
+            self.log.take_pieces(final=True)
+            self.log.put(self.traceback)
+            self.traceback = None
+        self._write(transaction, final=True)
 
-def write_output(claims: Claims, transaction: Connection, now: float, attempt: WatchedAttempt,
-                 final: bool) -> None:
-    """Store what an attempt has printed, and what it said of its progress."""
-    for start, text in attempt.log.take_pieces(final):
-        append_log(transaction, now, attempt.row["id"], attempt.row["attempts"], start, text)
-    if attempt.report:
-        claims.report(transaction, *attempt.key, attempt.report["progress"],
-                      attempt.report["message"])
+    def _write(self, transaction: Connection, final: bool) -> None:
+        now = self._clock.now()
+        for start, text in self.log.take_pieces(final):
+            append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
+        if self.report:
+            self._claims.report(transaction, *self.key, self.report["progress"],
+                                self.report["message"])
 
 
-class EndedAttempt(NamedTuple):
-    """An attempt that has ended, and how."""
+if TYPE_CHECKING:
+    AnyAttempt = TypeVar("AnyAttempt", bound=WatchedAttempt)
+else:
+    AnyAttempt = None
 
-    attempt: WatchedAttempt
-    outcome: Outcome
 
-
-class Batch:
+class Batch(Generic[AnyAttempt]):
     """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
 
-    def __init__(self, clock: AnyClock, child: Child, attempts: list[WatchedAttempt],
-                 note_end: Callable[[WatchedAttempt, Outcome], None]) -> None:
+    def __init__(self, clock: AnyClock, child: Child, attempts: list[AnyAttempt],
+                 note_end: Callable[[AnyAttempt, Outcome], None]) -> None:
         self._clock = clock
         self._note_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
-        self.unbegun: list[WatchedAttempt] = []     # that were taken back
-        self.ended: list[EndedAttempt] = []
+        self.unbegun: list[AnyAttempt] = []     # that were taken back
+        self.ended: list[tuple[AnyAttempt, Outcome]] = []
         self.record_by = math.inf       # when what has ended is recorded at the latest
 
     def begin(self) -> None:
@@ -379,7 +387,7 @@ class Batch:
             return
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.log.close() or attempt.left is not None
-        self.ended.append(EndedAttempt(attempt, outcome))
+        self.ended.append((attempt, outcome))
         self._note_end(attempt, outcome)
         if self.child.has_leftovers:
             self.take_back()

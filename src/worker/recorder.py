@@ -5,9 +5,9 @@ import contextlib
 import math
 from collections.abc import Callable
 
-from jobqueue import TYPE_CHECKING, Connection, JobQueue, Outcome
+from jobqueue import TYPE_CHECKING, JobQueue, Outcome
 
-from .attempt import WRITE_LATER, Batch, EndedAttempt, Pace, WatchedAttempt, write_output
+from .attempt import WRITE_LATER, Attempt, Batch, Pace
 from .place import Place
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Recorder:
         self._claims, self._database, self._files = queue.claims, queue.database, queue.files
         self._place, self._say = place, say
 
-    def record(self, batch: Batch, pace: Pace | None = None, most: int = 0) -> list[ClaimedTask]:
+    def record(self, batch: Batch[Attempt], pace: Pace | None = None, most: int = 0) -> list[ClaimedTask]:
         """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
         them."""
         try:
@@ -44,29 +44,27 @@ class Recorder:
         batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
         return rows
 
-    def hold(self, batch: Batch | None) -> None:
+    def hold(self, batch: Batch[Attempt] | None) -> None:
         """Renew the claims of what is not recorded yet, and say that the worker lives."""
-        kept: list[WatchedAttempt] = []
-        if batch:
-            kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)]
+        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
             for attempt in kept:
-                self._claims.renew(transaction, *attempt.key, self._database.clock.now())
+                attempt.renew(transaction)
             self._place.heartbeat(transaction)
 
-    def _record_alone(self, batch: Batch, attempt: WatchedAttempt, outcome: Outcome) -> None:
+    def _record_alone(self, batch: Batch[Attempt], attempt: Attempt, outcome: Outcome) -> None:
         try:
-            self._write(batch, [EndedAttempt(attempt, outcome)], [])
+            self._write(batch, [(attempt, outcome)], [])
         except WRITE_LATER:
             raise
         except Exception as error:
             attempt.drop()
             outcome = Outcome("fail", error_type="StorageError",
                               error_message="its outcome could not be stored: %s" % error)
-            self._write(batch, [EndedAttempt(attempt, outcome)], [])
+            self._write(batch, [(attempt, outcome)], [])
 
-    def _write(self, batch: Batch, ended: list[EndedAttempt], unbegun: list[WatchedAttempt],
+    def _write(self, batch: Batch[Attempt], ended: list[tuple[Attempt, Outcome]], unbegun: list[Attempt],
                pace: Pace | None = None, most: int = 0) -> list[ClaimedTask]:
         rows: list[ClaimedTask] = []
         size = min(pace.size, most) if pace else 0
@@ -76,7 +74,7 @@ class Recorder:
         with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
-                self._write_rest(transaction, attempt, now)
+                attempt.write_ending(transaction)
             verdicts = self._claims.end_all(
                 transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
             if pace:
@@ -89,14 +87,3 @@ class Recorder:
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
-
-    def _write_rest(self, transaction: Connection, attempt: WatchedAttempt, now: float) -> None:
-        """Store what is left of an attempt, in the transaction that records its outcome."""
-        if (not (attempt.log or attempt.report or attempt.traceback)
-                or self._claims.cancel_asked(*attempt.key) is None):
-            return
-        if attempt.traceback:
-            attempt.log.take_pieces(final=True)
-            attempt.log.put(attempt.traceback)
-            attempt.traceback = None
-        write_output(self._claims, transaction, now, attempt, final=True)

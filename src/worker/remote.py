@@ -20,13 +20,12 @@ from jobqueue import TYPE_CHECKING, JobQueueError, dump_json
 
 from .runner import Refusal
 from .child import Child
-from .attempt import Batch, WatchedAttempt
+from .attempt import Batch
 from .runners import Runners
 from .worker import Loop
 from .remote_site import (AGAIN_SECONDS, CALL_BYTES, CLAIMS_MAX, HOLD_SECONDS, LEAVE_SECONDS,
                           TELL_SECONDS, WAIT_SECONDS, Addition, Call, News, NotHeard,
-                          RemoteAttempt, Site, Spool, claim_reference, forget_told, json_bytes,
-                          last_item, running_item)
+                          RemoteAttempt, Site, Spool, claim_reference, json_bytes)
 
 if TYPE_CHECKING:
     from jobqueue import AnnouncedFunction, Announcement, AnyClock, ClaimedTask, JsonObject, Stamps
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from .remote_site import AttemptItem, RemoteTask
 
 
-class RemoteWorker(Loop):
+class RemoteWorker(Loop[RemoteAttempt]):
     """The loop of a remote worker; to its Runners it is what catalogue and place are.
 
     One call is under way at a time:
@@ -163,7 +162,7 @@ class RemoteWorker(Loop):
         else:
             self._hand_over(rows)
 
-    def _put_aside(self, batch: Batch) -> None:
+    def _put_aside(self, batch: Batch[RemoteAttempt]) -> None:
         """Keep what has ended until the site knows it."""
         if batch.running:
             if time.monotonic() < batch.record_by:
@@ -173,7 +172,7 @@ class RemoteWorker(Loop):
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
             if outcome.kind != "lost":
-                self._spool.keep(last_item(attempt, outcome))
+                self._spool.keep(attempt.last_item(outcome))
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
@@ -208,7 +207,7 @@ class RemoteWorker(Loop):
                 "Content-Type": jobqueue.LINES_TYPE,
                 "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
         given: JsonObject = {}
-        running: list[WatchedAttempt] = self._batch.running[:1] if self._batch else []
+        running = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
@@ -237,10 +236,10 @@ class RemoteWorker(Loop):
                 given = {}
                 break
             ends.append(item)
-        running: list[WatchedAttempt] = []
+        running: list[RemoteAttempt] = []
         if self._batch and room > CALL_BYTES * 3 // 4:
             running = self._batch.running[:1]
-        news = {attempt.row["claim"]: running_item(attempt) for attempt in running}
+        news = {attempt.row["claim"]: attempt.item() for attempt in running}
         rows = list(self._taken.values()) if ours else []
         self._told_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
@@ -284,7 +283,7 @@ class RemoteWorker(Loop):
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
-            forget_told(attempt, item)
+            attempt.forget(item)
         if "leave" in call.given:
             if call.session == self._session:
                 self._session = ""

@@ -231,9 +231,48 @@ def json_bytes(value: object) -> int:
 class RemoteAttempt(WatchedAttempt):
     """An attempt of a remote worker, whose calls renew its claim and keep what it prints."""
 
+    row: RemoteTask
+
     def __init__(self, worker: RemoteQueue, child: Child, row: RemoteTask) -> None:
         super().__init__(worker.clock, child, row)
-        self._worker, self._told = worker, row
+        self._worker = worker
+
+    def item(self) -> AttemptItem:
+        """Return what the site is told of it while it runs."""
+        item = self._reported()
+        log: list[LogItem] = []
+        for start, text in self.log.take_pieces(final=False) if self.log else ():
+            log.append({"start": start, "text": text})
+            if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
+                break
+        item["log"] = log
+        return item
+
+    def forget(self, item: AttemptItem) -> None:
+        """Forget what the site knows now: what this item says."""
+        del self.log.pieces[:len(item["log"])]
+        if self.report and {**item, **self.report} == item:
+            self.report = None
+
+    def last_item(self, outcome: Outcome) -> AttemptItem:
+        """Return what the site is told of its end; of too long a log the middle is left out."""
+        said: JsonObject = {name: value for name, value in vars(outcome).items() if value is not None}
+        if json_bytes(said) > CALL_BYTES:
+            said = {"kind": "fail", "error_type": "ValueError",
+                    "error_message": "the result is larger than %d bytes" % CALL_BYTES}
+        self.log.take_pieces(final=True)
+        self.log.put(self.traceback or "")
+        pieces: list[LogItem] = [{"start": start, "text": text} for start, text in self.log.pieces]
+        item: AttemptItem = {**self._reported(), "log": pieces, "outcome": said}
+        while pieces and json_bytes(item) > CALL_BYTES:
+            del pieces[len(pieces) // 2]
+        return item
+
+    def _reported(self) -> AttemptItem:
+        item = claim_reference(self.row)
+        if self.report:
+            item["progress"], item["message"] = self.report["progress"], self.report["message"]
+        return item
 
     def lease_seconds(self) -> float:
         """Return how long a claim holds without being renewed."""
@@ -247,10 +286,10 @@ class RemoteAttempt(WatchedAttempt):
         return True                     # the site has confirmed it
 
     def _look_at_claim(self) -> None:
-        self._is_doubted, self._unclaimed = True, self._told["claimed"]
-        if self._told["state"] == "cancel":
+        self._is_doubted, self._unclaimed = True, self.row["claimed"]
+        if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
-        elif self._told["state"] != "running":
+        elif self.row["state"] != "running":
             self.end("lost")
 
     def _store(self, now: float) -> None:
@@ -267,54 +306,12 @@ class RemoteAttempt(WatchedAttempt):
 class Addition(NamedTuple):
     """Tasks that a function adds."""
 
-    attempt: WatchedAttempt
+    attempt: RemoteAttempt
     requests: list[JsonObject]
 
 
 class News(NamedTuple):
     """What the site is told of an attempt that runs."""
 
-    attempt: WatchedAttempt
+    attempt: RemoteAttempt
     item: AttemptItem
-
-
-def reported(attempt: WatchedAttempt) -> AttemptItem:
-    """Return what the site is told of an attempt, without what it printed."""
-    item = claim_reference(attempt.row)
-    if attempt.report:
-        item["progress"], item["message"] = attempt.report["progress"], attempt.report["message"]
-    return item
-
-
-def running_item(attempt: WatchedAttempt) -> AttemptItem:
-    """Return what the site is told of an attempt while it runs."""
-    item = reported(attempt)
-    log: list[LogItem] = []
-    for start, text in attempt.log.take_pieces(final=False) if attempt.log else ():
-        log.append({"start": start, "text": text})
-        if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
-            break
-    item["log"] = log
-    return item
-
-
-def last_item(attempt: WatchedAttempt, outcome: Outcome) -> AttemptItem:
-    """Return what the site is told of the end; of too long a log the middle is left out."""
-    said: JsonObject = {name: value for name, value in vars(outcome).items() if value is not None}
-    if json_bytes(said) > CALL_BYTES:
-        said = {"kind": "fail", "error_type": "ValueError",
-                "error_message": "the result is larger than %d bytes" % CALL_BYTES}
-    attempt.log.take_pieces(final=True)
-    attempt.log.put(attempt.traceback or "")
-    pieces: list[LogItem] = [{"start": start, "text": text} for start, text in attempt.log.pieces]
-    item: AttemptItem = {**reported(attempt), "log": pieces, "outcome": said}
-    while pieces and json_bytes(item) > CALL_BYTES:
-        del pieces[len(pieces) // 2]
-    return item
-
-
-def forget_told(attempt: WatchedAttempt, item: AttemptItem) -> None:
-    """Forget what the site knows now of an attempt that runs."""
-    del attempt.log.pieces[:len(item["log"])]
-    if attempt.report and {**item, **attempt.report} == item:
-        attempt.report = None

@@ -172,15 +172,14 @@ def usage() -> Usage:
 # all of it after the last of a batch and after each that did one of CHANGES (Python's audit
 # events): a look at all takes 10 us, and quick functions run 15,000 times a second.
 LIMITS: list[int] = [getattr(resource, "RLIMIT_" + name)
-          for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
-          if hasattr(resource, "RLIMIT_" + name)]
+                     for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
+                     if hasattr(resource, "RLIMIT_" + name)]
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
-VARIABLES: dict[bytes, bytes] = getattr(ENVIRONMENT, "_data")   # what it holds; quicker to copy
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED: list[int] = [getattr(signal, "SIG" + name) for name in
-           "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+                      "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
                "threads", "other functions of Python", "other settings of Python")
 ALL_TRACES = "limits", "a child", "another priority"
@@ -190,7 +189,8 @@ def some_traces() -> AnyTuple:
     """What SOME_TRACES says, by the modules of C, which are quicker."""
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            (os.environ is ENVIRONMENT, dict(VARIABLES)), list(sys.path), _thread._count(),
+            (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data"))), list(sys.path),
+            _thread._count(),
             (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
              open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
@@ -255,7 +255,7 @@ class Runner:
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
-        for descriptor in (self._bell, self._go, self._worker_lock, *self._descriptors):
+        for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
             if descriptor is not None:
                 os.close(descriptor)
 

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Sequence
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, Every, JobQueue, Outcome
+from jobqueue import TYPE_CHECKING, Every, Generic, JobQueue, Outcome
 
 from .child import Child
-from .attempt import GRACE_SECONDS, WRITE_LATER, Attempt, Batch, Pace, WatchedAttempt
+from .attempt import GRACE_SECONDS, WRITE_LATER, AnyAttempt, Attempt, Batch, Pace
 from .place import CHECK_SECONDS, WORKER_SETTINGS, Place
 from .runners import Runners
 from .recorder import Recorder
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jobqueue import AnyClock, ClaimedTask, JsonObject
 
 
-class Loop:
+class Loop(Generic[AnyAttempt]):
     """What all workers do with signals, and with what their runner has in hand."""
 
     _runners: Runners                   # a kind of worker makes them
@@ -38,12 +38,12 @@ class Loop:
         self._settings: JsonObject = {}     # read now and then, never between a claim and its beginning
         self._signals = 0               # that asked us to stop
         self._stopped_at: float | None = None
-        self._batch: Batch | None = None    # in the runner's hands
+        self._batch: Batch[AnyAttempt] | None = None    # in the runner's hands
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
-    def _attempt(self, child: Child, row: ClaimedTask) -> WatchedAttempt:
+    def _attempt(self, child: Child, row: ClaimedTask) -> AnyAttempt:
         """Return the attempt at a task that was claimed, for this runner."""
         raise NotImplementedError
 
@@ -73,7 +73,7 @@ class Loop:
             child.owner = rows[0]["owner_id"]
         batch.begin()
 
-    def _note_end(self, attempt: WatchedAttempt, outcome: Outcome) -> None:
+    def _note_end(self, attempt: AnyAttempt, outcome: Outcome) -> None:
         self._pace.note(attempt.row["function"], outcome, self._waited())
         left = ", left behind: %s" % attempt.left if attempt.left else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
@@ -83,7 +83,7 @@ class Loop:
             print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
 
-class Worker(Loop):
+class Worker(Loop[Attempt]):
     """The loop of a worker; one thread, one runner.
 
     Each round:
@@ -180,7 +180,7 @@ class Worker(Loop):
         else:
             self._rest()
 
-    def _record_late(self, batch: Batch) -> None:
+    def _record_late(self, batch: Batch[Attempt]) -> None:
         """Record what could not be, before all that shares this round's waiting."""
         try:
             self._go_on(batch)
@@ -284,12 +284,12 @@ class Worker(Loop):
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt: WatchedAttempt, outcome: Outcome) -> None:
+    def _note_end(self, attempt: Attempt, outcome: Outcome) -> None:
         super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
-    def _go_on(self, batch: Batch) -> None:
+    def _go_on(self, batch: Batch[Attempt]) -> None:
         """Record what has ended, if it is time; claim the next if the runner is still good."""
         if not batch.running:
             batch.child.take_back()
