@@ -17,7 +17,7 @@ from tests.helpers.between import Between, Tunnel, make_certificate
 from tests.helpers.support import Site, function_json, need, wait_until
 
 TASKS = '''
-import os, sys, time
+import os, socket, sys, time
 from pathlib import Path
 from jobqueue import current_task, task
 
@@ -82,6 +82,17 @@ def escapes(n: int):
     for _ in range(n):
         print("\\x1b" * 1000 + "\u65e5" * 1000)
     return "\u65e5" * 200_000
+
+@task(on_crash="fail")
+def forge(line: str):
+    """Say what the runner would never say."""
+    for number in range(3, 256):
+        try:
+            link = socket.socket(fileno=os.dup(number))
+        except OSError:
+            continue
+        link.sendall(line.replace("CLAIM", current_task().claim).encode() + b"\\n")
+    time.sleep(3)
 
 @task
 def knows():
@@ -215,6 +226,14 @@ class Working(RemoteCase):
         self.assertIn("larger than", failed["error"]["message"])
         failed = self.wait(self.add("large", n=1_040_000), "failed")
         self.assertIn("larger than", failed["error"]["message"])
+
+    def test_forged_messages_end_their_task_and_not_the_worker(self):
+        child = self.begin()
+        for line in '{"claim":"CLAIM","results":true}', '{"claim":"CLAIM","outcome":5}', "no json":
+            task = self.wait(self.add("forge", line=line), "failed")
+            self.assertEqual(task["reason"], "crashed", line)
+        self.wait(self.add(text="next"))
+        self.assertIsNone(child.poll())
 
     def test_the_token_is_told_to_nobody(self):
         child, token = self.begin(), self.token.read_text()
