@@ -13,7 +13,7 @@ What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_T
 a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
 
 Contents (each room uses only the rooms above it)
-    base/types.py                  NamedTuple and Generic without typing, and the names of types that travel between rooms.
+    base/types.py                  NamedTuple and Generic without typing; types that travel between rooms.
     base/limits.py                 Paths, statuses, limits and times that several rooms share.
     base/errors.py                 Errors: one base class; each knows its HTTP status and exit code.
     base/time_and_text.py          The clock, RFC 3339, JSON, tokens, processes.
@@ -104,8 +104,8 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time as clock_time, timedelta, timezone, tzinfo
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
@@ -113,7 +113,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 TYPE_CHECKING = False           # type checkers take it for true: see base/types.py
 
 
-def refuse_old(name: "str", found: "tuple[int, int]", oldest: "tuple[int, int]") -> None:   # Python 3.9+ only
+def refuse_old(name, found, oldest):
     """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
@@ -128,7 +128,7 @@ if os.name != "posix":
     sys.exit("jobqueue needs Linux, macOS or another POSIX system; Windows is not supported.")
 
 
-def refuse_half(path: "str") -> None:
+def refuse_half(path):
     """Exit if the end of a file of ours is missing: what an upload left may still be Python."""
     with open(path, "rb") as file:
         file.seek(-1000, os.SEEK_END)
@@ -140,22 +140,14 @@ refuse_half(__file__)
 
 if TYPE_CHECKING:
     import typing_extensions
-    from argparse import ArgumentParser, Namespace
-    from email.message import EmailMessage
-    from http.client import HTTPResponse
-    from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-    from socket import socket as Socket
-    from subprocess import Popen
-    from typing import (Any, BinaryIO, Generic, Literal, NamedTuple, NoReturn, Optional, Protocol,
-                        TypeVar, TypedDict, Union, overload)
+    from typing import (Any, Literal, NamedTuple, NoReturn, Optional, Protocol, TypeVar, TypedDict,
+                        Union, overload)
     from typing_extensions import Unpack
-    from urllib.error import HTTPError
-    from urllib.parse import SplitResult
 
 
 # base/types.py ---------------------------------------------------------------
 #
-# NamedTuple and Generic without typing, and the names of types that travel between rooms.
+# NamedTuple and Generic without typing; types that travel between rooms.
 #
 # Importing typing takes as long as a tenth of our own import, so only type checkers do: they read
 # TYPE_CHECKING as true. A name under it may stand in annotations only, which are texts at run time.
@@ -188,6 +180,8 @@ if TYPE_CHECKING:
 else:
     AnyTuple = tuple
     P = R = None
+    # The standard library's own way to read a field: in C, or as a property.
+    _getter = getattr(collections, "_tuplegetter", lambda place, _: property(operator.itemgetter(place)))
 
     class Generic:
         """As typing.Generic: only a type checker heeds what stands in the brackets."""
@@ -202,19 +196,21 @@ else:
             made = super().__new__(kind, name, bases, {**body, "__slots__": ()})
             fields = tuple(getattr(made, "__annotations__", ()))
             if fields:
-                made._fields = fields
+                made._fields = made.__match_args__ = fields
                 made._defaults = {field: body[field] for field in fields if field in body}
             for place, field in enumerate(fields):
-                setattr(made, field, property(operator.itemgetter(place)))
+                setattr(made, field, _getter(place, ""))
             return made
 
     class NamedTuple(tuple, metaclass=_NamedTupleType):
-        """As typing.NamedTuple. A type checker looks for missing and surplus values."""
+        """As typing.NamedTuple."""
 
         def __new__(cls, *values: "Any", **named: "Any") -> "NamedTuple":
-            if len(values) < len(cls._fields):
-                named = {**cls._defaults, **named}
-                values += tuple(named[field] for field in cls._fields[len(values):])
+            if named or len(values) != len(cls._fields):
+                rest = {**cls._defaults, **named}
+                values += tuple(rest.pop(field) for field in cls._fields[len(values):] if field in rest)
+                if len(values) != len(cls._fields) or not cls._defaults.keys() >= rest.keys():
+                    raise TypeError("%s has the fields %s" % (cls.__name__, ", ".join(cls._fields)))
             return tuple.__new__(cls, values)
 
         def __getnewargs__(self) -> "tuple[Any, ...]":
@@ -227,7 +223,7 @@ else:
         def _asdict(self) -> "dict[str, Any]":
             return dict(zip(self._fields, self))
 
-        def _replace(self, **changes: "Any"):
+        def _replace(self, **changes: "Any") -> "NamedTuple":
             return type(self)(**{**self._asdict(), **changes})
 
 
@@ -468,48 +464,48 @@ class Clock:
     sleep = staticmethod(time.sleep)
 
     @staticmethod
-    def uniform(low: "float", high: "float") -> "float":
+    def uniform(low, high):
         """A random number between the two."""
         import random
         return random.uniform(low, high)
 
 
-if TYPE_CHECKING:
-    AnyClock = Union[Clock, type[Clock]]
+
+
 
 
 class Every:
     """What is to be done every so many seconds: at once, then again after that time."""
 
-    def __init__(self, seconds: "float", clock: "AnyClock") -> None:
+    def __init__(self, seconds, clock):
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
-    def is_due(self) -> "bool":
+    def is_due(self):
         """True if it is time; then it is so again after `seconds`."""
         if self._clock.monotonic() < self._at:
             return False
         self.put_off(self._seconds)
         return True
 
-    def put_off(self, seconds: "float") -> None:
+    def put_off(self, seconds):
         """It is due in so many seconds."""
         self._at = self._clock.monotonic() + seconds
 
-    def hasten(self, seconds: "float") -> None:
+    def hasten(self, seconds):
         """It is due in so many seconds, if it is not sooner anyway."""
         self._at = min(self._at, self._clock.monotonic() + seconds)
 
 
-if TYPE_CHECKING:
-    @overload
-    def iso(seconds: "float") -> "str": ...
-    @overload
-    def iso(seconds: None) -> None: ...
-    @overload
-    def iso(seconds: "float | None") -> "str | None": ...
 
 
-def iso(seconds: "float | None") -> "str | None":
+
+
+
+
+
+
+
+def iso(seconds):
     """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
     if seconds is None:
         return None
@@ -517,7 +513,7 @@ def iso(seconds: "float | None") -> "str | None":
     return "%04d-%02d-%02dT%02d:%02d:%02d.%03dZ" % (*time.gmtime(whole)[:6], fraction)
 
 
-def time_of_day(seconds: "float") -> "str":
+def time_of_day(seconds):
     """A moment as sentences say it: "12:05 UTC"."""
     return iso(seconds)[11:16] + " UTC"
 
@@ -527,7 +523,7 @@ RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
 
-def parse_moment(text: "str") -> "datetime":
+def parse_moment(text):
     """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
     match = re.fullmatch(RFC3339, text, re.ASCII)
     if not match:
@@ -541,7 +537,7 @@ def parse_moment(text: "str") -> "datetime":
 YEAR_10000 = 253402300800       # which four digits cannot say
 
 
-def parse_time(text: "str", field: "str") -> "float":
+def parse_time(text, field):
     """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
     try:
         seconds = parse_moment(text).timestamp()
@@ -556,28 +552,26 @@ def parse_time(text: "str", field: "str") -> "float":
 UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
-def how_often(seconds: "float", exactly: "bool" = False) -> "str":
+def how_often(seconds, exactly=False):
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    def fits(size: "int") -> "bool":
-        is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
-        return seconds % size == 0 if exactly else is_near
-    unit, size = next((unit for unit in UNITS if fits(unit[1])), UNITS[-1])
+    unit, size = next((unit, size) for unit, size in UNITS if size == 1 or (
+        seconds % size == 0 if exactly else seconds >= 2 * size or abs(seconds - size) < size / 10))
     number = round(seconds / size)
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
 
-def storable(text: "str") -> "str":
+def storable(text):
     """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
-def shorten(text: "str", limit: "int") -> "str":
+def shorten(text, limit):
     """At most `limit` characters on one line, with an ellipsis where something was left out."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit - 1] + "…"
 
 
-def jsonable(value: "Any") -> "str | float | list[Any]":
+def jsonable(value):
     """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
@@ -594,24 +588,24 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
                            default=jsonable).encode
 
 
-def dump_json(value: "Any") -> "str":
+def dump_json(value):
     """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
     text = _encode(value)
     return text if text.isascii() else storable(text)
 
 
-def _refuse_constant(name: "str") -> "NoReturn":
+def _refuse_constant(name):
     raise ValueError("%s is not a JSON number" % name)
 
 
-def _unique_keys(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
+def _unique_keys(pairs):
     result = dict(pairs)
     if len(result) != len(pairs):
         raise ValueError("an object names a key twice")
     return result
 
 
-def _check_json(value: "Any", depth: "int") -> None:
+def _check_json(value, depth):
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
     if isinstance(value, (dict, list)):
@@ -624,12 +618,12 @@ def _check_json(value: "Any", depth: "int") -> None:
         raise ValueError("a number is too large")
 
 
-def _finite(text: "str") -> "float":
+def _finite(text):
     number = float(text)
     return number if math.isfinite(number) else _refuse_constant(text)
 
 
-def is_deep(value: "Any", levels: "int") -> "bool":
+def is_deep(value, levels):
     """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
     if isinstance(value, dict):
         value = list(value.values())
@@ -642,7 +636,7 @@ def is_deep(value: "Any", levels: "int") -> "bool":
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
-def load_json(text: "str | bytes") -> "Any":
+def load_json(text):
     """A JSON text from outside; Malformed for what would be read differently elsewhere."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
@@ -652,24 +646,24 @@ def load_json(text: "str | bytes") -> "Any":
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
 
-def random_token(size: "int" = 16) -> "str":
+def random_token(size=16):
     """`size` random bytes as text that nobody can guess."""
     return os.urandom(size).hex()
 
 
-def digest(token: "str") -> "str":
+def digest(token):
     """What is stored of a random token: enough to recognise it, nothing to use."""
     import hashlib
     return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def machine_name() -> "str":
+def machine_name():
     """This machine, as worker rows call it."""
     return os.uname().nodename
 
 
 @functools.lru_cache(maxsize=None)
-def boot_id() -> "str":
+def boot_id():
     """A text that changes at every boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
@@ -677,7 +671,7 @@ def boot_id() -> "str":
         return ""
 
 
-def birth(pid: "int") -> "str | None":
+def birth(pid):
     """A text that tells this living process from all that ever get its number; None if unknown."""
     try:
         said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
@@ -687,7 +681,7 @@ def birth(pid: "int") -> "str | None":
         return None
 
 
-def end_group(pid: "int", known: "str | None", sleep: "Callable[[float], None]") -> "bool":
+def end_group(pid, known, sleep):
     """Kill a process, born so, and its group. False while it lives on, as another user's may."""
     for _ in range(20):
         if known is None or birth(pid) != known:
@@ -707,8 +701,8 @@ def end_group(pid: "int", known: "str | None", sleep: "Callable[[float], None]")
 # zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
 # Debian's cron does.
 
-if TYPE_CHECKING:
-    CronValue = Union[int, tuple[int, int]]     # a number, or (weekday, which one of the month)
+     # a number, or (weekday, which one of the month)
+
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
@@ -743,8 +737,8 @@ class CronField:
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
-    def __init__(self, name: "str", low: "int", high: "int", names: "Sequence[str]" = (),
-                 special: "Mapping[str, CronValue] | None" = None, hint: "str" = "") -> None:
+    def __init__(self, name, low, high, names=(),
+                 special=None, hint=""):
         self.name, self.low, self.high = name, low, high
         self.names = {text.lower(): low + place for place, name in enumerate(names)
                       for text in (name, name[:3])}
@@ -752,12 +746,12 @@ class CronField:
         self.right = "write %d to %d%s%s" % (low, high, names and ", %s to %s" % (
             names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
 
-    def parse(self, text: "str") -> "set[CronValue]":
+    def parse(self, text):
         """The values that a list of terms stands for; Invalid names the term that is wrong."""
         return {value for term in text.split(",")
                 for value in ([self.special[term]] if term in self.special else self._range(term))}
 
-    def _range(self, term: "str") -> "range":
+    def _range(self, term):
         match = re.fullmatch(self.TERM, term, re.ASCII)
         first, last, step = match.groups() if match else ("", "", "")
         low = self._number(first or str(self.low))
@@ -770,7 +764,7 @@ class CronField:
                 % (shorten(term, 20), self.name, self.right))
         return range(low, high + 1, step)
 
-    def _number(self, text: "str") -> "int":
+    def _number(self, text):
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
@@ -788,20 +782,20 @@ CRON_FIELDS = (
         ", 5L (the last Friday) or 5#2 (the second)"))
 
 
-def _and(words: "list[str]") -> "str":
+def _and(words):
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def _listing(values: "Iterable[int]", name: "Callable[[int], str]" = str) -> "str":
+def _listing(values, name=str):
     """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
-    words: "list[str]" = []
+    words = []
     for _, pairs in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
         run = [name(value) for _, value in pairs]
         words += ["%s to %s" % (run[0], run[-1])] if len(run) > 2 else run
     return _and(words)
 
 
-def _pace(values: "list[int]", unit: "str", size: "int") -> "str":
+def _pace(values, unit, size):
     """Some of the minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
     if step < size and size % step == 0 and values == list(range(0, size, step)):
@@ -809,7 +803,7 @@ def _pace(values: "list[int]", unit: "str", size: "int") -> "str":
     return "%s%s %s" % (unit, "s"[:len(values) - 1], _listing(values))
 
 
-def _ordinal(number: "int") -> "str":
+def _ordinal(number):
     if number > 31:
         return "last day" if number == LAST_DAY else "last working day"
     ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
@@ -820,30 +814,31 @@ class Rule:
     """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
     Moments are seconds since 1970."""
 
-    def __init__(self, text: "str", zone: "str", tzinfo: "tzinfo") -> None:
+    def __init__(self, text, zone, tzinfo):
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
-    def next_after(self, at: "float") -> "float | None":
+    def next_after(self, at):
         """The first moment later than `at`, or None."""
         try:
             return float(self._next(at)) if at < LAST_MOMENT else None
         except OverflowError:
             return None
 
-    def upcoming(self, at: "float", count: "int") -> "list[float]":
+    def upcoming(self, at, count):
         """The next `count` moments after `at`; fewer only if the years end."""
-        moments: "list[float]" = []
-        moment = self.next_after(at)
-        while len(moments) < count and moment is not None:
+        moments = []
+        while len(moments) < count:
+            moment = self.next_after(moments[-1] if moments else at)
+            if moment is None:
+                break
             moments.append(moment)
-            moment = self.next_after(moment)
         return moments
 
-    def local(self, at: "float") -> "str":
+    def local(self, at):
         """A moment as RFC 3339 with the offset of the rule's zone."""
         return self._aware(at).isoformat(timespec="seconds")
 
-    def clock_change(self, at: "float") -> "str | None":
+    def clock_change(self, at):
         """What the clocks do on the day of this moment, or None."""
         day = self._wall(at).replace(hour=0, minute=0, second=0)
         before, after = [self._offset(min(self._moments(midnight)) - 1)
@@ -851,28 +846,28 @@ class Rule:
         words = "the clocks go %s on this day" % ("forward" if before < after else "back")
         return None if before == after else words
 
-    def words(self) -> "str":
+    def words(self):
         """The rule in plain English."""
         raise NotImplementedError
 
-    def _next(self, at: "float") -> "float":
+    def _next(self, at):
         """The first moment later than `at`; OverflowError if there is none."""
         raise NotImplementedError
 
-    def _aware(self, at: "float") -> "datetime":
+    def _aware(self, at):
         return (EPOCH + timedelta(seconds=math.floor(at))).astimezone(self.tzinfo)
 
-    def _wall(self, at: "float") -> "datetime":
+    def _wall(self, at):
         return self._aware(at).replace(tzinfo=None)
 
-    def _offset(self, at: "float") -> "timedelta":
+    def _offset(self, at):
         return self._aware(at).utcoffset() or timedelta()
 
-    def _moments(self, wall: "datetime") -> "list[int]":
+    def _moments(self, wall):
         """When clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
-    def _change(self, low: "int", high: "int") -> "int":
+    def _change(self, low, high):
         """The moment between the two at which the clocks change."""
         offset = self._offset(high)
         while high - low > 1:
@@ -884,15 +879,15 @@ class Rule:
 class Interval(Rule):
     """Every so many seconds, counted from a start."""
 
-    def __init__(self, text: "str", zone: "str", tzinfo: "tzinfo", seconds: "int", start: "float") -> None:
+    def __init__(self, text, zone, tzinfo, seconds, start):
         super().__init__(text, zone, tzinfo)
         self.seconds, self.start = seconds, start
 
-    def words(self) -> "str":
+    def words(self):
         """The rule in plain English."""
         return how_often(self.seconds, exactly=True).capitalize()
 
-    def _next(self, at: "float") -> "float":
+    def _next(self, at):
         turn = math.floor((at - self.start) / self.seconds)
         return next(moment for moment in (self.start + (turn + more) * self.seconds
                                           for more in range(3)) if moment > at)
@@ -903,7 +898,7 @@ class Calendar(Rule):
     that the clocks skip (right after) or repeat (the first time); the others follow the clocks.
     `both`: dates and weekdays must match, not either."""
 
-    def __init__(self, text: "str", zone: "str", tzinfo: "tzinfo", fields: "list[str]") -> None:
+    def __init__(self, text, zone, tzinfo, fields):
         super().__init__(text, zone, tzinfo)
         self.fixed = len(fields) == 5 and "*" not in (fields[0][0], fields[1][0])
         self.both = "*" in (fields[-3][0], fields[-1][0])
@@ -916,7 +911,7 @@ class Calendar(Rule):
         self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
-    def _find_days(self, first: "int", length: "int") -> "list[int]":
+    def _find_days(self, first, length):
         """The days that match in a month of this length whose first is this weekday."""
         last = (first + length - 1) % 7
         special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
@@ -928,7 +923,7 @@ class Calendar(Rule):
         found = dates & weekdays if self.both else dates | weekdays
         return sorted(day for day in found if day <= length)
 
-    def _days_from(self, start: "date") -> "Iterator[date]":
+    def _days_from(self, start):
         """The days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
         for year in range(start.year, start.year + CALENDAR_YEARS + 1):
@@ -937,7 +932,7 @@ class Calendar(Rule):
                     days = (date(year, month, day) for day in self._days(*monthrange(year, month)))
                     yield from (day for day in days if day >= start)
 
-    def _next_wall(self, wall: "datetime") -> "datetime":
+    def _next_wall(self, wall):
         """The next time later than `wall` that matches, as clocks show it."""
         wall += SECOND
         hours, minutes, seconds = self.clock
@@ -949,7 +944,7 @@ class Calendar(Rule):
                 return datetime.combine(day, clock_time(*clock))
         raise OverflowError             # no month has such a day
 
-    def _next(self, at: "float") -> "int":
+    def _next(self, at):
         wall = self._wall(at)
         again = self._moments(wall)[1]
         if again > at and not self.fixed:           # the clocks will show this time once more
@@ -973,7 +968,7 @@ class Calendar(Rule):
                 return second
         raise OverflowError             # the clocks skip its time whenever it would come
 
-    def words(self) -> "str":
+    def words(self):
         """The rule in plain English."""
         hours, minutes, seconds = self.clock
         times = list(itertools.islice(itertools.product(*self.clock), 5))
@@ -990,7 +985,7 @@ class Calendar(Rule):
             text += ", " + days if days != "every day" else ""
         return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
 
-    def _days_in_words(self) -> "str":
+    def _days_in_words(self):
         """Which days, as they are said behind "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
@@ -1008,7 +1003,7 @@ class Calendar(Rule):
         return self.both and (dates or _and(weekdays)) or "day" + inside
 
 
-def _time_zone(name: "str") -> "tzinfo":
+def _time_zone(name):
     """The zone of this name; Invalid says what is wrong with it."""
     if name == "UTC":
         return timezone.utc
@@ -1023,7 +1018,7 @@ def _time_zone(name: "str") -> "tzinfo":
                       % shorten(str(name), 64))
 
 
-def parse_rule(text: "str", zone: "str" = "UTC", start: "float" = 0.0) -> "Rule":
+def parse_rule(text, zone="UTC", start=0.0):
     """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
     text = " ".join(text.split()) if isinstance(text, str) else ""
     tzinfo = _time_zone(zone)
@@ -1045,7 +1040,7 @@ def parse_rule(text: "str", zone: "str" = "UTC", start: "float" = 0.0) -> "Rule"
     return Calendar(text, zone, tzinfo, fields)
 
 
-def preview(rule: "Rule", at: "float", count: "int") -> "list[dict[str, str | None]]":
+def preview(rule, at, count):
     """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
     moments = rule.upcoming(at, count)
     if not moments:
@@ -1063,67 +1058,67 @@ def preview(rule: "Rule", at: "float", count: "int") -> "list[dict[str, str | No
 # judges arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed,
 # and /openapi.json, --help and the forms of the page tell it.
 
-if TYPE_CHECKING:
-    _Value = TypeVar("_Value")
+
+
 
 SUMMARY_MAX_CHARACTERS = 120
 
 
-def text_like(pattern: "str", message: "str") -> "Schema":
+def text_like(pattern, message):
     """Return the schema of a text that matches a pattern; `message` says what would be right."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
-def number_within(low: "float", high: "float", kind: "str | list[str]" = "number") -> "Schema":
+def number_within(low, high, kind="number"):
     """Return the schema of a number between two bounds."""
     return {"type": kind, "minimum": low, "maximum": high}
 
 
-def integer_within(low: "int", high: "int") -> "Schema":
+def integer_within(low, high):
     """Return the schema of an integer between two bounds."""
     return number_within(low, high, "integer")
 
 
-def text_up_to(longest: "int") -> "Schema":
+def text_up_to(longest):
     """Return the schema of a text of at most so many characters."""
     return {"type": "string", "maxLength": longest}
 
 
-def object_of(required: "Iterable[str]" = (), **properties: "Any") -> "Schema":
+def object_of(required=(), **properties):
     """The schema of an object that has no other keys than these."""
     return {"type": "object", "additionalProperties": False, "required": list(required),
             "properties": properties}
 
 
-def titled(title: "str", schema: "Schema") -> "Schema":
+def titled(title, schema):
     """The same schema under a name of its own in /openapi.json."""
     return {"title": title, **schema}
 
 
-TEXT: "Schema" = {"type": "string"}
-TEXT_OR_NULL: "Schema" = {"type": ["string", "null"]}
+TEXT = {"type": "string"}
+TEXT_OR_NULL = {"type": ["string", "null"]}
 
 
-def about(schema: "Schema", text: "str") -> "Schema":
+def about(schema, text):
     """The same schema with a sentence for people; --help and /openapi.json tell it."""
     return {**schema, "description": text}
 
 
-def or_null(schema: "Schema") -> "Schema":
+def or_null(schema):
     """The same schema for what may be left empty, too."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
     return {**schema, "type": [schema["type"], "null"]}
 
 
-def is_number(value: "Any") -> "bool":
+def is_number(value):
     """True for numbers that every reader of JSON reads alike."""
     return type(value) in (int, float) and (
         -INTEGER_MAX <= value <= INTEGER_MAX or type(value) is float and math.isfinite(value))
 
 
 # What can be said about each task of a function: schema and default.
-TASK_OPTIONS: "dict[str, tuple[Schema, Any]]" = {
+TASK_OPTIONS = {
     "queue": (about(text_like("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
                     "in which queue it stands"), "default"),
     "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
@@ -1186,7 +1181,7 @@ PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
 
 
-def _check_text(schema: "Schema", value: "str", field: "str") -> "list[FieldError]":
+def _check_text(schema, value, field):
     if len(value) > schema.get("maxLength", math.inf):
         return wrong(field, "must have at most %d characters" % schema["maxLength"])
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
@@ -1200,7 +1195,7 @@ def _check_text(schema: "Schema", value: "str", field: "str") -> "list[FieldErro
     return wrong(field, "must be " + form.words)
 
 
-def _check_bounds(schema: "Schema", value: "float | None", field: "str") -> "list[FieldError]":
+def _check_bounds(schema, value, field):
     low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
     if value is None or isinstance(value, bool) or low <= value <= high:
         return []
@@ -1209,19 +1204,19 @@ def _check_bounds(schema: "Schema", value: "float | None", field: "str") -> "lis
         form % schema[limit] for limit, form in words.items() if limit in schema))
 
 
-def is_plain(schema: "Schema", value: "Any") -> "bool":
+def is_plain(schema, value):
     """True if the type alone decides and is right: the common case, quickly."""
     kind = PLAIN_WORDS.get(type(value), "")
     return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
-def _check_object(schema: "Schema", value: "JsonObject", field: "str") -> "list[FieldError]":
+def _check_object(schema, value, field):
     properties = schema.get("properties")
     if properties is None:
         return []
     prefix = field + "." if field else ""
-    errors: "list[FieldError]" = []
+    errors = []
     for name, item in value.items():
         if len(errors) > ERRORS_MAX:
             break
@@ -1235,13 +1230,13 @@ def _check_object(schema: "Schema", value: "JsonObject", field: "str") -> "list[
                      for name in schema.get("required", ()) if name not in value]
 
 
-def choice_names(schema: "Schema") -> "list[str]":
+def choice_names(schema):
     """What people call the values of an enum: an Enum's are known by their names, too."""
     values, names = schema["enum"], schema.get("enumNames", [])
     return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
 
-def check_value(schema: "Schema", value: "Any", field: "str") -> "list[FieldError]":
+def check_value(schema, value, field):
     """What is wrong with `value`: a list of {"field", "message"}, empty if nothing."""
     if "enum" in schema:
         for choice in (*schema["enum"], *schema.get("enumNames", ())):
@@ -1269,7 +1264,7 @@ def check_value(schema: "Schema", value: "Any", field: "str") -> "list[FieldErro
     return _check_bounds(schema, value, field)
 
 
-def checked(schema: "Schema", value: "_Value") -> "_Value":
+def checked(schema, value):
     """`value`; Invalid names every field that is not as `schema` wants it."""
     errors = check_value(schema, value, "")
     if errors:
@@ -1277,7 +1272,7 @@ def checked(schema: "Schema", value: "_Value") -> "_Value":
     return value
 
 
-def parse_text(schema: "Schema", text: "str") -> "Any":
+def parse_text(schema, text):
     """What was typed, read as `schema` wants it; the text itself if that fails."""
     if "enum" in schema:
         return next((one for one in schema["enum"] if text == ("" if one is None else str(one))),
@@ -1294,7 +1289,7 @@ def parse_text(schema: "Schema", text: "str") -> "Any":
         return text
 
 
-def mask(value: "Any") -> "Any":
+def mask(value):
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
         return {name: "•••" if SECRET_NAME.search(name) else mask(item)
@@ -1302,7 +1297,7 @@ def mask(value: "Any") -> "Any":
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
-def summarize(arguments_text: "str", files: "Iterable[tuple[str, str]]" = ()) -> "str":
+def summarize(arguments_text, files=()):
     """A task's arguments in words: the values in order, secrets masked, shortened; each of `files`,
     (id, name), by its name."""
     if arguments_text is None:
@@ -1321,7 +1316,7 @@ def summarize(arguments_text: "str", files: "Iterable[tuple[str, str]]" = ()) ->
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
-def data_folder(flag: "Path | str | None" = None, environment: "Mapping[str, str]" = os.environ) -> "Path":
+def data_folder(flag=None, environment=os.environ):
     """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
     `data` is a text file, its first line is the folder's path, so that it can be moved out of the
     web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
@@ -1332,7 +1327,7 @@ def data_folder(flag: "Path | str | None" = None, environment: "Mapping[str, str
     return Path(os.path.abspath(HOME / ("data-local" if line.startswith(SERVER_SCHEMES) else line)))
 
 
-def database_address(folder: "Path", environment: "Mapping[str, str]" = os.environ) -> "str":
+def database_address(folder, environment=os.environ):
     """The address of the server that has the database of this folder, "" if SQLite has it:
     JOBQUEUE_DATABASE, else what the text file `data` says."""
     address = environment.get("JOBQUEUE_DATABASE", "")
@@ -1343,7 +1338,7 @@ def database_address(folder: "Path", environment: "Mapping[str, str]" = os.envir
     return address
 
 
-def _data_line() -> "str":
+def _data_line():
     """What the text file `data` says; "data" if it is none."""
     beside = HOME / "data"
     try:
@@ -1384,26 +1379,26 @@ OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was chang
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 
-def cannot_write(folder: "Path", error: "OSError") -> "StorageBroken | StorageFull":
+def cannot_write(folder, error):
     """The error for this OSError in a folder of ours."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(FULL)
     return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
 
 
-def free_bytes(path: "Path") -> "int":
+def free_bytes(path):
     """How much we may still write to the file system that holds `path`; OSError if none does."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
 
 
-def emptied(path: "object") -> "StorageBroken":
+def emptied(path):
     """The error for a database without anything in it: a new one is never begun over it."""
     return StorageBroken("The database %s is empty: it was overwritten or emptied. "
                          "Put a backup in its place." % path)
 
 
-def find_database(folder: "Path", anyhow: "bool" = False) -> "Path":
+def find_database(folder, anyhow=False):
     """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
     try:
         found = [name for name in os.listdir(folder)
@@ -1423,7 +1418,7 @@ def find_database(folder: "Path", anyhow: "bool" = False) -> "Path":
     return path
 
 
-def private_path(database: "Path", name: "str") -> "Path":
+def private_path(database, name):
     """`name` with the database's random word in it, beside it: an address nobody can guess.
     Some web servers give away what is in this folder, whatever is done against that."""
     stem, dot, ending = name.partition(".")
@@ -1431,7 +1426,7 @@ def private_path(database: "Path", name: "str") -> "Path":
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
-def write_whole(path: "Path", pieces: "Iterable[bytes]") -> None:
+def write_whole(path, pieces):
     """Write a file that only we may read, whole or not at all."""
     part = path.with_name("." + random_token(8))
     try:
@@ -1445,12 +1440,12 @@ def write_whole(path: "Path", pieces: "Iterable[bytes]") -> None:
             part.unlink()
 
 
-def write_private(path: "Path", text: "str") -> None:
+def write_private(path, text):
     """As write_whole(), a text."""
     write_whole(path, [text.encode("utf-8")])
 
 
-def file_identity(path: "Path") -> "tuple[int, int] | None":
+def file_identity(path):
     """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
     try:
         status = os.stat(path)
@@ -1462,25 +1457,25 @@ def file_identity(path: "Path") -> "tuple[int, int] | None":
 class Reader:
     """What can be read, in terms of all()."""
 
-    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "Sequence[Row]":
+    def all(self, statement, values=()):
         """All rows."""
         raise NotImplementedError
 
-    def one(self, statement: "str", values: "Sequence[Any]" = ()) -> "Row | None":
+    def one(self, statement, values=()):
         """The first row, or None."""
         rows = self.all(statement, values)
         return rows[0] if rows else None
 
-    def value(self, statement: "str", values: "Sequence[Any]" = ()) -> "Any":
+    def value(self, statement, values=()):
         """The first column of the first row, or None."""
         row = self.one(statement, values)
         return row[0] if row else None
 
-    def row(self, statement: "str", values: "Sequence[Any]" = ()) -> "Row":
+    def row(self, statement, values=()):
         """The first row of a statement that always has one."""
         return self.all(statement, values)[0]
 
-    def all_of(self, statement: "str", values: "Sequence[Any]", many: "Iterable[Any]") -> "Iterator[Row]":
+    def all_of(self, statement, values, many):
         """All rows where `%s`, after all other values, stands for any number of them."""
         wanted = list(many)
         for at in range(0, len(wanted), MANY_AT_ONCE):
@@ -1489,7 +1484,7 @@ class Reader:
 
 
 @functools.lru_cache(maxsize=100)
-def insert_statement(words: "str", table: "str", columns: "tuple[str, ...]", rows: "int" = 1) -> "str":
+def insert_statement(words, table, columns, rows=1):
     """Return an INSERT (or INSERT OR IGNORE) of `rows` rows into a table."""
     marks = "(%s)" % ", ".join("?" * len(columns))
     return "%s INTO %s (%s) VALUES %s" % (
@@ -1501,64 +1496,64 @@ class Connection(Reader):
     it is one that is not open yet; its kinds are FileConnection and ServerConnection."""
 
     @property
-    def is_broken(self) -> "bool":
+    def is_broken(self):
         """True if nothing can be asked any more."""
         return True
 
     @property
-    def changes(self) -> "int":
+    def changes(self):
         """How many rows were added, changed or removed so far."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self):
         """Close; harmless twice."""
 
-    def run(self, statement: "str", values: "Sequence[Any]" = ()) -> "int":
+    def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
         raise NotImplementedError
 
-    def many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> "int":
+    def many(self, statement, rows):
         """Execute once for each of `rows`; return the number of rows changed."""
         raise NotImplementedError
 
-    def insert(self, table: "str", row: "JsonObject") -> "int":
+    def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
         raise NotImplementedError
 
-    def set_last_id(self, table: "str", last: "int") -> None:
+    def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         raise NotImplementedError
 
-    def all_within(self, seconds: "float", clock: "AnyClock", statement: "str",
-                   values: "Sequence[Any]" = ()) -> "Sequence[Row] | None":
+    def all_within(self, seconds, clock, statement,
+                   values=()):
         """All rows, or None if that takes longer."""
         raise NotImplementedError
 
-    def roll_back(self) -> None:
+    def roll_back(self):
         """Undo an open transaction, if there is one."""
 
-    def foresee(self, questions: "Iterable[Query]") -> None:
+    def foresee(self, questions):
         """Announce the next queries: a server far away answers them in advance."""
 
-    def note_ids(self, table: "str", last: "int") -> None:
+    def note_ids(self, table, last):
         """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
 
     # Nobody asks these how many rows they change: they may go along with the next question.
 
-    def tell(self, statement: "str", values: "Sequence[Any]" = ()) -> None:
+    def tell(self, statement, values=()):
         """Execute."""
         self.run(statement, values)
 
-    def tell_many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> None:
+    def tell_many(self, statement, rows):
         """Execute once for each of `rows`."""
         self.many(statement, rows)
 
-    def ensure(self, table: "str", row: "JsonObject") -> None:
+    def ensure(self, table, row):
         """Add a row unless there is one with its key."""
         self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
-    def insert_all(self, table: "str", rows: "Iterable[JsonObject]",
-                   most: "int" = VARIABLES_MAX) -> None:
+    def insert_all(self, table, rows,
+                   most=VARIABLES_MAX):
         """Add rows with the same columns, several by one statement, of at most `most` values.
 
         Half the time of one by one, and the interpreter is given up less often: other threads
@@ -1573,18 +1568,18 @@ class Connection(Reader):
             self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
                               len(some) == size)
 
-    def _insert_some(self, table: "str", columns: "tuple[str, ...]", rows: "list[AnyTuple]",
-                     are_full: "bool") -> None:
+    def _insert_some(self, table, columns, rows,
+                     are_full):
         self.tell_many(insert_statement("INSERT", table, columns), rows)
 
-    def upsert(self, table: "str", key: "JsonObject", row: "JsonObject") -> None:
+    def upsert(self, table, key, row):
         """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
         if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
             row = {**key, **row}
             self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
 
-    def update(self, table: "str", changes: "JsonObject", where: "str",
-               values: "Iterable[Any]" = ()) -> "int":
+    def update(self, table, changes, where,
+               values=()):
         """Change columns of the rows for which `where` holds; return their number."""
         return self.run("UPDATE %s SET %s WHERE %s" % (
             table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
@@ -1593,15 +1588,15 @@ class Connection(Reader):
 class OneThread:
     """Lets one thread of this process write at a time: that is all where a server does the rest."""
 
-    def __init__(self, clock: "AnyClock") -> None:
+    def __init__(self, clock):
         self._clock, self._threads = clock, threading.Lock()
 
-    def take(self, deadline: "float") -> None:
+    def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 
-    def give(self) -> None:
+    def give(self):
         """Let the next one write."""
         self._threads.release()
 
@@ -1950,7 +1945,7 @@ DROP TABLE IF EXISTS machine;
 """}
 
 
-def statements(script: "str") -> "Iterator[str]":
+def statements(script):
     """The SQL statements of a script, each of which ends with a line."""
     lines = []
     for line in script.splitlines():
@@ -1960,14 +1955,14 @@ def statements(script: "str") -> "Iterator[str]":
             lines = []
 
 
-def another_version(version: "int") -> "SetupError":
+def another_version(version):
     """The error for a database that this code may not write."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
                       "newer jobqueue.py and worker.py here, and restart the web server."
                       % (version, SCHEMA_VERSION))
 
 
-def migrate(transaction: "Connection") -> None:
+def migrate(transaction):
     """Bring an empty or older file of SQLite's to the newest version, all in one transaction.
     SetupError for a version that is newer, or too old."""
     version = transaction.value("PRAGMA user_version")
@@ -1986,8 +1981,8 @@ def migrate(transaction: "Connection") -> None:
 #
 # A kind of database is a subclass: SqliteDatabase, PostgresDatabase.
 
-if TYPE_CHECKING:
-    Result = TypeVar("Result")
+
+
 
 
 class Page(NamedTuple):
@@ -2026,97 +2021,97 @@ class Database(Reader):
     path: "Path"                          # the file in the folder, or the name of the server's
     _write_lock: "OneThread"
 
-    def __init__(self, folder: "Path | str", clock: "AnyClock", patience: "float") -> None:
+    def __init__(self, folder, clock, patience):
         self.folder = Path(folder)
         self.clock = clock
         self.patience = patience        # seconds until Busy, where no deadline() is sooner
         self.lease_seconds, self.slack_seconds = LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS
         self._deadline = Deadline()
         self._reading, self._looking = threading.Lock(), threading.Lock()
-        self._writer_thread: "int | None" = None
+        self._writer_thread = None
         self._reader = self._writer = self._looker = Connection()
 
-    def close(self) -> None:
+    def close(self):
         """Close all connections."""
         with self._looking, self._reading:
             for link in (self._reader, self._writer, self._looker):
                 link.close()
 
     @property
-    def alarm(self) -> "int | None":
+    def alarm(self):
         """A descriptor that is readable when there may be tasks."""
         return None
 
-    def ring(self) -> None:
+    def ring(self):
         """Wake other workers that wait: there may be tasks for them, too."""
 
-    def calm(self) -> None:
+    def calm(self):
         """Forget that the alarm rang: who does looks once more before it waits."""
 
-    def sign(self) -> None:
+    def sign(self):
         """Show other machines that this one lives, if they ask."""
 
-    def check_file(self) -> None:
+    def check_file(self):
         """StorageBroken if what we write would be lost."""
 
-    def _open(self, name: "str") -> "Connection":
+    def _open(self, name):
         """The connection of this name; another one if there is none or it broke."""
-        link: "Connection" = getattr(self, name)
+        link = getattr(self, name)
         if link.is_broken:
             link = self._connect()
             setattr(self, name, link)
         return link
 
-    def _connect(self) -> "Connection":
+    def _connect(self):
         raise NotImplementedError
 
-    def _begin(self, durable: "bool", foreseen: "Iterable[Query]") -> None:
+    def _begin(self, durable, foreseen):
         raise NotImplementedError
 
-    def _commit(self, durable: "bool") -> None:
+    def _commit(self, durable):
         raise NotImplementedError
 
-    def _problem(self, error: "Exception") -> "Exception":
+    def _problem(self, error):
         raise NotImplementedError
 
-    def version_seen(self) -> "object":
+    def version_seen(self):
         """A value that changes when anybody commits, ourselves included."""
         raise NotImplementedError
 
-    def size(self) -> "int":
+    def size(self):
         """How many bytes it takes."""
         raise NotImplementedError
 
-    def wal_bytes(self) -> "int":
+    def wal_bytes(self):
         """Size of the log's file, where there is one."""
         return 0
 
-    def promises(self) -> "Row":
+    def promises(self):
         """The version of the server that has it, and if a copy may lag behind: no file has one."""
         raise NotImplementedError
 
-    def damage(self) -> "str | None":
+    def damage(self):
         """What is wrong with the file, None if nothing; all of it is read."""
         raise NotImplementedError
 
-    def copy_to(self, path: "Path") -> None:
+    def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
         raise NotImplementedError
 
     # Reading
 
-    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "Sequence[Row]":
+    def all(self, statement, values=()):
         """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
         if self.in_transaction:
             return self._writer.all(statement, values)
         return self._patiently(lambda: self._read(statement, values))
 
-    def _read(self, statement: "str", values: "Sequence[Any]") -> "Sequence[Row]":
+    def _read(self, statement, values):
         with self._reading:
             return self._reader.all(statement, values)
 
-    def look(self, statement: "str", values: "Sequence[Any]" = (),
-             seconds: "float" = math.inf) -> "tuple[Sequence[Row] | None, float]":
+    def look(self, statement, values=(),
+             seconds=math.inf):
         """(rows, seconds that took) of what may read much; None for rows if that takes too long.
         Who reads little does not wait for it, since it has a connection of its own."""
         with self._looking:
@@ -2125,13 +2120,12 @@ class Database(Reader):
                 seconds, self.clock, statement, values))
             return rows, self.clock.monotonic() - started
 
-    def last_id(self, table: "str") -> "int":
+    def last_id(self, table):
         """The highest id that any row of a table ever had."""
-        last: "int | None" = self.value(self.last_id_words % table)
-        return last or 0
+        return self.value(self.last_id_words % table) or 0
 
-    def walk(self, statement: "str", values: "Sequence[Any]", low: "int", high: "int", seconds: "float",
-             newest: "bool" = False) -> "Iterator[tuple[Sequence[Row], int]]":
+    def walk(self, statement, values, low, high, seconds,
+             newest=False):
         """Look through ids above `low` up to `high`: yield (rows found, where to go on). These are
         the first two values of `statement`. One range of ids after the other is read in a moment:
         a smaller one after one that took too long, a larger one after one that was quick. At least
@@ -2149,11 +2143,11 @@ class Database(Reader):
                 size *= 2 if took < LOOK_SECONDS / 3 else 1
             self.clock.sleep(0.001)         # now it is the turn of others
 
-    def search(self, statement: "str", values: "Sequence[Any]", low: "int", high: "int", limit: "int",
-               seconds: "float", newest: "bool" = True) -> "Page":
+    def search(self, statement, values, low, high, limit,
+               seconds, newest=True):
         """Return at most `limit` rows, as walk() finds them with ids above `low` up to `high`.
         A long search stops with fewer rows."""
-        rows: "list[Row]" = []
+        rows = []
         place, end = None, low if newest else high
         for found, reached in self.walk(statement, values, low, high, seconds, newest):
             rows += found
@@ -2163,7 +2157,7 @@ class Database(Reader):
         return Page(rows, place)
 
     @contextlib.contextmanager
-    def snapshot(self) -> "Iterator[Connection]":
+    def snapshot(self):
         """A Reader in this block, which sees everything as it is at one moment."""
         try:
             with contextlib.closing(self._patiently(self._connect)) as link:
@@ -2176,7 +2170,7 @@ class Database(Reader):
     # Waiting
 
     @contextlib.contextmanager
-    def deadline(self, seconds: "float" = WEB_PATIENCE_SECONDS) -> "Iterator[None]":
+    def deadline(self, seconds=WEB_PATIENCE_SECONDS):
         """In this block this thread waits until so many seconds from now at most, in all."""
         before = self._deadline.at
         self._deadline.at = min(before, self.clock.monotonic() + seconds)
@@ -2186,7 +2180,7 @@ class Database(Reader):
             self._deadline.at = before
 
     @contextlib.contextmanager
-    def unhurried(self) -> "Iterator[None]":
+    def unhurried(self):
         """What this block takes (a body that is read) puts this thread's deadline off."""
         started = self.clock.monotonic()
         try:
@@ -2194,11 +2188,11 @@ class Database(Reader):
         finally:
             self._deadline.at += self.clock.monotonic() - started
 
-    def seconds_left(self) -> "float":
+    def seconds_left(self):
         """How long this thread may wait now."""
         return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
 
-    def _patiently(self, action: "Callable[[], Result]") -> "Result":
+    def _patiently(self, action):
         """Do `action`, again while the database is busy and the deadline has not passed."""
         until = 0.0
         while True:
@@ -2214,13 +2208,13 @@ class Database(Reader):
     # Writing
 
     @property
-    def in_transaction(self) -> "bool":
+    def in_transaction(self):
         """True inside a transaction of this thread."""
         return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
-    def transaction(self, durable: "bool" = True,
-                    foreseen: "Iterable[Query]" = ()) -> "Iterator[Connection]":
+    def transaction(self, durable=True,
+                    foreseen=()):
         """BEGIN ... COMMIT around the block, which gets the connection.
 
         `durable` commits survive a power cut; others survive only the death of processes. What is
@@ -2248,13 +2242,13 @@ class Database(Reader):
                 self._writer_thread = None
                 self._write_lock.give()
 
-    def alone(self, action: "Callable[[Connection], Result]", foreseen: "Iterable[Query]" = ()) -> "Result":
+    def alone(self, action, foreseen=()):
         """What action(transaction) returns."""
         with self.transaction(foreseen=foreseen) as transaction:
             return action(transaction)
 
-    def together(self, action: "Callable[[Connection], Result]",
-                 foreseen: "Iterable[Query]" = ()) -> "Result":
+    def together(self, action,
+                 foreseen=()):
         """As alone(); a short one may share a commit with those of others."""
         return self.alone(action, foreseen)
 
@@ -2293,7 +2287,7 @@ STORAGE_ERRORS = (
 )
 
 
-def storage_error(error: "Exception", path: "Path") -> "Exception":
+def storage_error(error, path):
     """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
     said = str(error)
     found = [row for row in STORAGE_ERRORS if re.search(row[0], said.lower())]
@@ -2311,53 +2305,53 @@ class FileConnection(Connection):
 
     is_broken = False
 
-    def __init__(self, path: "Path") -> None:
+    def __init__(self, path):
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
         self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
         self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
 
-    def close(self) -> None:
+    def close(self):
         """Close; SQLite may then write the log back, which it does under an exclusive lock."""
         self._link.close()
 
     @property
-    def changes(self) -> "int":
+    def changes(self):
         """How many rows were added, changed or removed so far."""
         return self._link.total_changes
 
-    def run(self, statement: "str", values: "Sequence[Any]" = ()) -> "int":
+    def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
         return self._link.execute(statement, values).rowcount
 
-    def many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> "int":
+    def many(self, statement, rows):
         """Execute once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(statement, rows).rowcount
 
-    def insert(self, table: "str", row: "JsonObject") -> "int":
+    def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
         return self._link.execute(insert_statement("INSERT", table, tuple(row)),
                                   tuple(row.values())).lastrowid or 0
 
-    def _insert_some(self, table: "str", columns: "tuple[str, ...]", rows: "list[AnyTuple]",
-                     are_full: "bool") -> None:
+    def _insert_some(self, table, columns, rows,
+                     are_full):
         if are_full:
             self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
         else:                           # each other number is a statement to be prepared anew
             super()._insert_some(table, columns, rows, are_full)
 
-    def set_last_id(self, table: "str", last: "int") -> None:
+    def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.upsert("sqlite_sequence", {"name": table}, {"seq": last})
 
-    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "list[Row]":
+    def all(self, statement, values=()):
         """All rows."""
         return self._link.execute(statement, values).fetchall()
 
-    def all_within(self, seconds: "float", clock: "AnyClock", statement: "str",
-                   values: "Sequence[Any]" = ()) -> "list[Row] | None":
+    def all_within(self, seconds, clock, statement,
+                   values=()):
         """All rows, or None if that takes longer."""
         end = clock.monotonic() + seconds
         self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
@@ -2370,13 +2364,13 @@ class FileConnection(Connection):
         finally:
             self._link.set_progress_handler(None, 0)
 
-    def roll_back(self) -> None:
+    def roll_back(self):
         """Undo an open transaction, if there is one."""
         if self._link.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.run("ROLLBACK")
 
-    def copy_to(self, path: "Path") -> None:
+    def copy_to(self, path):
         """Copy the database into the file `path`; what was copied is checked."""
         with contextlib.closing(sqlite3.connect(str(path))) as copy:
             self._link.backup(copy)
@@ -2398,14 +2392,14 @@ class WriteLock(OneThread):
     a shared lock on the second file says that somebody waits.
     """
 
-    def __init__(self, path: "Path", clock: "AnyClock") -> None:
+    def __init__(self, path, clock):
         super().__init__(clock)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
         self._usual = 0.0               # seconds that are waited lately
 
-    def take(self, deadline: "float") -> None:
+    def take(self, deadline):
         """Wait for it, until this moment (monotonic) at most; then Busy."""
         super().take(deadline)
         try:
@@ -2421,26 +2415,26 @@ class WriteLock(OneThread):
             super().give()
             raise
 
-    def give(self) -> None:
+    def give(self):
         """Let the next one write."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
         super().give()
 
-    def close(self) -> None:
+    def close(self):
         """Forget the files; harmless twice."""
         for file in {self._file, self._waiting} - {-1}:
             os.close(file)
         self._file = self._waiting = -1
 
-    def _rest(self) -> None:
+    def _rest(self):
         """Stay away for a moment if somebody waits."""
         if not self._flock(self._waiting, fcntl.LOCK_EX):
             self._clock.sleep(WRITE_REST_SECONDS)
         self._flock(self._waiting, fcntl.LOCK_UN)
         self._streak = self._clock.monotonic()
 
-    def _wait(self, deadline: "float") -> None:
+    def _wait(self, deadline):
         """Ask again and again."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
@@ -2455,7 +2449,7 @@ class WriteLock(OneThread):
             self._flock(self._waiting, fcntl.LOCK_UN)
 
     @staticmethod
-    def _flock(file: "int", kind: "int") -> "bool":
+    def _flock(file, kind):
         """False if somebody else holds it. On a host without flock SQLite's own lock must do."""
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
@@ -2476,7 +2470,7 @@ class Bell:
     Where there is none (a file system without pipes, an add on another machine) a worker sees the
     news when it looks by itself, within a second."""
 
-    def __init__(self, path: "Path") -> None:
+    def __init__(self, path):
         self.pipe = None
         with contextlib.suppress(OSError):
             with contextlib.suppress(FileExistsError):      # others may be as early
@@ -2485,19 +2479,19 @@ class Bell:
                 # Open for both: so it never ends, and no one waits for the other side.
                 self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
-    def ring(self) -> None:
+    def ring(self):
         """Wake all who wait."""
         if self.pipe is not None:
             with contextlib.suppress(OSError):      # it is full: it rings already
                 os.write(self.pipe, b".")
 
-    def calm(self) -> None:
+    def calm(self):
         """Stop ringing."""
         if self.pipe is not None:
             with contextlib.suppress(OSError):      # somebody else was quicker
                 os.read(self.pipe, 1 << 16)
 
-    def close(self) -> None:
+    def close(self):
         """Close the pipe; harmless twice."""
         pipe, self.pipe = self.pipe, None
         if pipe is not None:
@@ -2512,7 +2506,7 @@ class Bell:
 # and on which machine the file is written. DataFile takes care of the file and its log. SqliteDatabase reads
 # and writes.
 
-def file_system(path: "Path") -> "str":
+def file_system(path):
     """The type of the file system that holds `path`, or "unknown"."""
     best, kind, real_path = "", "unknown", os.path.realpath(path)
     try:
@@ -2527,12 +2521,12 @@ def file_system(path: "Path") -> "str":
     return kind
 
 
-def up_seconds() -> "float":
+def up_seconds():
     """How long this system has been running."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
-def safe_journal(folder: "Path") -> "str":
+def safe_journal(folder):
     """How a database in this folder is written: a log needs a local disk."""
     return "wal" if file_system(folder) in LOCAL_FILE_SYSTEMS else "truncate"
 
@@ -2543,7 +2537,7 @@ class Journal:
     machines share corrupts. A machine is a kernel: containers have names of their own, but share
     what a log needs. The file's time is the last sign of life of the machine that uses the log."""
 
-    def __init__(self, database: "Path") -> None:
+    def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
         self.file = file_identity(self.path)   # another one after each write
@@ -2558,13 +2552,13 @@ class Journal:
                 "stopped, make it anew: python3 jobqueue.py check --repair" % self.path) from None
 
     @staticmethod
-    def decide(database: "Path", mode: "str", now: "float") -> None:
+    def decide(database, mode, now):
         """From now on this machine uses the database, in this way."""
         path = private_path(database, "journal.json")
         write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
-    def admit(self, now: "float") -> "Journal":
+    def admit(self, now):
         """The journal as it is once this machine may use the log; SetupError if it may not."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
@@ -2575,7 +2569,7 @@ class Journal:
         self.sign(now)
         return Journal(self._database)
 
-    def refuse_another(self, now: "float") -> None:
+    def refuse_another(self, now):
         """SetupError if another machine uses the log and lives."""
         seen_at = self.path.stat().st_mtime
         started_again = self.machine == machine_name() and now - seen_at > up_seconds()
@@ -2584,20 +2578,20 @@ class Journal:
             until = iso(seen_at + MACHINE_SILENT_SECONDS)[11:19]
             self._refuse("which allows no second one before %s UTC" % until)
 
-    def _refuse(self, why: "str") -> None:
+    def _refuse(self, why):
         raise SetupError(
             "The data folder %s is written in WAL mode on the machine %s, %s. If several are to "
             "use it, stop everything on all and run there: "
             "python3 jobqueue.py check --repair shared"
             % (self.path.parent, self.machine, why))
 
-    def sign(self, now: "float") -> None:
+    def sign(self, now):
         """Show other machines that this one lives."""
         with contextlib.suppress(OSError):
             if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
 
-    def check(self) -> None:
+    def check(self):
         """StorageBroken if it was decided anew, or another machine took over while we slept."""
         found = Journal(self._database)
         if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
@@ -2605,7 +2599,7 @@ class Journal:
                                 "and start everything." % (found.mode.upper(), found.machine))
         self.file = found.file
 
-    def _is_ours(self) -> "bool":
+    def _is_ours(self):
         known, boot = self._boot, boot_id()
         return bool(known == boot if known and boot else self.machine == machine_name())
 
@@ -2616,7 +2610,7 @@ class DataFile(Database):
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
     checkpoints are off on every connection and ours run only while we hold the write lock."""
 
-    def __init__(self, folder: "Path | str", clock: "AnyClock", patience: "float") -> None:
+    def __init__(self, folder, clock, patience):
         super().__init__(folder, clock, patience)
         self.path = find_database(self.folder)
         self._wal = Path(str(self.path) + "-wal")
@@ -2624,15 +2618,15 @@ class DataFile(Database):
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
-        self._opened: "tuple[object, object]" = (None, None)      # identities of file and log
+        self._opened = (None, None)      # identities of file and log
         if self.journal == "wal":
             self._refuse_missing_log()
 
-    def sign(self) -> None:
+    def sign(self):
         """Show other machines that this one lives."""
         self._journal.sign(self.clock.now())
 
-    def check_file(self) -> None:
+    def check_file(self):
         """StorageBroken if file or log was removed or replaced: what we write would be lost."""
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
@@ -2640,14 +2634,14 @@ class DataFile(Database):
         if file_identity(self._journal.path) != self._journal.file:
             self._journal.check()
 
-    def wal_bytes(self) -> "int":
+    def wal_bytes(self):
         """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
         try:
             return self._wal.stat().st_size
         except OSError:
             return 0
 
-    def _refuse_missing_log(self) -> None:
+    def _refuse_missing_log(self):
         """StorageBroken if the log was deleted: without it the database is an older one.
         SQLite makes the log before the index that goes with it, and removes it after that."""
         index = Path(str(self.path) + "-shm")
@@ -2658,7 +2652,7 @@ class DataFile(Database):
                 "back; if it is lost, delete %s to go on with what is left."
                 % (self._wal, index.name))
 
-    def _connect(self) -> "FileConnection":
+    def _connect(self):
         link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
@@ -2677,7 +2671,7 @@ class DataFile(Database):
             raise
         return link
 
-    def _checkpoint(self, writer: "Connection", reader: "Connection") -> None:
+    def _checkpoint(self, writer, reader):
         """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
@@ -2696,9 +2690,9 @@ class DataFile(Database):
 class _Waiting:
     """An action that a thread wants to be done, and its result or error once it is."""
 
-    def __init__(self, action: "Callable[[Connection], Any]") -> None:
+    def __init__(self, action):
         self.action = action
-        self.answer: "tuple[Any, Exception | None] | None" = None
+        self.answer = None
 
 
 class SqliteDatabase(DataFile):
@@ -2707,12 +2701,12 @@ class SqliteDatabase(DataFile):
     errors = sqlite3.Error
     _write_lock: "WriteLock"
 
-    def __init__(self, folder: "Path | str", clock: "AnyClock" = Clock,
-                 patience: "float" = WEB_PATIENCE_SECONDS) -> None:
+    def __init__(self, folder, clock=Clock,
+                 patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, clock, patience)
         self._synchronous, self._rung_at = "", 0
         self._gathering, self._is_led = threading.Condition(), False
-        self._wanted: "list[_Waiting]" = []
+        self._wanted = []
         try:
             self._write_lock = WriteLock(self.folder / "turn.lock", clock)
             self._bell = Bell(self.folder / "bell")
@@ -2728,7 +2722,7 @@ class SqliteDatabase(DataFile):
             self.close()
             raise
 
-    def _check_schema(self) -> None:
+    def _check_schema(self):
         version = self.value(self.version_words)
         if version == 0:
             raise emptied(self.path)
@@ -2736,52 +2730,52 @@ class SqliteDatabase(DataFile):
             with self.transaction() as transaction:
                 migrate(transaction)
 
-    def close(self) -> None:
+    def close(self):
         """Close all connections, the lock and the bell."""
         super().close()
         self._write_lock.close()
         self._bell.close()
 
     @property
-    def alarm(self) -> "int | None":
+    def alarm(self):
         """The bell's pipe: it is readable when there may be tasks."""
         return self._bell.pipe
 
-    def ring(self) -> None:
+    def ring(self):
         """Wake other workers that wait: there may be tasks for them, too."""
         self._bell.ring()
 
-    def calm(self) -> None:
+    def calm(self):
         """Forget that the alarm rang: who does looks once more before it waits."""
         self._bell.calm()
 
-    def version_seen(self) -> "object":
+    def version_seen(self):
         """A number that changes when anybody commits, ourselves included."""
         return self.value("PRAGMA data_version")
 
-    def __str__(self) -> "str":
+    def __str__(self):
         return self.path.name
 
-    def size(self) -> "int":
+    def size(self):
         """How many bytes it takes."""
         return self.path.stat().st_size
 
-    def damage(self) -> "str | None":
+    def damage(self):
         """What SQLite finds wrong with the file, None if nothing; all of it is read."""
         try:
             with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
-                found: "str" = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
+                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
         except StorageBroken as error:
             found = error.detail
         return None if found == "ok" else found
 
-    def copy_to(self, path: "Path") -> None:
+    def copy_to(self, path):
         """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
-    def together(self, action: "Callable[[Connection], Result]",
-                 foreseen: "Iterable[Query]" = ()) -> "Result":
+    def together(self, action,
+                 foreseen=()):
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
         if threading.active_count() == 1:
@@ -2799,14 +2793,13 @@ class SqliteDatabase(DataFile):
             return self.alone(action)
         if error:
             raise error
-        result: "Result" = mine.answer[0]
-        return result
+        return mine.answer[0]
 
-    def _lead(self, mine: "_Waiting") -> None:
+    def _lead(self, mine):
         """Do all that is wanted by now; if anything of it is refused, each does its own alone."""
         some, self._is_led = [mine], True
-        results: "list[tuple[Any, None]]" = []
-        failure: "Exception | None" = None
+        results = []
+        failure = None
         self._gathering.release()
         try:
             with self.transaction() as transaction:
@@ -2824,7 +2817,7 @@ class SqliteDatabase(DataFile):
             self._is_led = False
             self._gathering.notify_all()
 
-    def _begin(self, durable: "bool", foreseen: "Iterable[Query]") -> None:
+    def _begin(self, durable, foreseen):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:
@@ -2832,7 +2825,7 @@ class SqliteDatabase(DataFile):
             self._synchronous = wanted
         self._writer.run("BEGIN IMMEDIATE")
 
-    def _commit(self, durable: "bool") -> None:
+    def _commit(self, durable):
         self._patiently(lambda: self._writer.run("COMMIT"))
         if durable and self._writer.changes > self._rung_at:    # others wait for that
             self._bell.ring()
@@ -2841,12 +2834,12 @@ class SqliteDatabase(DataFile):
             with self._looking, self._reading:      # which may take long to get
                 self._checkpoint(self._writer, self._reader)
 
-    def _problem(self, error: "Exception") -> "Exception":
+    def _problem(self, error):
         return storage_error(error, self.path)
 
 
 @contextlib.contextmanager
-def open_exclusively(path: "Path", mode: "str") -> "Iterator[FileConnection]":
+def open_exclusively(path, mode):
     """A connection to a database that nobody else uses; from now on it is written in this mode."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
@@ -2859,7 +2852,7 @@ def open_exclusively(path: "Path", mode: "str") -> "Iterator[FileConnection]":
         raise storage_error(error, path)
 
 
-def create_database(path: "Path", mode: "str") -> None:
+def create_database(path, mode):
     """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
@@ -2870,14 +2863,14 @@ def create_database(path: "Path", mode: "str") -> None:
     Journal.decide(path, mode, Clock.now())
 
 
-def take_backup(file: "Path", part: "Path") -> None:
+def take_backup(file, part):
     """Copy a backup; SetupError if it is none, is not whole, or has a version that is unknown."""
     import shutil
     write_private(part, "")
     shutil.copyfile(file, part)
     try:
         with contextlib.closing(FileConnection(part)) as link:
-            version: "int" = link.value("PRAGMA user_version")
+            version = link.value("PRAGMA user_version")
             found = link.value("PRAGMA quick_check(1)")
     except sqlite3.Error:
         version, found = 0, None
@@ -3012,7 +3005,7 @@ SERVER_ERRORS = (
 )
 
 
-def replace_patterns(text: "str", otherwise: "Iterable[tuple[str, str]]") -> "str":
+def replace_patterns(text, otherwise):
     """Return the text with each pattern replaced, in the order of `otherwise`."""
     for pattern, other in otherwise:
         text = re.sub(pattern, other, text)
@@ -3020,7 +3013,7 @@ def replace_patterns(text: "str", otherwise: "Iterable[tuple[str, str]]") -> "st
 
 
 @functools.lru_cache(maxsize=500)
-def to_postgres(statement: "str") -> "str":
+def to_postgres(statement):
     """A statement as PostgreSQL and its driver want it."""
     statement = replace_patterns(statement, SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
@@ -3028,11 +3021,11 @@ def to_postgres(statement: "str") -> "str":
         match[0], match[0].replace("%", "%%")), statement)
 
 
-def _written(text: "str") -> "str":
+def _written(text):
     return storable(text) if "\0" in text else text
 
 
-def literal(value: "object") -> "str":
+def literal(value):
     """A value as it stands in a statement, however the server is set up."""
     if value is None:
         return "NULL"
@@ -3045,20 +3038,20 @@ def literal(value: "object") -> "str":
     raise TypeError("a value of the type %s cannot be stored" % type(value).__name__)
 
 
-def bound(statement: "str", values: "Iterable[Any]") -> "str":
+def bound(statement, values):
     """A statement with its values in it: so several go in one message."""
     return to_postgres(statement) % tuple(map(literal, values))
 
 
-def for_all(statement: "str", rows: "Sequence[Sequence[Any]]") -> "Query":
+def for_all(statement, rows):
     """Return a query that does for all `rows` at once what a statement does for each: an INSERT
     of VALUES, or an UPDATE or DELETE of the one row that it finds."""
     if len(rows) == 1:
         return statement, rows[0]
-    marks: "list[str]" = []
-    types: "list[str]" = []
-    arrays: "list[str]" = []
-    constants: "list[Any]" = []
+    marks = []
+    types = []
+    arrays = []
+    constants = []
     for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
         if len(set(column)) > 1:
             kinds = set(map(type, column))
@@ -3081,14 +3074,14 @@ def for_all(statement: "str", rows: "Sequence[Sequence[Any]]") -> "Query":
     return given + statement, arrays + constants
 
 
-def _element(value: "Any") -> "str":
+def _element(value):
     """A value as it stands in an array."""
     if value.__class__ is str:
         return '"%s"' % _written(value).replace("\\", "\\\\").replace('"', '\\"')
     return "NULL" if value is None else repr(value + 0)     # a truth is a number
 
 
-def prepare_statement(name: "str", statement: "str", types: "Sequence[type]") -> "str":
+def prepare_statement(name, statement, types):
     """The text by which the server plans a statement under a name, for values of these types. A
     text's is unknown: it may stand for anything, as where it is a part of the statement."""
     marks = tuple("$%d" % number for number in range(1, len(types) + 1))
@@ -3101,8 +3094,8 @@ def prepare_statement(name: "str", statement: "str", types: "Sequence[type]") ->
 #
 # A connection to a PostgreSQL server, with a deadline for each call.
 
-if TYPE_CHECKING:
-    Question = tuple[str, AnyTuple]
+
+
 
 
 class ServerRow(AnyTuple):
@@ -3112,16 +3105,16 @@ class ServerRow(AnyTuple):
     names: "tuple[str, ...]" = ()
     places: "dict[str, int]" = {}
 
-    def keys(self) -> "Sequence[str]":
+    def keys(self):
         """The names of the columns."""
         return self.names
 
-    def __getitem__(self, key: "Any") -> "Any":
+    def __getitem__(self, key):
         return tuple.__getitem__(self, self.places[key] if key.__class__ is str else key)
 
 
 @functools.lru_cache(maxsize=500)
-def _row_class(encoded_names: "tuple[bytes, ...]") -> "type[ServerRow]":
+def _row_class(encoded_names):
     names = tuple(name.decode() for name in encoded_names)
     places = {name: names.index(name) for name in names}
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
@@ -3135,7 +3128,7 @@ class Driver(NamedTuple):
 
 
 @functools.lru_cache(maxsize=None)
-def driver() -> "Driver":
+def driver():
     """Return psycopg, imported; SetupError if it is not installed."""
     try:
         import psycopg
@@ -3146,7 +3139,7 @@ def driver() -> "Driver":
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
 
-        def load(self, data: "bytes") -> "float | bool":
+        def load(self, data):
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
@@ -3166,18 +3159,18 @@ class Reply(NamedTuple):
 class ServerConnection(Connection):
     """A connection to PostgreSQL."""
 
-    def __init__(self, address: "str") -> None:
+    def __init__(self, address):
         self._psycopg, known = driver()
         self.limit = math.inf           # no question may take longer
         self.change_count = 0           # rows that were added, changed or removed, or may be
-        self._told: "list[str]" = []      # texts of one statement each, to go along with the next
-        self._foreseen: "Iterable[Question]" = ()     # ... questions that follow it
-        self._known: "dict[Question, Sequence[Row]]" = {}     # their answers, until a change
+        self._told = []      # texts of one statement each, to go along with the next
+        self._foreseen = ()     # ... questions that follow it
+        self._known = {}     # their answers, until a change
         # By statement and types: how often it was asked, and the name of its plan.
-        self._asked: "collections.Counter[AnyTuple]" = collections.Counter()
-        self._plans: "dict[AnyTuple, str]" = {}
+        self._asked = collections.Counter()
+        self._plans = {}
         self.plans_until = 0.0
-        self._planned_after: "float" = PLANNED_AFTER
+        self._planned_after = PLANNED_AFTER
         self._plan_number = itertools.count()
         self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
@@ -3187,25 +3180,24 @@ class ServerConnection(Connection):
         self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), CONNECT_SECONDS)
 
     @property
-    def is_broken(self) -> "bool":
+    def is_broken(self):
         """True if nothing can be asked any more."""
         return bool(self._link.closed)
 
     @property
-    def changes(self) -> "int":
+    def changes(self):
         """How many rows were added, changed or removed in this transaction, or may be."""
         return self.change_count
 
-    def close(self) -> None:
+    def close(self):
         """End the connection."""
         self._link.close()
 
-    def fileno(self) -> "int":
+    def fileno(self):
         """Return the descriptor of the connection's socket."""
-        number: "int" = self._link.fileno()
-        return number
+        return self._link.fileno()
 
-    def ask(self, text: "str", seconds: "float" = CALL_SECONDS) -> "list[Reply]":
+    def ask(self, text, seconds=CALL_SECONDS):
         """Return a reply to each statement of a text, or raise the error of the one that
         failed. What was told goes before them, and what is foreseen after them, in one message.
         A cursor of the driver's would take as long for each statement as the server."""
@@ -3228,7 +3220,7 @@ class ServerConnection(Connection):
             self._known[question] = answers[at - 1].rows
         return answers[:end]
 
-    def _results(self, text: "str", until: "float") -> "Iterator[Any]":
+    def _results(self, text, until):
         """Ask the server, and yield what it answers until this moment."""
         link, events = self._link.pgconn, select.poll()
         link.send_query(text.encode("utf-8"))
@@ -3246,7 +3238,7 @@ class ServerConnection(Connection):
                 raise self._psycopg.OperationalError("the server does not answer")
             link.consume_input()
 
-    def _refuse_failed(self, result: "Any") -> None:
+    def _refuse_failed(self, result):
         if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
             error = self._psycopg.errors.error_from_result(result)
             self._plans.clear()         # some may not be there
@@ -3256,21 +3248,20 @@ class ServerConnection(Connection):
                 self.close()            # its server may not write any more: another one does
             raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
 
-    def _rows(self, result: "Any") -> "Sequence[ServerRow]":
+    def _rows(self, result):
         if not result.nfields:
             return ()
         self._loaders.set_pgresult(result)
         names = tuple(map(result.fname, range(result.nfields)))
-        rows: "list[ServerRow]" = self._loaders.load_rows(0, result.ntuples, _row_class(names))
-        return rows
+        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
 
-    def foresee(self, questions: "Iterable[Query]") -> None:
+    def foresee(self, questions):
         """Ask these with what comes next: each is answered then, unless a change comes between."""
         self._known = {}
         self._foreseen = dict.fromkeys(
             (statement, tuple(values)) for statement, values in questions)
 
-    def run(self, statement: "str", values: "Sequence[Any]" = ()) -> "int":
+    def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
         self._known = {}
         word = self.ask(";".join(self._texts(statement, values)))[-1].word.split()[-1]
@@ -3278,17 +3269,17 @@ class ServerConnection(Connection):
         self.change_count += count
         return count
 
-    def many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> "int":
+    def many(self, statement, rows):
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
         batch = list(rows)
         return self.run(*for_all(statement, batch)) if batch else 0
 
-    def _texts(self, statement: "str", values: "Iterable[Any]") -> "list[str]":
+    def _texts(self, statement, values):
         """A statement with its values as texts, the last of which is the question. They must be
         sent in the order in which they are made: the plan of one may be made by another."""
         values = tuple(values)
-        key: "AnyTuple" = (statement, *map(type, values))
-        texts: "list[str]" = []
+        key = (statement, *map(type, values))
+        texts = []
         if key not in self._plans and not re.match(PLANNED, statement):
             return [bound(statement, values)]
         if time.monotonic() > self.plans_until:
@@ -3304,7 +3295,7 @@ class ServerConnection(Connection):
         self._plans[key] = name
         return [*texts, "EXECUTE %s%s" % (name, given)]
 
-    def _forget_plans(self) -> "list[str]":
+    def _forget_plans(self):
         """Let all be planned anew; the texts by which the server forgets the old plans."""
         if len(self._asked) > ASKED_MAX:
             self._asked.clear()
@@ -3312,13 +3303,13 @@ class ServerConnection(Connection):
         self.plans_until = time.monotonic() + PLANS_SECONDS
         return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
 
-    def tell_many(self, statement: "str", rows: "Iterable[Sequence[Any]]") -> None:
+    def tell_many(self, statement, rows):
         """Execute once for each of `rows` with the next question."""
         batch = list(rows)
         if batch:
             self.tell(*for_all(statement, batch))
 
-    def tell(self, statement: "str", values: "Sequence[Any]" = ()) -> None:
+    def tell(self, statement, values=()):
         """Execute with the next question."""
         self._told += self._texts(statement, values)
         self._known = {}
@@ -3326,21 +3317,20 @@ class ServerConnection(Connection):
         if sum(map(len, self._told)) > TOLD_MAX:
             self.ask("SELECT")
 
-    def insert(self, table: "str", row: "JsonObject") -> "int":
+    def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
         self.change_count, self._known = self.change_count + 1, {}
-        number: "int" = self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
-                                 tuple(row.values()))
-        return number
+        return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
+                          tuple(row.values()))
 
-    def set_last_id(self, table: "str", last: "int") -> None:
+    def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                    (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
 
-    def all(self, statement: "str", values: "Sequence[Any]" = ()) -> "Sequence[Row]":
+    def all(self, statement, values=()):
         """All rows."""
         values = tuple(values)
         rows = self._known.pop((statement, values), None)
@@ -3348,8 +3338,8 @@ class ServerConnection(Connection):
             rows = self.ask(";".join(self._texts(statement, values)))[-1].rows
         return rows
 
-    def all_within(self, seconds: "float", clock: "AnyClock", statement: "str",
-                   values: "Sequence[Any]" = ()) -> "Sequence[Row] | None":
+    def all_within(self, seconds, clock, statement,
+                   values=()):
         """All rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
@@ -3362,7 +3352,7 @@ class ServerConnection(Connection):
         finally:
             self.roll_back()
 
-    def heard(self) -> "tuple[int, int]":
+    def heard(self):
         """What changes with each notification; the first call begins to listen."""
         if not self._listens:
             self._listens = True
@@ -3371,10 +3361,10 @@ class ServerConnection(Connection):
         self._hear()
         return id(self), self._heard
 
-    def _hear(self) -> None:
+    def _hear(self):
         self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
 
-    def roll_back(self) -> None:
+    def roll_back(self):
         """Undo an open transaction, if there is one."""
         if self._told:
             self._plans.clear()         # some are made by what is not sent now
@@ -3395,17 +3385,17 @@ class ServerClock(Clock):
     """The server's time, which all machines share; between two looks at it by our own ticks."""
 
     @staticmethod
-    def _ticks() -> "float":
+    def _ticks():
         return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._base = time.time() - self._ticks()
 
-    def now(self) -> "float":
+    def now(self):
         """Seconds since 1970."""
         return self._base + self._ticks()
 
-    def set(self, now: "float") -> None:
+    def set(self, now):
         """It is this time by the server; smaller differences are those of the way."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
@@ -3433,8 +3423,8 @@ class PostgresDatabase(Database):
     _reader: "ServerConnection"           # from the first _open() on
     _writer: "ServerConnection"
 
-    def __init__(self, address: "str", folder: "Path", clock: "AnyClock" = Clock,
-                 patience: "float" = WEB_PATIENCE_SECONDS) -> None:
+    def __init__(self, address, folder, clock=Clock,
+                 patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
         self.has_own_disk = safe_journal(folder) == "wal"
         # A server that is replaced by its copy may be away for as long as a lease of files.
@@ -3442,7 +3432,7 @@ class PostgresDatabase(Database):
         self.errors = driver().psycopg.Error
         self._address, self.path = address, find_database(folder)
         self._write_lock = OneThread(clock)
-        self._epoch: "str | None" = None
+        self._epoch = None
         self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
@@ -3458,10 +3448,9 @@ class PostgresDatabase(Database):
             self.close()
             raise
 
-    def _prepare(self) -> None:
+    def _prepare(self):
         """Make the tables if there are none; whoever comes first does, alone."""
-        self._open("_reader")
-        link, known = self._reader, self.path.read_text("utf-8").strip()
+        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
         try:
             if not link.value(SERVER_TABLES):
                 if known != NO_EPOCH:
@@ -3478,7 +3467,7 @@ class PostgresDatabase(Database):
                 link.run("COMMIT")
             replies = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
             row = self._checked(replies[1].rows)
-            epoch: "str" = row["epoch"]
+            epoch = row["epoch"]
             self._epoch = epoch
             self._set_clock(row["at"])
         finally:
@@ -3489,7 +3478,7 @@ class PostgresDatabase(Database):
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
 
-    def _checked(self, rows: "Sequence[Row]") -> "Row":
+    def _checked(self, rows):
         """The row that is the lock, if it is one and this code may write beside it."""
         if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
             raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
@@ -3498,7 +3487,7 @@ class PostgresDatabase(Database):
             raise another_version(rows[0]["version"])
         return rows[0]
 
-    def __str__(self) -> "str":
+    def __str__(self):
         """What sentences call it; the password is in no sentence."""
         parts = {"host": "this machine", "dbname": ""}
         try:
@@ -3510,10 +3499,14 @@ class PostgresDatabase(Database):
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
         return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
-    def _connect(self) -> "ServerConnection":
+    def _open(self, name):
+        super()._open(name)
+        return getattr(self, name)
+
+    def _connect(self):
         return ServerConnection(self._address)
 
-    def _problem(self, error: "Exception") -> "Exception":
+    def _problem(self, error):
         psycopg, said = driver().psycopg, shorten(str(error), 200)
         is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         state = getattr(error, "sqlstate", None) or ("08" if is_lost else "")
@@ -3524,17 +3517,17 @@ class PostgresDatabase(Database):
                 return kind(sentence % {"path": self, "said": said})
         return error
 
-    def _read(self, statement: "str", values: "Sequence[Any]") -> "Sequence[Row]":
+    def _read(self, statement, values):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
             raise Busy(BUSY)            # a server that is silent keeps who asked first
         try:
-            self._open("_reader")
-            self._reader.limit = max(1.0, self.seconds_left())
-            return self._reader.all(statement, values)
+            link = self._open("_reader")
+            link.limit = max(1.0, self.seconds_left())
+            return link.all(statement, values)
         finally:
             self._reading.release()
 
-    def _begin(self, durable: "bool", foreseen: "Iterable[Query]" = ()) -> None:
+    def _begin(self, durable, foreseen=()):
         wait = 100 + int(1000 * self.seconds_left())
         self._open("_writer").roll_back()       # an earlier try may have waited too long
         self._writer.foresee(foreseen)
@@ -3550,12 +3543,12 @@ class PostgresDatabase(Database):
         self._writer.change_count = 0
         self._set_clock(now)
 
-    def _set_clock(self, now: "float") -> None:
+    def _set_clock(self, now):
         if isinstance(self.clock, ServerClock):
             self.clock.set(now)
             self.clock_offset = time.time() - now
 
-    def _commit(self, durable: "bool") -> None:
+    def _commit(self, durable):
         is_new = self._writer.changes > 0
         if is_new:
             self._number += 1
@@ -3571,7 +3564,7 @@ class PostgresDatabase(Database):
             raise Busy(BUSY)
         self._commits += is_new
 
-    def _became_true(self) -> "bool":
+    def _became_true(self):
         """Whether the transaction whose COMMIT brought no answer was committed."""
         found = None
         self._deadline.at = self.clock.monotonic() + self.patience
@@ -3586,35 +3579,33 @@ class PostgresDatabase(Database):
         return bool(found == self._number)
 
     @property
-    def alarm(self) -> "int | None":
+    def alarm(self):
         """The descriptor on which notifications come."""
         return None if self._reader.is_broken else self._reader.fileno()
 
-    def version_seen(self) -> "object":
+    def version_seen(self):
         """What changes when anybody commits what others wait for, if the news gets here."""
         return (*self._patiently(self._heard), self._commits)
 
-    def _heard(self) -> "tuple[int, int]":
+    def _heard(self):
         with self._reading:
-            self._open("_reader")
-            return self._reader.heard()
+            return self._open("_reader").heard()
 
-    def size(self) -> "int":
+    def size(self):
         """How many bytes it takes."""
-        size: "int" = self.value("SELECT pg_database_size(current_database())")
-        return size
+        return self.value("SELECT pg_database_size(current_database())")
 
-    def promises(self) -> "Row":
+    def promises(self):
         """The server's version, and `lags`: true if a copy of it may lack what was stored last."""
         return self.row(
             "SELECT current_setting('server_version') AS version, "
             "current_setting('synchronous_standby_names')='' "
             "AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags")
 
-    def damage(self) -> None:
+    def damage(self):
         """Nothing: a server looks after its files."""
 
-    def copy_to(self, path: "Path") -> None:
+    def copy_to(self, path):
         """It has backups of its own."""
         raise SetupError("A queue on PostgreSQL is saved with its own programs (pg_dump), or with "
                          "python3 jobqueue.py export FILE.")
@@ -3629,7 +3620,7 @@ DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
         "<IfModule mod_rewrite.c>\nRewriteEngine On\nRewriteRule ^ - [F,L]\n</IfModule>\n")
 
 
-def _fill_data_folder(room: "Path", on_server: "bool") -> None:
+def _fill_data_folder(room, on_server):
     (room / "locks").mkdir(mode=0o700)
     for name, text in ((".htaccess", DENY), ("index.html", ""), ("canary.txt", random_token())):
         write_private(room / name, text)
@@ -3647,7 +3638,7 @@ def _fill_data_folder(room: "Path", on_server: "bool") -> None:
         create_database(path, "truncate")
 
 
-def create_data_folder(folder: "Path", on_server: "bool" = False) -> None:
+def create_data_folder(folder, on_server=False):
     """Make a complete data folder under another name, then rename it: never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
@@ -3663,7 +3654,7 @@ def create_data_folder(folder: "Path", on_server: "bool" = False) -> None:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def user_name(number: "int") -> "str":
+def user_name(number):
     """A user's name as `sudo -u` understands it: #1000 for one without."""
     import pwd
     try:
@@ -3672,7 +3663,7 @@ def user_name(number: "int") -> "str":
         return "#%d" % number
 
 
-def refuse_other_user(folder: "Path") -> None:
+def refuse_other_user(folder):
     """Files made by another user lock the owner out: say the command that works instead.
     Copying with FTP opens a folder and its files to all users of the machine: mend that."""
     try:
@@ -3692,8 +3683,8 @@ def refuse_other_user(folder: "Path") -> None:
                 path.chmod(0o700 if path.is_dir() else 0o600)
 
 
-def open_database(folder: "Path", clock: "AnyClock" = Clock, patience: "float" = WEB_PATIENCE_SECONDS,
-                  address: "str" = "") -> "Database":
+def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS,
+                  address=""):
     """Open the data folder's database or the server's, making the folder if there is none."""
     if not os.path.lexists(folder):
         create_data_folder(folder, bool(address))
@@ -3715,7 +3706,7 @@ class OwnedFile(NamedTuple):
     mode: "str | None"
 
 
-def own_database(folder: "Path") -> "OwnedFile":
+def own_database(folder):
     """Return the file of a database that nobody else uses, even if it is damaged."""
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
@@ -3729,7 +3720,7 @@ def own_database(folder: "Path") -> "OwnedFile":
     return OwnedFile(path, journal.mode)
 
 
-def repair_journal(folder: "Path", shared: "bool" = False) -> "str":
+def repair_journal(folder, shared=False):
     """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
     Everything must be stopped: the exclusive lock that changing it needs proves that."""
     path, _ = own_database(folder)
@@ -3756,23 +3747,23 @@ class LogPart(NamedTuple):
     times: "list[list[int | str | None]]"
 
 
-def activity_row(at: "float", event: "str", task: "TaskRow", **details: "Any") -> "JsonObject":
+def activity_row(at, event, task, **details):
     """What happened to a task (its row), as a row of the activity."""
     return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
             "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
             **details}
 
 
-def note(transaction: "Connection", at: "float", event: "str", task: "TaskRow | None" = None,
-         **details: "Any") -> None:
+def note(transaction, at, event, task=None,
+         **details):
     """Append a row about a task or, without one, about anything else to the activity."""
     row = activity_row(at, event, task) if task else {"at": at, "event": event}
     transaction.insert("activity", {**row, **details})
 
 
-def find_activity(database: "Database", limit: "int" = PAGE_ROWS, before: "int | None" = None,
-                  since: "float | None" = None, until: "float | None" = None,
-                  viewer_id: "int | None" = None, **columns: "Any") -> "Page":
+def find_activity(database, limit=PAGE_ROWS, before=None,
+                  since=None, until=None,
+                  viewer_id=None, **columns):
     """Return rows, newest first; filters that are None are ignored. A viewer sees what became of
     tasks, and what concerns themselves. No index but the ids and the tasks' finds them; a long
     search stops with fewer rows."""
@@ -3782,7 +3773,7 @@ def find_activity(database: "Database", limit: "int" = PAGE_ROWS, before: "int |
     statement = ("SELECT activity.*, (SELECT name FROM user WHERE user.id=owner_id) AS owner FROM "
                  "activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d"
                  % (" AND ".join(["1=1", *asked]), limit + 1))
-    high: "int" = before - 1 if before is not None else (
+    high = before - 1 if before is not None else (
         database.value("SELECT max(id) FROM activity") or 0)
     if columns.get("task_id") is None:
         return database.search(statement, [*asked.values()], 0, high, limit, SEARCH_SECONDS)
@@ -3790,8 +3781,8 @@ def find_activity(database: "Database", limit: "int" = PAGE_ROWS, before: "int |
     return Page(list(rows[:limit]), rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
-def append_log(transaction: "Connection", at: "float", task_id: "int", attempt: "int", start: "int",
-               text: "str") -> None:
+def append_log(transaction, at, task_id, attempt, start,
+               text):
     """Keep a piece of what an attempt printed that begins at byte `start`. Of a long log the
     middle pieces are dropped."""
     length = len(text.encode("utf-8"))
@@ -3803,24 +3794,23 @@ def append_log(transaction: "Connection", at: "float", task_id: "int", attempt: 
             (task_id, attempt, LOG_MAX_BYTES // 2, start + length - LOG_MAX_BYTES // 2))
 
 
-def log_length(transaction: "Connection", task_id: "int", attempt: "int") -> "int":
+def log_length(transaction, task_id, attempt):
     """How many bytes an attempt has printed."""
-    length: "int | None" = transaction.value(
-        "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?", (task_id, attempt))
-    return length or 0
+    return transaction.value(
+        "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?", (task_id, attempt)) or 0
 
 
-def logged_attempts(db: "Reader", task_id: "int") -> "list[int]":
+def logged_attempts(db, task_id):
     """The attempts that printed something."""
     return [row[0] for row in db.all(
         "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
 
-def read_log(db: "Reader", task_id: "int", attempt: "int", offset: "int" = 0,
-             limit: "int" = LOG_PAGE_BYTES) -> "LogPart":
+def read_log(db, task_id, attempt, offset=0,
+             limit=LOG_PAGE_BYTES):
     """Return a part of a log that begins at `offset`, of at most `limit` bytes."""
-    parts: "list[str]" = []
-    times: "list[list[int | str | None]]" = []
+    parts = []
+    times = []
     at, cut, ends = offset, False, 0
     for row in db.all(
             "SELECT start, length, text, at FROM log WHERE task_id=? AND attempt=? "
@@ -3849,7 +3839,7 @@ def read_log(db: "Reader", task_id: "int", attempt: "int", offset: "int" = 0,
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 
-def tidy_path(text: "str") -> "str":
+def tidy_path(text):
     """A path as it stands in front of others: "/jq", or "" for none."""
     path = re.sub("/+", "/", "/%s/" % text)[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
@@ -3859,10 +3849,10 @@ def tidy_path(text: "str") -> "str":
 
 
 @functools.lru_cache(maxsize=4)
-def read_networks(text: "str") -> "list[IPv4Network | IPv6Network]":
+def read_networks(text):
     """The addresses and networks that a text lists; ValueError says which word is none."""
     from ipaddress import ip_network
-    found: "list[IPv4Network | IPv6Network]" = []
+    found = []
     for word in text.replace(",", " ").split():
         with contextlib.suppress(ValueError):
             found.append(ip_network(word, strict=False))
@@ -3878,7 +3868,7 @@ MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
 EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
-def tidy_server(text: "str") -> "str":
+def tidy_server(text):
     """HOST:PORT of a mail server; 587 is its port unless said."""
     match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
     if text and not (match and 0 < int(match[2] or 587) < 65536):
@@ -3886,7 +3876,7 @@ def tidy_server(text: "str") -> "str":
     return match and "%s:%s" % (match[1], match[2] or 587) or ""
 
 
-def tidy_webhooks(text: "str") -> "str":
+def tidy_webhooks(text):
     """Addresses of the web with a space between them."""
     for word in text.split():
         parts = urlsplit(word)
@@ -3896,14 +3886,14 @@ def tidy_webhooks(text: "str") -> "str":
     return " ".join(dict.fromkeys(text.split()))
 
 
-def web_label(address: "str") -> "str":
+def web_label(address):
     """What tells a webhook from others, without its address, which is a secret."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
-TIDY: "dict[str, Callable[[str], str]]" = {
+TIDY = {
     "alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
     "mail_server": tidy_server,
     "trusted_proxies": lambda text: text if read_networks(text) else ""}
@@ -3920,7 +3910,7 @@ class Setting(NamedTuple):
     help: "str"
 
 
-SETTING_GROUPS: "dict[str, dict[str, tuple[str, str, Schema, int | str, str]]]" = {"Workers": {
+SETTING_GROUPS = {"Workers": {
     "NbMaxWorker": ("Most workers", "", integer_within(0, 256), 2,
         "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
     "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
@@ -4002,7 +3992,7 @@ CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the defa
     for name, one in SETTINGS.items()}))
 
 
-def tidy_setting(name: "str", value: "Any") -> "int | str":
+def tidy_setting(name, value):
     """`value` as this setting keeps it; Invalid says what would be right."""
     one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
     checked({"properties": {name: one.schema}}, {name: value})
@@ -4012,7 +4002,7 @@ def tidy_setting(name: "str", value: "Any") -> "int | str":
         raise field_error(name, str(error)) from None
 
 
-def remember(transaction: "Connection", name: "str", value: "Any") -> None:
+def remember(transaction, name, value):
     """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
@@ -4020,7 +4010,7 @@ def remember(transaction: "Connection", name: "str", value: "Any") -> None:
         transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
 
 
-def recall(db: "Reader", name: "str") -> "Any":
+def recall(db, name):
     """What `remember` kept, or None."""
     text = db.value("SELECT value FROM setting WHERE name=?", (name,))
     return None if text is None else json.loads(text)
@@ -4029,17 +4019,17 @@ def recall(db: "Reader", name: "str") -> "Any":
 class Settings:
     """Values in the order environment (JOBQUEUE_NAME), table, default."""
 
-    def __init__(self, database: "Database", environment: "Mapping[str, str]" = os.environ) -> None:
+    def __init__(self, database, environment=os.environ):
         self._database = database
-        self.tests: "dict[str, Callable[[Any], None]]" = {}   # what new values must pass besides
-        self._known: "tuple[float, dict[str, Any]]" = (-math.inf, {})     # until, {name: value}
-        self._fixed: "dict[str, Any]" = {}
+        self.tests = {}   # what new values must pass besides
+        self._known = (-math.inf, {})     # until, {name: value}
+        self._fixed = {}
         for name, one in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
                 self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
 
-    def get(self, name: "str") -> "Any":
+    def get(self, name):
         """The value in force: exact inside a transaction, else at most a second old."""
         if name in self._fixed:
             return self._fixed[name]
@@ -4050,7 +4040,7 @@ class Settings:
         value = recall(self._database, name)
         return SETTINGS[name].default if value is None else value
 
-    def describe(self) -> "list[dict[str, Any]]":
+    def describe(self):
         """All settings as the page shows them."""
         table, found = self._read(), []
         for name, one in SETTINGS.items():
@@ -4066,7 +4056,7 @@ class Settings:
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
         return found
 
-    def change(self, values: "dict[str, Any]", by: "str | None" = None) -> None:
+    def change(self, values, by=None):
         """Store the given values, all or none; None means back to the default."""
         errors, checked = [], {}
         for name, value in values.items():
@@ -4083,14 +4073,14 @@ class Settings:
                  message=", ".join(checked))
         self._known = (-math.inf, {})
 
-    def _read(self) -> "dict[str, Any]":
+    def _read(self):
         until = self._database.clock.monotonic() + CACHE_SECONDS
         table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
             "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
         self._known = (until, table)
         return table
 
-    def _check(self, name: "str", value: "Any") -> "Any":
+    def _check(self, name, value):
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
@@ -4113,7 +4103,7 @@ class Settings:
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
-QUEUE_LIMITS: "dict[str, Schema]" = {
+QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
     "paused_why": about(
         or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
@@ -4159,23 +4149,23 @@ class Blocked(NamedTuple):
     words: "str | None" = None
 
 
-def next_start(queue: "Row", now: "float") -> "NextStart":
+def next_start(queue, now):
     """Return when the next task of a queue with a rate may start. The distance is kept from start
     to start, but what came a little late is made up for."""
-    interval: "float" = queue["rate_seconds"] / queue["rate_count"]
-    due: "float" = queue["rate_next_at"] or 0
+    interval = queue["rate_seconds"] / queue["rate_count"]
+    due = queue["rate_next_at"] or 0
     if due > now + interval + 5.0:          # more than clocks differ: one was put back
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
-def is_limited(queue: "Row") -> "bool":
+def is_limited(queue):
     """True if a queue holds anything back: then users do not get around it by another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
-def plain(number: "float") -> "float":
+def plain(number):
     """A whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
 
@@ -4183,10 +4173,10 @@ def plain(number: "float") -> "float":
 class Queues:
     """The table of queues: what may start, what is shown, how it is changed."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def open(self, machine: "str", remote: "bool" = False) -> "list[Row]":
+    def open(self, machine, remote=False):
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
         task whose owner is not at their limit, NULL if there is none."""
@@ -4196,9 +4186,9 @@ class Queues:
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
-    def room(self, queue: "Row", now: "float") -> "int":
+    def room(self, queue, now):
         """How many tasks of an open queue may start now."""
-        room: "int" = INTEGER_MAX
+        room = INTEGER_MAX
         if queue["max_running"] is not None:
             room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
         if queue["rate_count"] is not None:
@@ -4207,30 +4197,29 @@ class Queues:
         return room
 
     @staticmethod
-    def started(transaction: "Connection", queue: "Row", count: "int", now: "float") -> None:
+    def started(transaction, queue, count, now):
         """Keep in mind that tasks of a queue have started."""
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             transaction.update("queue", {"rate_next_at": due + count * interval},
                                "name=?", (queue["name"],))
 
-    def count(self, status: "int", name: "str", limit: "int") -> "int":
+    def count(self, status, name, limit):
         """How many tasks of a queue have a status, counted up to `limit`."""
-        found: "int" = self._database.value(
+        return self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
-        return found
 
-    def all(self, machine: "str") -> "list[JsonObject]":
+    def all(self, machine):
         """All queues as JSON; `machine` is where this process can start workers."""
         return [self._json(row, machine)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
-    def get(self, name: "str", machine: "str") -> "JsonObject":
+    def get(self, name, machine):
         """One queue as JSON; NotFound if there is none."""
         return self._json(self._row(name), machine)
 
-    def blocked(self, name: "str", machine: "str", owner_id: "int | None" = None) -> "Blocked":
+    def blocked(self, name, machine, owner_id=None):
         """Return what holds a queue's pending tasks, or an owner's; Blocked() if nothing does."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
@@ -4259,12 +4248,12 @@ class Queues:
                 name, row["rate_count"], plain(row["rate_seconds"])))
         return Blocked()
 
-    def machines(self) -> "list[str]":
+    def machines(self):
         """The names of the machines that have workers."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
-    def change(self, name: "str", given: "JsonObject", who: "str", new: "bool" = False) -> None:
+    def change(self, name, given, who, new=False):
         """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
@@ -4288,7 +4277,7 @@ class Queues:
                 transaction.update("queue", values, "name=?", (name,))
             note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(given))
 
-    def delete(self, name: "str", who: "str", in_use: "Collection[str]" = ()) -> None:
+    def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
             self._row(name)
@@ -4302,23 +4291,23 @@ class Queues:
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
             note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
-    def _row(self, name: "str") -> "Row":
+    def _row(self, name):
         row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
 
     @staticmethod
-    def _pause(row: "Row", given: "JsonObject", who: "str", now: "float") -> "JsonObject":
+    def _pause(row, given, who, now):
         """The columns that change with a pause; a second one can only say why."""
         if not given.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
-        values: "JsonObject" = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
+        values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
         if "paused_why" in given:
             values["paused_why"] = storable(given["paused_why"] or "") or None
         return values
 
-    def _json(self, row: "Row", machine: "str") -> "JsonObject":
+    def _json(self, row, machine):
         name = row["name"]
         counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
@@ -4365,7 +4354,7 @@ class Lane(NamedTuple):
     priority: "int"
 
 
-def turns_question(task: "TaskRow") -> "Query":
+def turns_question(task):
     """What next_turn() asks."""
     lane = task["queue"], task["priority"]
     return """
@@ -4376,21 +4365,21 @@ def turns_question(task: "TaskRow") -> "Query":
         *lane, task["owner_id"], *lane)
 
 
-def next_turn(db: "Reader", task: "TaskRow") -> "int":
+def next_turn(db, task):
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
     lowest, highest = db.row(*turns_question(task))
-    last: "int" = max(lowest or 0, highest or 0)
+    last = max(lowest or 0, highest or 0)
     return last + 1
 
 
-def scheduled_turn(run_at: "float") -> "int":
+def scheduled_turn(run_at):
     """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
     return math.ceil(run_at * 1000)
 
 
-def lanes(db: "Reader", status: "int") -> "list[Lane]":
+def lanes(db, status):
     """The lanes that hold tasks of a status: few, and found by skipping."""
-    found: "list[Lane]" = []
+    found = []
     lane = db.one(FIRST_LANE, (status,))
     while lane:
         found.append(Lane(*lane))
@@ -4404,7 +4393,7 @@ class Followers:
     """Tasks that come after others: released, failed, waiting again."""
 
     @staticmethod
-    def settle(transaction: "Connection", now: "float") -> None:
+    def settle(transaction, now):
         """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
         this as well, is in `unsettled`: long chains fall link by link."""
         room = SETTLE_AT_ONCE
@@ -4420,8 +4409,8 @@ class Followers:
                     transaction, pair["ended"], pair["status"], pair["follower"], now)
 
     @staticmethod
-    def _settle_follower(transaction: "Connection", ended: "int", how: "int | None", follower: "int",
-                         now: "float") -> "int":
+    def _settle_follower(transaction, ended, how, follower,
+                         now):
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
@@ -4451,7 +4440,7 @@ class Followers:
         return given_up
 
     @staticmethod
-    def why_not_again(transaction: "Connection", task: "TaskRow") -> "str | None":
+    def why_not_again(transaction, task):
         """A sentence if a task would only fail again by what it comes after, else None."""
         if task["after_failure"] != "fail":
             return None
@@ -4466,7 +4455,7 @@ class Followers:
             "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
-    def waits_again(transaction: "Connection", task: "TaskRow") -> "int":
+    def waits_again(transaction, task):
         """Judge anew what a task came after, for that may be retried; how much it waits for."""
         if task["after_failure"] is None:
             return 0
@@ -4477,8 +4466,8 @@ class Followers:
             "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
 
     @staticmethod
-    def tie(transaction: "Connection", edges: "Iterable[JsonObject]", known: "Mapping[int, int]",
-            now: "float") -> None:
+    def tie(transaction, edges, known,
+            now):
         """Store what new tasks come after, {id: status}; what has failed releases or fails them."""
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in known.items()
@@ -4503,13 +4492,13 @@ class Followers:
 # 3. With its last task a file's time is over, by a trigger; after a day that of an unused one is.
 #    clear() removes such rows, and folders without a row, as crashes leave them.
 
-if TYPE_CHECKING:
-    class TaskEnd(Protocol):
-        """What tidy() asks of a Verdict."""
 
-        status: "int"
-        removed: "bool"
-        kept: "list[str] | None"
+
+
+
+
+
+
 
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
@@ -4539,30 +4528,30 @@ class OpenFile(NamedTuple):
     kind: "str"
 
 
-def task_folder(data: "Path", task_id: "int") -> "Path":
+def task_folder(data, task_id):
     """Where a task may keep files while it runs, and leaves them."""
     return private_path(find_database(data), "work") / str(task_id)
 
 
-def remove_task_folder(data: "Path", task_id: "int") -> None:
+def remove_task_folder(data, task_id):
     """Remove what a task left there, if anything."""
     import shutil
     with contextlib.suppress(SetupError, StorageBroken):
         shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
 
 
-def given_folder(data: "Path", key: "str") -> "Path":
+def given_folder(data, key):
     """Where a file lies that was handed in."""
     return private_path(find_database(data), "files") / key
 
 
-def file_name(text: "str") -> "str":
+def file_name(text):
     """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
     name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
-def names_left(folder: "Path | str") -> "list[str] | None":
+def names_left(folder):
     """What is in a task's folder; None if there is no folder."""
     try:
         return sorted(name for name in os.listdir(folder) if name[0] != ".")
@@ -4572,7 +4561,7 @@ def names_left(folder: "Path | str") -> "list[str] | None":
         return []
 
 
-def open_plain(folder: "Path | str", name: "str") -> "BinaryIO":
+def open_plain(folder, name):
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
@@ -4587,7 +4576,7 @@ def open_plain(folder: "Path | str", name: "str") -> "BinaryIO":
     raise OSError(errno.EINVAL, "It is no plain file")
 
 
-def plain_size(folder: "Path | str", name: "str") -> "int | None":
+def plain_size(folder, name):
     """How long a file is that a task left; None if it is no plain file with a plain name."""
     with contextlib.suppress(OSError, ValueError):
         if file_name(name) == name:
@@ -4596,7 +4585,7 @@ def plain_size(folder: "Path | str", name: "str") -> "int | None":
     return None
 
 
-def open_given(path: "Path | str") -> "BinaryIO":
+def open_given(path):
     """A file to be handed in, open; SetupError for a pipe and the like, whose end is unknown."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise SetupError("%s is no plain file: save in one what it gives." % path)
@@ -4606,13 +4595,13 @@ def open_given(path: "Path | str") -> "BinaryIO":
 class Portion:
     """So many bytes of an open file, in pieces."""
 
-    def __init__(self, file: "BinaryIO", size: "int") -> None:
+    def __init__(self, file, size):
         self._file, self._left, self.close = file, size, file.close
 
-    def __len__(self) -> "int":
+    def __len__(self):
         return self._left
 
-    def __iter__(self) -> "Iterator[bytes]":
+    def __iter__(self):
         while self._left:
             piece = self._file.read(min(PIECE_BYTES, self._left))
             if not piece:
@@ -4624,20 +4613,20 @@ class Portion:
 class Files:
     """What was handed in and what tasks left; see the room."""
 
-    def __init__(self, database: "Database", settings: "Settings") -> None:
+    def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
         self._looks = Every(SITE_SECONDS, database.clock)
-        self._machine: "str | None" = None            # who has them
+        self._machine = None            # who has them
 
-    def settle(self) -> None:
+    def settle(self):
         """From now on this machine, whose web server asks, has the files."""
         if self._database.is_shared and recall(self._database, ".files") != machine_name():
             with self._database.transaction() as transaction:
                 remember(transaction, ".files", machine_name())
         self._looks.hasten(0.0)
 
-    def site(self) -> "FileSite | None":
+    def site(self):
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
@@ -4646,16 +4635,15 @@ class Files:
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(self._settings.get("page_address"), None)
 
-    def path(self, row: "Row", task_id: "int | None" = None) -> "Path":
+    def path(self, row, task_id=None):
         """Where a file lies by its row."""
         folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        path: "Path" = folder / row["name"]
-        return path
+        return folder / row["name"]
 
-    def receive(self, owner_id: "int", name: "str", size: "int", pieces: "Iterable[bytes]",
-                task_id: "int | None" = None) -> "JsonObject":
+    def receive(self, owner_id, name, size, pieces,
+                task_id=None):
         """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
-        row: "JsonObject" = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             for folder in (path.parent.parent, path.parent):
@@ -4676,14 +4664,13 @@ class Files:
             raise cannot_write(path, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
-    def take(self, path: "Path | str", owner_id: "int") -> "str":
+    def take(self, path, owner_id):
         """Keep a copy of a file for a task to come; its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            key: "str" = self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
-            return key
+            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
 
-    def _reserve(self, owner_id: "int", size: "int", key: "str | None", task_id: "int | None") -> "int":
+    def _reserve(self, owner_id, size, key, task_id):
         """Keep room for a file that comes; the id of its row."""
         if self.site():
             raise SetupError("The files of this queue are on another machine: add this task there, "
@@ -4699,14 +4686,14 @@ class Files:
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
                                                "until": self._clock.now() + UNUSED_SECONDS})
 
-    def _room(self, owner_id: "int") -> "float":
+    def _room(self, owner_id):
         """How many bytes more the files of a user may have."""
-        limit: "int" = self._settings.get("max_files_mb") << 20
+        limit = self._settings.get("max_files_mb") << 20
         return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
 
     @staticmethod
-    def give(transaction: "Connection", task_id: "int", owner_id: "int", keys: "Sequence[str]",
-             scope: "int | None", now: "float") -> "list[str]":
+    def give(transaction, task_id, owner_id, keys,
+             scope, now):
         """Give a new task these files, of the owner `scope` (None: of anybody); what is missing."""
         known = {row["key"]: row for row in transaction.all_of(
             "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
@@ -4717,12 +4704,12 @@ class Files:
             transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
         return [key for key in keys if key not in known]
 
-    def collect(self, transaction: "Connection", task: "TaskRow", now: "float") -> "list[str] | None":
+    def collect(self, transaction, task, now):
         """Note what an ended task (its row) left in its folder as its files; their names, None if
         it has no folder here. What is no plain file or too much is only named, in the log."""
         folder = "%s/%d" % (self._work, task["id"])
-        kept: "dict[str, int]" = {}
-        others: "list[str]" = []
+        kept = {}
+        others = []
         names = names_left(folder)
         if names is None or self.site():    # they were sent there
             return names
@@ -4743,7 +4730,7 @@ class Files:
                        % shorten(", ".join(others), 2000))
         return list(kept)
 
-    def tidy(self, task_id: "int", verdict: "TaskEnd") -> None:
+    def tidy(self, task_id, verdict):
         """Remove what is of no use any more in a task's folder, once its end is recorded."""
         if verdict.kept is None and not verdict.removed:
             return
@@ -4758,13 +4745,13 @@ class Files:
                     is_folder = stat.S_ISDIR(path.lstat().st_mode)
                     (shutil.rmtree if is_folder else os.unlink)(path)
 
-    def of_task(self, task_id: "int") -> "Sequence[Row]":
+    def of_task(self, task_id):
         """The rows of a task's files: first what it left, then what it was given."""
         return self._database.all(
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 
-    def open(self, task_id: "int", row: "Row") -> "OpenFile":
+    def open(self, task_id, row):
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
         file = open_plain(path.parent, path.name)
@@ -4772,7 +4759,7 @@ class Files:
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
 
-    def describe(self, task_id: "int") -> "Iterator[JsonObject]":
+    def describe(self, task_id):
         """Yield the files of a task as people see them."""
         for row in self.of_task(task_id):
             kind = BYTES_TYPE
@@ -4782,7 +4769,7 @@ class Files:
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
 
-    def clear(self, now: "float", wholly: "bool" = False) -> None:
+    def clear(self, now, wholly=False):
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
@@ -4805,8 +4792,8 @@ class Files:
 # limit, gives each its status and turn, and stores them with their rows of the activity. What is
 # large may wait in a file until then. A request with an Idempotency-Key is answered once.
 
-if TYPE_CHECKING:
-    Placed = tuple["Order", int, int, int]      # an order, its task's id, status and turn
+      # an order, its task's id, status and turn
+
 
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
@@ -4822,25 +4809,25 @@ class Order:
                  "unique_key", "owner", "admin_id", "schedule_id", "file", "start", "given",
                  "scope")
 
-    def __init__(self, function: "str", arguments: "str", options: "JsonObject",
-                 run_at: "float | None" = None, after: "Sequence[int]" = (),
-                 after_failure: "str | None" = None, unique_key: "str | None" = None,
-                 owner: "str | None" = None, admin_id: "int | None" = None,
-                 scope: "int | None" = None) -> None:
+    def __init__(self, function, arguments, options,
+                 run_at=None, after=(),
+                 after_failure=None, unique_key=None,
+                 owner=None, admin_id=None,
+                 scope=None):
         self.function, self.options = function, options     # every name of TASK_OPTIONS
         self.arguments = arguments      # JSON text; empty while it is in a file
         self.size = sys.getsizeof(arguments)
-        self.file: "ArgumentsFile | None" = None
+        self.file = None
         self.start = 0                  # where its arguments begin in the file
         self.run_at, self.unique_key = run_at, unique_key
-        self.schedule_id: "int | None" = None
+        self.schedule_id = None
         self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
         self.owner = owner              # the name that was asked for, or None
         self.admin_id = admin_id        # who must be an admin when it starts
-        self.given: "Sequence[str]" = ()  # keys of files in its arguments,
+        self.given = ()  # keys of files in its arguments,
         self.scope = scope              # which must be this owner's; None: anybody's
 
-    def text(self) -> "str":
+    def text(self):
         """Return the arguments, from wherever they are."""
         return self.file.read(self) if self.file else self.arguments
 
@@ -4848,7 +4835,7 @@ class Order:
 class ArgumentsFile:
     """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
 
-    def __init__(self, folder: "Path") -> None:
+    def __init__(self, folder):
         import tempfile
         self._folder = folder
         try:
@@ -4856,10 +4843,10 @@ class ArgumentsFile:
         except OSError as error:
             raise cannot_write(folder, error) from None
 
-    def __del__(self) -> None:
+    def __del__(self):
         self._file.close()
 
-    def move(self, order: "Order") -> None:
+    def move(self, order):
         """Keep the arguments of an order here until they are needed."""
         utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
         order.arguments, order.size = "", len(utf8)
@@ -4869,7 +4856,7 @@ class ArgumentsFile:
         except OSError as error:
             raise cannot_write(self._folder, error) from None
 
-    def read(self, order: "Order") -> "str":
+    def read(self, order):
         """The arguments of an order."""
         return os.pread(self._file.fileno(), order.size, order.start).decode("utf-8")
 
@@ -4884,28 +4871,28 @@ class Added(NamedTuple):
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
-    def __init__(self, database: "Database", settings: "Settings", files: "Files") -> None:
+    def __init__(self, database, settings, files):
         self._database, self._settings, self._files = database, settings, files
         # (owner id, limit) -> the last id that surely is within it
-        self._sure: "dict[tuple[int, int], int]" = {}
+        self._sure = {}
 
-    def foreseen(self, owner_id: "int", orders: "list[Order]") -> "tuple[Query, ...]":
+    def foreseen(self, owner_id, orders):
         """What add() asks in any case."""
         options = orders[0].options if orders else TASK_DEFAULTS
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
                 turns_question({"owner_id": owner_id, **options}))
 
-    def add(self, transaction: "Connection", owner_id: "int", orders: "list[Order]",
-            now: "float") -> "Added":
+    def add(self, transaction, owner_id, orders,
+            now):
         """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
         nothing: it gets the id of that task."""
         first = self._database.last_id("task") + 1
         ids, new = self._number(transaction, owner_id, orders, first)
         self.check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
-        turns: "dict[tuple[str, int], int]" = {}
-        placed: "list[Placed]" = []
-        edges: "list[JsonObject]" = []
+        turns = {}
+        placed = []
+        edges = []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
             edges += [{"task_id": task_id, "after_id": before, "place": at,
@@ -4925,11 +4912,11 @@ class Adding:
         Followers.tie(transaction, edges, known, now)
         return Added(ids, len(new))
 
-    def _number(self, transaction: "Connection", owner_id: "int", orders: "list[Order]",
-                first: "int") -> "tuple[list[int], list[Order]]":
+    def _number(self, transaction, owner_id, orders,
+                first):
         """(ids of all, those orders that are to be added, from the id `first` on)"""
-        ids: "list[int]" = []
-        new: "list[Order]" = []
+        ids = []
+        new = []
         holders = self._holders(transaction, owner_id, {
             order.unique_key for order in orders if order.unique_key is not None})
         for order in orders:
@@ -4941,9 +4928,9 @@ class Adding:
         return ids, new
 
     @staticmethod
-    def _holders(transaction: "Connection", owner_id: "int", keys: "set[str]") -> "dict[str, int]":
+    def _holders(transaction, owner_id, keys):
         """{key: id of the unfinished task that has it}; workers of others need not free it."""
-        holders: "dict[str, int]" = {}
+        holders = {}
         for task_id, key, asked in transaction.all_of(
                 "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
@@ -4955,15 +4942,15 @@ class Adding:
             holders[key] = task_id
         return holders
 
-    def check_quota(self, transaction: "Connection", owner_id: "int", count: "int",
-                    refusal: "str | None" = None) -> "int":
+    def check_quota(self, transaction, owner_id, count,
+                    refusal=None):
         """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
         While very many wait, they are not counted again for each that is added (no `refusal`):
         retries in between may then exceed the limit by UNCOUNTED_MAX."""
         user = transaction.one(OWNER_LIMIT, (owner_id,))
         if user is None or user["role"] == "admin":
             return INTEGER_MAX
-        limit: "int | None" = user["max_pending"]
+        limit = user["max_pending"]
         if limit is None:
             limit = self._settings.get("max_pending")
         if not limit:
@@ -4972,7 +4959,7 @@ class Adding:
         sure = self._sure.get((owner_id, limit), 0)
         if refusal is None and last + count <= sure:
             return sure - last
-        waiting: "int" = transaction.value(
+        waiting = transaction.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
@@ -4987,11 +4974,11 @@ class Adding:
         return limit - waiting
 
     @staticmethod
-    def _predecessors(transaction: "Connection", owner_id: "int", orders: "list[Order]",
-                      new: "list[Order]") -> "dict[int, int]":
+    def _predecessors(transaction, owner_id, orders,
+                      new):
         """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
         asked = dict.fromkeys(before for order in new for before in order.after)    # in order
-        known: "dict[int, int]" = {before: status for before, status in transaction.all_of(
+        known = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
             (owner_id,), asked)}
         missing = asked.keys() - known.keys()
@@ -5003,8 +4990,8 @@ class Adding:
                 for before in order.after if before in missing], len(orders) == 1)
         return {before: known[before] for before in asked}
 
-    def _give(self, transaction: "Connection", owner_id: "int", orders: "list[Order]",
-              placed: "list[Placed]", now: "float") -> None:
+    def _give(self, transaction, owner_id, orders,
+              placed, now):
         """Let new tasks have the files that their arguments name; Invalid for others'."""
         for order, task_id, *_ in placed:
             missing = order.given and self._files.give(
@@ -5016,7 +5003,7 @@ class Adding:
                     for one in missing], len(orders) == 1)
 
     @staticmethod
-    def _insert(transaction: "Connection", owner_id: "int", placed: "list[Placed]", now: "float") -> None:
+    def _insert(transaction, owner_id, placed, now):
         """Store orders as rows, a few at a time: all would be as large as the upload once more."""
         for queue in {order.options["queue"] for order, *_ in placed} - {TASK_DEFAULTS["queue"]}:
             transaction.ensure("queue", {"name": queue, "created_at": now})
@@ -5042,11 +5029,11 @@ class Adding:
 class Once:
     """A request with an Idempotency-Key, which its sender can repeat safely."""
 
-    def __init__(self, person_id: "int", key: "str", digest: "str") -> None:
+    def __init__(self, person_id, key, digest):
         self._key = {"owner_id": person_id, "key": key}
         self._digest = digest           # of what is asked
 
-    def find(self, db: "Reader", now: "float") -> "JsonObject | None":
+    def find(self, db, now):
         """What was answered the first time, or None; Invalid if something else was asked then."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
@@ -5059,7 +5046,7 @@ class Once:
         known = json.loads(row["answer"])       # older versions kept more
         return {"ids": known["ids"], "created": known["created"]}
 
-    def keep(self, transaction: "Connection", answer: "JsonObject", now: "float") -> None:
+    def keep(self, transaction, answer, now):
         """Store {"ids", "created"}, in the transaction that does what was asked."""
         transaction.upsert("request", self._key, {
             "digest": self._digest, "created_at": now, "answer": dump_json(answer)})
@@ -5101,7 +5088,7 @@ SEARCHED = ("function", "message", "error_type || ': ' || error_message", "argum
 
 # What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
 # by their number all can.
-SORTS: "dict[str, Callable[[TaskRow, float], Any]]" = {
+SORTS = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
         (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
@@ -5110,8 +5097,8 @@ NEWEST, OLDEST = "-id", "id"
 FIELDS = ("arguments", "result")
 
 
-def task_json(row: "TaskRow", after: "Sequence[int] | None" = None, fields: "Iterable[str]" = FIELDS,
-              files: "Iterable[tuple[str, str]]" = ()) -> "JsonObject":
+def task_json(row, after=None, fields=FIELDS,
+              files=()):
     """A task as everybody is shown it, with these of FIELDS; `files`: (id, name) of those given."""
     error = None
     if row["error_type"]:
@@ -5149,22 +5136,22 @@ class Filter(NamedTuple):
     until: "float | None" = None
     ids: "Sequence[int] | None" = None
 
-    def within(self, statuses: "Sequence[int]") -> "Filter":
+    def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
         return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
             status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
-    def searches(self) -> "bool":
+    def searches(self):
         """True if no index answers it, so that rows must be looked through."""
         return any(asked is not None for asked in self[2:])
 
-    def where(self) -> "tuple[str, list[Any]]":
+    def where(self):
         """Return a condition in SQL, and the values of its question marks."""
         asked = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
                  "error_type=?": self.error, "finished_at>=?": self.ended_since,
                  "task.created_at>=?": self.since, "task.created_at<?": self.until}
-        parts: "dict[str, Sequence[Any]]" = {
+        parts = {
             words: [value] for words, value in asked.items() if value is not None}
         for name, some in (("status", self.statuses), ("task.id", self.ids)):
             if some is not None:
@@ -5188,10 +5175,10 @@ class StatusCounts(NamedTuple):
 class TaskList:
     """Finds, counts and shows tasks."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def get(self, task_id: "int", owner_id: "int | None" = None) -> "TaskRow":
+    def get(self, task_id, owner_id=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
         row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
@@ -5199,7 +5186,7 @@ class TaskList:
             raise NotFound("There is no task %s." % task_id)
         return row
 
-    def full_json(self, row: "TaskRow") -> "JsonObject":
+    def full_json(self, row):
         """A task with the traceback of its last attempt, and what it comes after and before."""
         shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),
                           files=self._given(row))
@@ -5212,19 +5199,19 @@ class TaskList:
             shown["error"]["traceback"] = last if last.startswith("Traceback ") else None
         return shown
 
-    def neighbours(self, row: "TaskRow", owner_id: "int | None" = None) -> "list[int | None]":
+    def neighbours(self, row, owner_id=None):
         """The numbers of the tasks, of all or of an owner, before and behind this one, or None."""
         scan = "task %s WHERE owner_id=?" % BY_OWNER if owner_id else "task WHERE ?=0"
         return [self._database.value(
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
-    def list_json(self, rows: "Iterable[TaskRow]", fields: "Iterable[str]" = ()) -> "list[JsonObject]":
+    def list_json(self, rows, fields=()):
         """Tasks as lists show them, with these of FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
-    def _given(self, row: "TaskRow") -> "list[tuple[str, str]]":
+    def _given(self, row):
         """(id, name) of each file that a task was given, for its summary."""
         if not re.search(FILE_KEY, row["arguments"] or ""):
             return []
@@ -5232,19 +5219,19 @@ class TaskList:
             "SELECT key, name FROM file WHERE task_id=? AND key IS NOT NULL AND name IS NOT NULL",
             (row["id"],))]
 
-    def _after(self, row: "TaskRow", limit: "int") -> "list[int]":
+    def _after(self, row, limit):
         """Ids of the tasks that this one comes after."""
         return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
-    def results_before(self, task_id: "int") -> "list[Any]":
+    def results_before(self, task_id):
         """The results of the tasks that this one comes after, as named; None for what is gone."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
 
-    def _related(self, row: "TaskRow", side: "str", condition: "str") -> "list[JsonObject]":
+    def _related(self, row, side, condition):
         """Tasks on the other side of this one, those that are still there."""
         found = self._database.all(
             "SELECT task.id, function, status FROM task_after %s task ON task.id=%s "
@@ -5253,11 +5240,11 @@ class TaskList:
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
                 for task_id, function, status in sorted(map(tuple, found))]
 
-    def find(self, wanted: "Filter", limit: "int", cursor: "int | None" = None, sort: "str" = NEWEST,
-             select: "str" = LIST_ROW, seconds: "float" = SEARCH_SECONDS) -> "Page":
+    def find(self, wanted, limit, cursor=None, sort=NEWEST,
+             select=LIST_ROW, seconds=SEARCH_SECONDS):
         """Return a page of the wanted tasks; a search stops after these seconds."""
         newest = sort == NEWEST
-        ids: "list[int] | None" = None
+        ids = None
         place = cursor if cursor is not None else INTEGER_MAX if newest else 0
         low, high = (0, place - 1) if newest else (place, INTEGER_MAX)
         if sort not in (NEWEST, OLDEST):
@@ -5271,40 +5258,40 @@ class TaskList:
                 limit, seconds, newest)
         return Page(self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None)
 
-    def _sorted(self, wanted: "Filter", sort: "str", cursor: "int | None") -> "list[int]":
+    def _sorted(self, wanted, sort, cursor):
         """Ids in this order, those behind `cursor`."""
         rows, more = self.find(wanted, SORT_ROWS, select=SORTED_ROW)
         if more is not None and not sort.endswith("function"):      # what waits has no times yet
             rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
         rows, now = list({row["id"]: row for row in rows}.values()), self._clock.now()
         rows.sort(key=lambda row: SORTS[sort.lstrip("-")](row, now), reverse=sort.startswith("-"))
-        ids: "list[int]" = [row["id"] for row in rows]
+        ids = [row["id"] for row in rows]
         if cursor is None:
             return ids
         if cursor not in ids:
             raise Malformed("The task with which the page before ended has gone. Begin anew.")
         return ids[ids.index(cursor) + 1:]
 
-    def _rows(self, select: "str", ids: "list[int]") -> "list[TaskRow]":
+    def _rows(self, select, ids):
         """The rows of these tasks in this order, but of those that are gone."""
         found = {row["id"]: row for row in self._database.all_of(
             select % "" + "task.id IN (%s)", (), ids)}
         return [found[task_id] for task_id in ids if task_id in found]
 
-    def pages(self, wanted: "Filter", sort: "str") -> "Iterator[list[JsonObject]]":
+    def pages(self, wanted, sort):
         """All wanted tasks with arguments and results, a few at a time."""
-        cursor: "int | None" = None
+        cursor = None
         more = True
         while more:
             rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
             yield self.list_json(rows, FIELDS)
 
-    def failures(self, wanted: "Filter", since: "float" = 0.0) -> "JsonObject":
+    def failures(self, wanted, since=0.0):
         """{"groups": what failed since then, by function and kind of error, newest first, of
         FAILURES_MAX tasks or as many as are found in a moment; "more": if there may be more}"""
         rows, going_on = self.find(wanted.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
-        groups: "dict[tuple[str, str], JsonObject]" = {}
+        groups = {}
         for row in rows:
             if row["finished_at"] >= since:
                 group = groups.setdefault((row["function"], row["error_type"]), {
@@ -5315,7 +5302,7 @@ class TaskList:
         return {"groups": list(groups.values())[:GROUPS_MAX],
                 "more": more or len(groups) > GROUPS_MAX}
 
-    def firsts(self, status: "int", owner_id: "int | None" = None) -> "list[TaskRow]":
+    def firsts(self, status, owner_id=None):
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
         found = [self._database.one(
@@ -5324,7 +5311,7 @@ class TaskList:
             for lane in lanes(self._database, status)]
         return [row for row in found if row]
 
-    def count(self, wanted: "Filter") -> "dict[str, int] | None":
+    def count(self, wanted):
         """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
         if wanted.searches:
             top = self._database.last_id("task")
@@ -5341,7 +5328,7 @@ class TaskList:
                 for word, count in zip(("all", *STATUS_WORDS), (sum(counts), *counts))}
 
     @staticmethod
-    def _by_status(owner_id: "int | None", statuses: "Iterable[int]") -> "Query":
+    def _by_status(owner_id, statuses):
         """Return the SQL of the tasks of one status, of an owner or of all, by an index; and the
         values for all these statuses. One statement must read them all: between two a task may go
         to a status that was read."""
@@ -5350,8 +5337,8 @@ class TaskList:
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
                 [value for status in statuses for value in (status, owner_id)])
 
-    def _ids(self, wanted: "Filter", limit: "int", low: "int", high: "int",
-             newest: "bool") -> "list[int] | None":
+    def _ids(self, wanted, limit, low, high,
+             newest):
         """Ids above `low` up to `high`, or None if looking through all is quicker than sorting."""
         if wanted.statuses is None:
             owner = () if wanted.owner_id is None else (wanted.owner_id,)
@@ -5367,14 +5354,14 @@ class TaskList:
         return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
 
     @staticmethod
-    def _ranged(select: "str", wanted: "Filter") -> "Query":
+    def _ranged(select, wanted):
         """Return the query of wanted tasks in a range of ids, without the values of that range."""
         condition, values = wanted.where()
         return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
 
-    def tally(self, wanted: "Filter", low: "int", top: "int",
-              seconds: "float" = SEARCH_SECONDS) -> "StatusCounts":
+    def tally(self, wanted, low, top,
+              seconds=SEARCH_SECONDS):
         """Count the wanted tasks with ids above `low` up to `top`, as far as the time allows."""
         counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
                                    "WHERE cancel_requested<2 AND %s GROUP BY status")
@@ -5394,14 +5381,14 @@ class TaskList:
 # task is only marked: its worker ends it, and records that. Many are changed in short transactions,
 # so that nobody waits for long; each reads its rows again.
 
-if TYPE_CHECKING:
-    Rows = list[TaskRow]
+
+
 
 PORTION_ROWS = 200              # of a bulk action in one short transaction
 ACTION_ROWS = 1000              # of a bulk action in one request
 
 # What can be done to many tasks, and in which statuses.
-ACTIONS: "dict[str, tuple[int, ...]]" = {
+ACTIONS = {
     "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7))}
 OPEN_TO_USERS = "NOT EXISTS (SELECT 1 FROM function WHERE name=task.function AND who<>'user')"
@@ -5417,11 +5404,11 @@ class Acted(NamedTuple):
 class Actions:
     """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
 
-    def __init__(self, database: "Database", tasks: "TaskList", adding: "Adding") -> None:
+    def __init__(self, database, tasks, adding):
         self._database, self._tasks, self._adding = database, tasks, adding
         self._clock = database.clock
 
-    def cancel(self, task_id: "int", owner_id: "int | None" = None, by: "str | None" = None) -> "TaskRow":
+    def cancel(self, task_id, owner_id=None, by=None):
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id)
@@ -5432,7 +5419,7 @@ class Actions:
                 self._cancel(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def retry(self, task_id: "int", owner_id: "int | None" = None, by: "str | None" = None) -> "TaskRow":
+    def retry(self, task_id, owner_id=None, by=None):
         """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
         it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
         may wait, Denied if its function is not for users (any more)."""
@@ -5452,28 +5439,28 @@ class Actions:
             self._retry(transaction, [row], self._clock.now(), by)
             return self._tasks.get(task_id, owner_id)
 
-    def delete(self, task_id: "int", owner_id: "int | None" = None, by: "str | None" = None) -> None:
+    def delete(self, task_id, owner_id=None, by=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action: "str", count: "int", wanted: "JsonObject | None",
-                  owner_id: "int | None" = None, by: "str | None" = None) -> None:
+    def note_bulk(self, action, count, wanted,
+                  owner_id=None, by=None):
         """Say in the activity that an action of ACTIONS changed so many tasks at once."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
-    def act(self, action: "str", wanted: "Filter", low: "int", top: "int", owner_id: "int | None" = None,
-            by: "str | None" = None) -> "Acted":
+    def act(self, action, wanted, low, top, owner_id=None,
+            by=None):
         """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`."""
         rows, going_on = self._tasks.find(
             wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
         done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
         return Acted(done, top if going_on is None else min(going_on, top))
 
-    def act_on(self, action: "str", ids: "list[int]", owner_id: "int | None" = None,
-               by: "str | None" = None) -> "int":
+    def act_on(self, action, ids, owner_id=None,
+               by=None):
         """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
         (not None) may do it; how many. TooMany if no more of them may wait to be run."""
         limited = owner_id if action == "retry" else None
@@ -5484,15 +5471,15 @@ class Actions:
         return self._change(sorted(set(ids)), condition, values, functools.partial(change, by=by),
                             action == "delete", limited=limited)
 
-    def prune(self, ids: "list[int]", before: "float") -> None:
+    def prune(self, ids, before):
         """Remove those that ended before a time and nothing waits for."""
         self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)
 
-    def _change(self, ids: "list[int]", condition: "str", values: "Sequence[Any]",
-                change: "Callable[[Connection, Rows, float], Rows]", removes: "bool",
-                durable: "bool" = True, limited: "int | None" = None) -> "int":
+    def _change(self, ids, condition, values,
+                change, removes,
+                durable=True, limited=None):
         """Call `change` with the rows that are still as the condition says, portion after portion,
         of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
         their folders go, too."""
@@ -5515,12 +5502,12 @@ class Actions:
         return done
 
     @staticmethod
-    def _cancel(transaction: "Connection", rows: "Rows", now: "float", by: "str | None") -> "Rows":
+    def _cancel(transaction, rows, now, by):
         """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
-        notes: "list[JsonObject]" = []
+        notes = []
         for row in rows:
             event = "cancel_requested"
-            changes: "JsonObject" = {"cancel_requested": 1}
+            changes = {"cancel_requested": 1}
             if row["status"] != RUNNING:
                 event = "cancelled"
                 changes = {"status": CANCELLED, "reason": None, "finished_at": now}
@@ -5532,9 +5519,9 @@ class Actions:
         return rows
 
     @staticmethod
-    def _retry(transaction: "Connection", rows: "Rows", now: "float", by: "str | None") -> "Rows":
+    def _retry(transaction, rows, now, by):
         """Make failed and cancelled tasks pending again, as if new; the rows of these."""
-        done: "Rows" = []
+        done = []
         for row in rows:
             if Followers.why_not_again(transaction, row):
                 continue
@@ -5554,7 +5541,7 @@ class Actions:
         return done
 
     @staticmethod
-    def _delete(transaction: "Connection", rows: "Rows", now: "float", by: "str | None") -> "Rows":
+    def _delete(transaction, rows, now, by):
         """Remove tasks; hide running ones until their workers have ended them; the rows."""
         transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
@@ -5565,7 +5552,7 @@ class Actions:
         return rows
 
     @staticmethod
-    def _remove(transaction: "Connection", rows: "Rows", _now: "float") -> "Rows":
+    def _remove(transaction, rows, _now):
         """Remove the rows of tasks that do not run; the rows."""
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
                          [(row["id"],) for row in rows])
@@ -5578,29 +5565,29 @@ class Actions:
 #
 # The steps of a claim stand in tasks/claims.py.
 
-if TYPE_CHECKING:
-    Ending = tuple[int, str, "Outcome"]     # a task's id, the claim, how its attempt ended
+                  # when it was claimed, by this machine's monotonic clock
 
-    class ClaimedTask(TypedDict):
-        """What a worker knows of a task: what HEADS reads of it, and the claim."""
 
-        id: "int"
-        owner_id: "int"
-        owner: "str"                      # the owner's name
-        queue: "str"
-        function: "str"
-        arguments: "str"                  # JSON text
-        attempts: "int"                   # claims so far, this one included
-        put_backs: "int"                  # those of them that never began
-        crashes: "int"
-        timeout: "float"
-        on_crash: "str"                   # "retry" or "fail"
-        created_at: "float"
-        run_at: "float | None"
-        barred: "int"                     # 1 if it is for admins, and who asked for it is none any more
-        spare: "int | None"               # how many more of its owner's may run; None: any number
-        claim: "str"                      # what each write about this attempt names
-        claimed: "float"                  # when it was claimed, by this machine's monotonic clock
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
@@ -5628,7 +5615,7 @@ WITHIN_REACH = """AND task.id IN (
     )""" % (BY_CLAIM, REACH_ROWS)
 # From where those have tasks who may start one; few tasks have the same turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
-PROMOTING: "tuple[Query, ...]" = (    # what promote() asks, most often
+PROMOTING = (    # what promote() asks, most often
     (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
@@ -5650,10 +5637,10 @@ class Outcome:
     """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
     interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
 
-    def __init__(self, kind: "str", result: "str | None" = None, error_type: "str | None" = None,
-                 error_message: "str | None" = None, retry_after: "float | None" = None,
-                 seconds: "float | None" = None, cpu_seconds: "float | None" = None,
-                 peak_memory: "int | None" = None) -> None:
+    def __init__(self, kind, result=None, error_type=None,
+                 error_message=None, retry_after=None,
+                 seconds=None, cpu_seconds=None,
+                 peak_memory=None):
         self.kind, self.result = kind, result       # JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
         words = error_message and storable(error_message)
@@ -5670,9 +5657,9 @@ class Verdict:
     removed = False                     # True if nothing of the task is left; its folder is to go
     kept: "list[str] | None" = None       # the names of its files, if it had a folder here
 
-    def __init__(self, status: "int", reason: "str | None" = None, event: "str | None" = None,
-                 run_at: "float" = 0.0, unknown_since: "float | None" = None, spend: "int" = 0,
-                 crash: "int" = 0, interruption: "int" = 0) -> None:
+    def __init__(self, status, reason=None, event=None,
+                 run_at=0.0, unknown_since=None, spend=0,
+                 crash=0, interruption=0):
         self.status, self.reason = status, reason
         self.event = event or STATUS_WORDS[status]      # what the activity says
         self.run_at = run_at            # of one that is SCHEDULED
@@ -5681,8 +5668,8 @@ class Verdict:
         self.spend, self.crash, self.interruption = spend, crash, interruption
 
 
-def judge(task: "TaskRow", outcome: "Outcome", now: "float",
-          uniform: "Callable[[float, float], float]") -> "Verdict":
+def judge(task, outcome, now,
+          uniform):
     """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
     everything but success. Errors and timeouts need a retry left, but the first that says when to
     try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
@@ -5715,7 +5702,7 @@ def judge(task: "TaskRow", outcome: "Outcome", now: "float",
     return Verdict(FAILED, reason)
 
 
-def lease_name(holder: "str", lease: "Row") -> "str":
+def lease_name(holder, lease):
     """What tells a lease from the holder's former and later ones: it changes with a renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
@@ -5723,30 +5710,30 @@ def lease_name(holder: "str", lease: "Row") -> "str":
 class Leases:
     """How long workers and claims hold, who is late with renewing, and whose tasks are lost."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database, self._clock = database, database.clock
         self.boot = boot_id()
 
-    def new(self, now: "float", seconds: "float | None" = None) -> "JsonObject":
+    def new(self, now, seconds=None):
         """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
         seconds = seconds or self._database.lease_seconds
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def lost(self, dead_workers: "Collection[int]", now: "float") -> "list[TaskRow]":
+    def lost(self, dead_workers, now):
         """Running tasks whose worker is dead or silent for good: their rows."""
         silent = self.silent(now)
         return [row for row in self._running() if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
-    def left(self, now: "float") -> "dict[int, float]":
+    def left(self, now):
         """{id: seconds until others may take it over} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running()}
 
-    def doubt(self, now: "float") -> None:
+    def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
         late = self._late(now)
-        known: "dict[str, Row]" = recall(self._database, ".doubts") or {}
+        known = recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
@@ -5754,14 +5741,14 @@ class Leases:
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
-    def silent(self, now: "float") -> "set[str]":
+    def silent(self, now):
         """The names of leases that are over, and whose doubt is as well."""
         doubts = recall(self._database, ".doubts") or {}
         late = self._late(now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
-    def is_doubted(self, task_id: "int", claim: "str") -> "bool | None":
+    def is_doubted(self, task_id, claim):
         """True if others may take this claim within a lease from now; None if they have."""
         row = self._database.one(
             "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
@@ -5769,7 +5756,7 @@ class Leases:
             return None
         return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
 
-    def _late(self, now: "float") -> "dict[str, float]":
+    def _late(self, now):
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
         workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
                                      "lease_wall FROM worker")
@@ -5778,14 +5765,14 @@ class Leases:
         return {name: seconds for name, seconds in left
                 if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
-    def _running(self) -> "Sequence[TaskRow]":
+    def _running(self):
         return self._database.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
             "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 
-    def _seconds_left(self, row: "Row", now: "float") -> "float":
+    def _seconds_left(self, row, now):
         if self.boot and row["lease_boot"] == self.boot:
-            left: "float" = row["lease_monotonic"] - self._clock.monotonic()
+            left = row["lease_monotonic"] - self._clock.monotonic()
         else:
             left = row["lease_wall"] + self._database.slack_seconds - now
         return left
@@ -5815,14 +5802,14 @@ class Heads(NamedTuple):
 class Claims:
     """Every way into and out of "running"; each write names the claim it acts for."""
 
-    def __init__(self, database: "Database", queues: "Queues", files: "Files", tasks: "TaskList") -> None:
+    def __init__(self, database, queues, files, tasks):
         self._database, self._queues, self._clock = database, queues, database.clock
         self._files, self._tasks = files, tasks
         self.leases, self.machine = Leases(database), machine_name()
         self._last_queue = ""
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
-    def promote(self, transaction: "Connection", now: "float") -> None:
+    def promote(self, transaction, now):
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
@@ -5838,24 +5825,24 @@ class Claims:
                     "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def next_due(self, of_all: "bool" = False) -> "float | None":
+    def next_due(self, of_all=False):
         """When the next scheduled task becomes due, of the queues that this machine serves or of
         all, or None. At once if somebody has ended a task which others wait for."""
         if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
-        served: "set[str]" = set() if of_all else {
+        served = set() if of_all else {
             queue["name"] for queue in self._queues.open(self.machine)}
         return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
                     if of_all or row["queue"] in served), default=None)
 
-    def rate_opens(self) -> "float | None":
+    def rate_opens(self):
         """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
         moments = [next_start(queue, now).at for queue in self._filled()
                    if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
-    def claimable(self, limit: "int") -> "int":
+    def claimable(self, limit):
         """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
         may start some are all counted: a worker too many ends by itself."""
         found, now = 0, self._clock.now()
@@ -5865,7 +5852,7 @@ class Claims:
                 found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
         return found
 
-    def longest_wait(self) -> "float | None":
+    def longest_wait(self):
         """Seconds that the oldest task which could start now has waited; None if there is none. In
         each queue those are asked that come first."""
         now = self._clock.now()
@@ -5877,19 +5864,19 @@ class Claims:
             for queue in self._filled() if self._queues.room(queue, now)]
         return max((now - since for since in waiting if since is not None), default=None)
 
-    def _filled(self, reach: "Reach | None" = None) -> "list[Row]":
+    def _filled(self, reach=None):
         """The queues that hold something which a worker here, or of this Reach, may start."""
         queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
-    def foreseen(self, wanted: "int" = 1) -> "tuple[Query, ...]":
+    def foreseen(self, wanted=1):
         """What claim() asks, most often."""
         return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
 
-    def claim(self, transaction: "Connection", worker_id: "int", now: "float", wanted: "int" = 1,
-              function: "str | None" = None, owner_id: "int | None" = None,
-              reach: "Reach | None" = None) -> "list[ClaimedTask]":
+    def claim(self, transaction, worker_id, now, wanted=1,
+              function=None, owner_id=None,
+              reach=None):
         """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
         With an owner: nothing if the next task is somebody else's. With a Reach, which remote
         workers have: only what is within it, and they must renew() it. A batch holds first
@@ -5904,9 +5891,9 @@ class Claims:
             rows = self._claim_pending(*what)
         return rows
 
-    def _claim_pending(self, transaction: "Connection", worker_id: "int", now: "float", wanted: "int",
-                       function: "str | None", owner_id: "int | None",
-                       reach: "Reach | None") -> "list[ClaimedTask]":
+    def _claim_pending(self, transaction, worker_id, now, wanted,
+                       function, owner_id,
+                       reach):
         """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
             queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
@@ -5920,8 +5907,8 @@ class Claims:
                 return rows
         return []
 
-    def next_heads(self, now: "float", wanted: "int" = 1, function: "str | None" = None,
-                   owner_id: "int | None" = None, reach: "Reach | None" = None) -> "Heads":
+    def next_heads(self, now, wanted=1, function=None,
+                   owner_id=None, reach=None):
         """Return what claim() would take. The queue with the highest priority comes first, equal
         ones take turns, full ones are passed over, and so are those that hold nothing within
         reach."""
@@ -5935,14 +5922,14 @@ class Claims:
                     return Heads(queue, heads)
         return Heads(None, [])
 
-    def _firsts(self, queue: "Row", most: "int", reach: "Reach | None") -> "Sequence[TaskRow]":
+    def _firsts(self, queue, most, reach):
         """The first rows of a queue within a reach, of owners who are not at their limit."""
         name = queue["name"]
         if not reach and not queue["beside"]:
             return self._database.all(ALL_HEADS, (name, most))
         limits = ""
-        values: "AnyTuple" = (name,)
-        ways: "list[tuple[str, AnyTuple]]" = [(WITHIN_REACH, (name,))]
+        values = (name,)
+        ways = [(WITHIN_REACH, (name,))]
         if reach:
             limits = "AND function IN (%s) " % ", ".join("?" * len(reach.functions))
             values = (name, *reach.functions)
@@ -5954,13 +5941,13 @@ class Claims:
                  for way, more in ways)
         return next(filter(None, found), [])
 
-    def _heads(self, queue: "Row", most: "int", function: "str | None", owner_id: "int | None",
-               reach: "Reach | None") -> "list[ClaimedTask]":
+    def _heads(self, queue, most, function, owner_id,
+               reach):
         """The first tasks of a queue that may be taken at once."""
-        heads: "list[ClaimedTask]" = []
+        heads = []
         for row in self._firsts(queue, most, reach):
-            columns: "Any" = dict(zip(row.keys(), row))
-            task: "ClaimedTask" = columns     # once it is taken, it has a claim as well
+            columns = dict(zip(row.keys(), row))
+            task = columns     # once it is taken, it has a claim as well
             fits = (task["function"] == function and task["attempts"] == 0
                     and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
             is_full = task["spare"] is not None and task["spare"] <= sum(
@@ -5972,8 +5959,8 @@ class Claims:
                 break
         return heads
 
-    def _take(self, transaction: "Connection", rows: "list[ClaimedTask]", worker_id: "int", now: "float",
-              reach: "Reach | None") -> None:
+    def _take(self, transaction, rows, worker_id, now,
+              reach):
         """Make pending tasks ours; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
@@ -5994,7 +5981,7 @@ class Claims:
                          waited=max(0.0, now - max(row["created_at"], row["run_at"] or 0)))
             for row in rows])
 
-    def _refuse(self, transaction: "Connection", rows: "list[ClaimedTask]", now: "float") -> None:
+    def _refuse(self, transaction, rows, now):
         """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
         words = "%s is for admins only, and who asked for this task is none any more"
         if rows:
@@ -6002,32 +5989,31 @@ class Claims:
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
                 for row in rows], now)
 
-    def renew(self, transaction: "Connection", task_id: "int", claim: "str", now: "float",
-              seconds: "float | None" = None) -> "bool":
+    def renew(self, transaction, task_id, claim, now,
+              seconds=None):
         """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
-    def report(self, transaction: "Connection", task_id: "int", claim: "str", progress: "float | None",
-               message: "str | None") -> "bool":
+    def report(self, transaction, task_id, claim, progress,
+               message):
         """Store what the function says of its progress; False if the claim was lost."""
         return transaction.update("task", {"progress": progress, "message": message},
                                   "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
-    def cancel_asked(self, task_id: "int", claim: "str") -> "int | None":
+    def cancel_asked(self, task_id, claim):
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        asked: "int | None" = self._database.value(
+        return self._database.value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
-        return asked
 
-    def end(self, transaction: "Connection", task_id: "int", claim: "str", outcome: "Outcome",
-            now: "float") -> "Verdict | None":
+    def end(self, transaction, task_id, claim, outcome,
+            now):
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
         return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
 
-    def end_lost(self, transaction: "Connection", task: "TaskRow", now: "float") -> None:
+    def end_lost(self, transaction, task, now):
         """Record that the worker of a running task (its row) is lost."""
         # When that was is not known; had it lived on, it would have renewed its lease.
         ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
@@ -6039,19 +6025,19 @@ class Claims:
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
     @staticmethod
-    def ending(ids: "Sequence[int]") -> "Query":
+    def ending(ids):
         """What end_all() asks first."""
         return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
 
-    def end_all(self, transaction: "Connection", ended: "Sequence[Ending]", now: "float",
-                wanted: "int" = 0) -> "list[Verdict | None]":
+    def end_all(self, transaction, ended, now,
+                wanted=0):
         """Record how attempts ended; their Verdicts as end(). Next so many tasks will be claimed."""
         rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
-        verdicts: "list[Verdict | None]" = []
-        leaving: "list[AnyTuple]" = []
-        notes: "list[JsonObject]" = []
+        verdicts = []
+        leaving = []
+        notes = []
         for task_id, claim, outcome in ended:
             task, verdict = held.get(task_id), None
             if task and task["claim"] == claim:
@@ -6085,8 +6071,8 @@ class Claims:
         return verdicts
 
     @staticmethod
-    def _left(transaction: "Connection", task: "TaskRow", verdict: "Verdict", outcome: "Outcome",
-              now: "float") -> "AnyTuple":
+    def _left(transaction, task, verdict, outcome,
+              now):
         """What end_all() binds for one task."""
         status, turn, run_at = verdict.status, task["turn"], task["run_at"]
         if status == SCHEDULED:
@@ -6107,20 +6093,20 @@ class Claims:
 # A tick must be cheap where every request is a process of its own. So the time of the last one is
 # that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
 
-if TYPE_CHECKING:
-    class Visits(TypedDict):
-        """When one of VISITORS came last, how often it comes (None if not known), and whether it
-        still does: not once it has not come when it should have."""
 
-        last_at: "float"
-        period: "float | None"
-        comes: "bool"
 
-    class TickHistory(TypedDict):
-        """What is remembered: when each caller ticked last, and the last visits of VISITORS."""
 
-        seen: "dict[str, float]"
-        visits: "dict[str, list[float]]"
+
+
+
+
+
+
+
+
+
+
+
 
 PASSING = ("request", "address")        # tick seldom, and leave long work to others
 VISITORS = ("cron", "address")          # come by themselves and go again
@@ -6128,7 +6114,7 @@ NOTE_SECONDS = 50.0                     # how often each caller is noted
 ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
 
 
-def take_mark(path: "Path", now: "float", least: "float") -> "bool":
+def take_mark(path, now, least):
     """True if a moment that all processes know, the time of this empty file, is `least` seconds
     ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
     where it cannot be set: they only do the same twice."""
@@ -6144,10 +6130,10 @@ def take_mark(path: "Path", now: "float", least: "float") -> "bool":
 class Rhythm:
     """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def note(self, caller: "str") -> None:
+    def note(self, caller):
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
         if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
@@ -6163,7 +6149,7 @@ class Rhythm:
                 known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
             remember(transaction, ".rhythm", known)
 
-    def state(self) -> "JsonObject":
+    def state(self):
         """Who did the housekeeping last and how often it is done, as people are shown it."""
         at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
                          default=(None, None))
@@ -6173,7 +6159,7 @@ class Rhythm:
         return {"last_at": iso(at), "last_source": caller, "period": period and round(period),
                 "cron": cron, "resident": self.is_resident()}
 
-    def visitor(self, caller: "str") -> "Visits | None":
+    def visitor(self, caller):
         """Return the visits of one of VISITORS, None if it never came."""
         visits = self._known()["visits"].get(caller)
         if not visits:
@@ -6184,24 +6170,24 @@ class Rhythm:
         return {"last_at": visits[-1], "period": period,
                 "comes": self._clock.now() - visits[-1] < patience}
 
-    def is_resident(self) -> "bool":
+    def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
         last = self._known()["seen"].get("server", -math.inf)
         return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
 
-    def has_service(self) -> "bool":
+    def has_service(self):
         """True while a worker that never ends by itself is there."""
         return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
-    def period(self) -> "float | None":
+    def period(self):
         """Seconds between the ticks of what comes by itself; None where only people look."""
         found = [one["period"] for one in map(self.visitor, VISITORS)
                  if one and one["comes"] and one["period"]]
         return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
 
-    def _known(self) -> "TickHistory":
-        known: "TickHistory | None" = recall(self._database, ".rhythm")
+    def _known(self):
+        known = recall(self._database, ".rhythm")
         return known or {"seen": {}, "visits": {}}
 
 
@@ -6209,16 +6195,16 @@ class Rhythm:
 #
 # Schedules as rows: their columns, when they are due, how they look.
 
-if TYPE_CHECKING:
-    _Found = TypeVar("_Found")
-    _Otherwise = TypeVar("_Otherwise")
 
-    class Planner(Protocol):
-        """Who makes, changes or runs schedules: what is used here of a Person."""
 
-        id: "int"
-        name: "str"
-        is_admin: "bool"
+
+
+
+
+
+
+
+
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
@@ -6239,7 +6225,7 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
-SCHEDULE_DEFAULTS: "JsonObject" = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
@@ -6287,9 +6273,9 @@ class DueSlots(NamedTuple):
     is_late: "bool"
 
 
-def plan_errors(given: "JsonObject", now: "float") -> "list[FieldError]":
+def plan_errors(given, now):
     """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
-    errors: "list[FieldError]" = []
+    errors = []
     if (given["catch_up"], given["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
                                   "up: else all but the first would be skipped")
@@ -6300,10 +6286,10 @@ def plan_errors(given: "JsonObject", now: "float") -> "list[FieldError]":
     return errors
 
 
-def find_scripts() -> "list[str]":
+def find_scripts():
     """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
     executable or Python, since FTP loses the mode."""
-    found: "list[str]" = []
+    found = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
                 os.scandir(SCRIPTS_FOLDER / folder) as entries:
@@ -6315,24 +6301,24 @@ def find_scripts() -> "list[str]":
     return found
 
 
-def actor_name(person: "Planner | None") -> "str":
+def actor_name(person):
     """Return the name of the person who acts, for the activity."""
     return person.name if person else "the command line"
 
 
-def note_schedule(transaction: "Connection", at: "float", event: "str", row: "ScheduleRow | JsonObject",
-                  by: "str | None") -> None:
+def note_schedule(transaction, at, event, row,
+                  by):
     """Say in the activity what became of a schedule."""
     note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
 
 
-def _task_reference(task_id: "int | None", status: "int | None") -> "JsonObject | None":
+def _task_reference(task_id, status):
     return None if status is None else {"id": task_id, "status": STATUS_WORDS[status]}
 
 
-def slot_json(slot: "Row") -> "JsonObject":
+def slot_json(slot):
     """Return a slot of a schedule as the API shows it."""
     task, message = _task_reference(slot["task_id"], slot["status"]), slot["message"]
     if message is None and task is None and slot["task_id"]:
@@ -6340,19 +6326,19 @@ def slot_json(slot: "Row") -> "JsonObject":
     return {"at": iso(slot["at"]), "message": message, "task": task}
 
 
-def as_given(row: "ScheduleRow") -> "JsonObject":
+def as_given(row):
     """A schedule's row as the request that would make it."""
     return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
             "options": json.loads(row["options"])}
 
 
-def rule_of(row: "ScheduleRow | JsonObject") -> "Rule":
+def rule_of(row):
     """The Rule of a schedule; Invalid if this host cannot read it."""
     return parse_rule(row["rule"], row["zone"], row["start"])
 
 
-def of_rule(row: "ScheduleRow | JsonObject", look: "Callable[[Rule], _Found]",
-            otherwise: "_Otherwise") -> "_Found | _Otherwise":
+def of_rule(row, look,
+            otherwise):
     """What `look` finds in the Rule of a schedule; `otherwise` if this host cannot read it."""
     try:
         return look(rule_of(row))
@@ -6360,7 +6346,7 @@ def of_rule(row: "ScheduleRow | JsonObject", look: "Callable[[Rule], _Found]",
         return otherwise
 
 
-def schedule_json(row: "ScheduleRow", now: "float") -> "JsonObject":
+def schedule_json(row, now):
     """A schedule of SCHEDULE_SHOWN as a list has it."""
     was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
@@ -6375,7 +6361,7 @@ def schedule_json(row: "ScheduleRow", now: "float") -> "JsonObject":
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
-def before_newest(rule: "Rule", first: "float", now: "float", most: "int") -> "float":
+def before_newest(rule, first, now, most):
     """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
     low, high = first - 0.75, now       # moments are a second apart or more
     middle = low                        # nearly always that is it: nothing was missed
@@ -6387,7 +6373,7 @@ def before_newest(rule: "Rule", first: "float", now: "float", most: "int") -> "f
     return high
 
 
-def due_slots(row: "ScheduleRow", due: "float", now: "float") -> "DueSlots":
+def due_slots(row, due, now):
     """Return the slots of a schedule from `due` until `now`, at most SLOTS_AT_ONCE."""
     rule = rule_of(row)
     first = rule.next_after(due - 0.001)
@@ -6414,9 +6400,9 @@ def due_slots(row: "ScheduleRow", due: "float", now: "float") -> "DueSlots":
 # once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
 # what people make and change, and keep in step with what tasks.py and folders ask for.
 
-if TYPE_CHECKING:
-    # Makes Orders of requests to add tasks, for a Person (of a later room) or None.
-    CheckRequests = Callable[[list[JsonObject], Any], list[Order]]
+
+
+
 
 
 class _Differences(NamedTuple):
@@ -6435,13 +6421,13 @@ class Firing:
     2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
        why not; next_at moves on. Who was slower finds another row and leaves it."""
 
-    def __init__(self, database: "Database", adding: "Adding", check_requests: "CheckRequests",
-                 person: "Callable[[int], Planner | None]") -> None:
+    def __init__(self, database, adding, check_requests,
+                 person):
         self._database, self._clock, self._adding = database, database.clock, adding
         self._check_requests = check_requests
         self._person = person           # the Person of a user's id, or None
 
-    def fire(self, now: "float") -> None:
+    def fire(self, now):
         """Add what is due, each in a transaction of its own, so that nobody waits for all."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
@@ -6454,16 +6440,15 @@ class Firing:
             if self._clock.monotonic() > deadline:
                 break
 
-    def next_due(self) -> "float | None":
+    def next_due(self):
         """When the next schedule is due, or None."""
-        due: "float | None" = self._database.value(
+        return self._database.value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
-        return due
 
-    def _row(self, schedule_id: "int") -> "ScheduleRow | None":
+    def _row(self, schedule_id):
         return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
 
-    def _fire_one(self, schedule_id: "int", now: "float") -> "bool":
+    def _fire_one(self, schedule_id, now):
         """Fill some slots of a schedule in one transaction; True if there are more."""
         row = self._row(schedule_id)
         if row is None or row["next_at"] is None:
@@ -6473,8 +6458,8 @@ class Firing:
         if due > now:
             return False
         found = DueSlots([], now + 3600, False)
-        order: "Order | None" = None
-        problem: "str | None" = None
+        order = None
+        problem = None
         try:
             found = due_slots(row, due, now)
         except Exception as error:      # such as lost time zones: it must not stop the others
@@ -6495,7 +6480,7 @@ class Firing:
                 "late_at": now if found.is_late else row["late_at"]}, "id=?", (row["id"],))
         return bool(found.slots)
 
-    def order(self, row: "ScheduleRow") -> "Order":
+    def order(self, row):
         """The Order for a task of this schedule; Invalid says why there can be none."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
@@ -6504,7 +6489,7 @@ class Firing:
         person = row["set_by"] and (self._person(row["set_by"]) or self._person(row["owner_id"]))
         return self.check_task(as_given(row), person)
 
-    def check_task(self, given: "JsonObject", person: "Planner | None") -> "Order":
+    def check_task(self, given, person):
         """The Order for a task as a schedule adds it; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": given["function"], **given["options"],
                                          "arguments": given["arguments"]}], person)
@@ -6512,15 +6497,15 @@ class Firing:
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
-    def _fill(self, transaction: "Connection", row: "ScheduleRow", slots: "list[Slot]",
-              order: "Order | None", problem: "str | None", now: "float") -> "JsonObject":
+    def _fill(self, transaction, row, slots,
+              order, problem, now):
         """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
         last_at, last_task = row["last_at"], row["last_task_id"]
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
-            task_id: "int | None" = None
+            task_id = None
             last_at, unfinished = at, self.unfinished(last_task)
             why = why or problem or self._why_skipped(row, unfinished)
             if order is not None and why is None:
@@ -6532,7 +6517,7 @@ class Firing:
                                {"task_id": task_id, "message": why})
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
-    def _why_skipped(self, row: "ScheduleRow", unfinished: "int | None") -> "str | None":
+    def _why_skipped(self, row, unfinished):
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
         if unfinished and row["overlap"] == "skip":
             return "skipped: task %d had not ended" % unfinished
@@ -6542,14 +6527,13 @@ class Firing:
             (row["id"], UNFINISHED_MAX))
         return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
 
-    def unfinished(self, task_id: "int | None") -> "int | None":
+    def unfinished(self, task_id):
         """`task_id` if that task has not ended, else None."""
-        found: "int | None" = self._database.value(
+        return self._database.value(
             "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
-        return found
 
-    def add_task(self, transaction: "Connection", row: "ScheduleRow", order: "Order",
-                 unfinished: "int | None", now: "float") -> "int":
+    def add_task(self, transaction, row, order,
+                 unfinished, now):
         """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
         order.schedule_id = row["id"]
         if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
@@ -6557,27 +6541,27 @@ class Firing:
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
                 (unfinished, row["owner_id"])))
             order.after_failure = "run"
-        return self._adding.add(transaction, row["owner_id"], [order], now)[0][0]
+        return self._adding.add(transaction, row["owner_id"], [order], now).ids[0]
 
 
 class Schedules:
     """What people, tasks.py and folders want added at times."""
 
-    def __init__(self, database: "Database", tasks: "TaskList", firing: "Firing",
-                 announced: "Callable[[], list[JsonObject]]",
-                 default_owner: "Callable[[], Row]") -> None:
+    def __init__(self, database, tasks, firing,
+                 announced,
+                 default_owner):
         self._database, self._clock, self._tasks = database, database.clock, tasks
         self._firing, self._announced, self._default_owner = firing, announced, default_owner
 
-    def find(self, owner_id: "int | None" = None, limit: "int" = INTEGER_MAX,
-             after: "int" = 0) -> "list[JsonObject]":
+    def find(self, owner_id=None, limit=INTEGER_MAX,
+             after=0):
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         return [schedule_json(row, self._clock.now()) for row in self._database.all(
             SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
             (*values, after, limit))]
 
-    def get(self, schedule_id: "int", owner_id: "int | None" = None) -> "JsonObject":
+    def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
         row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
@@ -6589,11 +6573,11 @@ class Schedules:
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [slot_json(slot) for slot in slots]}
 
-    def coming(self, owner_id: "int | None", until: "float") -> "list[JsonObject]":
+    def coming(self, owner_id, until):
         """The schedules that are due until then, the next one first, each with its `times`."""
         where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
 
-        def times(row: "ScheduleRow") -> "list[float]":
+        def times(row):
             later = of_rule(row, lambda rule: rule.upcoming(row["next_at"], COMING_TIMES_MAX), [])
             return [row["next_at"], *(at for at in later if at < until)][:COMING_TIMES_MAX]
         return [{"id": row["id"], "name": row["name"], "function": row["function"],
@@ -6602,14 +6586,14 @@ class Schedules:
                     SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
-    def _row(self, schedule_id: "int", owner_id: "int | None" = None,
-             statement: "str" = SCHEDULE_ROW) -> "ScheduleRow":
+    def _row(self, schedule_id, owner_id=None,
+             statement=SCHEDULE_ROW):
         row = self._database.one(statement + "schedule.id=?", (schedule_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
 
-    def add(self, given: "JsonObject", owner_id: "int", person: "Planner | None" = None) -> "int":
+    def add(self, given, owner_id, person=None):
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
         wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
@@ -6619,11 +6603,11 @@ class Schedules:
             self._set_paused(transaction, schedule_id, given, person)
         return schedule_id
 
-    def change(self, schedule_id: "int", given: "JsonObject", scope: "int | None" = None,
-               person: "Planner | None" = None, owner_id: "int | None" = None) -> None:
+    def change(self, schedule_id, given, scope=None,
+               person=None, owner_id=None):
         """Change the given fields; Conflict for what tasks.py or a folder says."""
         row = self._row(schedule_id, scope)
-        wanted: "JsonObject" = {}
+        wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**as_given(row), **given}, person)
@@ -6637,16 +6621,16 @@ class Schedules:
                 self.store(transaction, known, {**wanted, "owner_id": owner_id}, actor_name(person))
             self._set_paused(transaction, schedule_id, given, person)
 
-    def delete(self, schedule_id: "int", scope: "int | None" = None,
-               person: "Planner | None" = None) -> None:
+    def delete(self, schedule_id, scope=None,
+               person=None):
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
             row = self._row(schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
             self.remove(transaction, row, actor_name(person))
 
-    def run(self, schedule_id: "int", scope: "int | None" = None,
-            person: "Planner | None" = None) -> "TaskRow":
+    def run(self, schedule_id, scope=None,
+            person=None):
         """Add its task now, besides its slots; the task's row."""
         order = self._firing.order(self._row(schedule_id, scope))
         with self._database.transaction() as transaction:
@@ -6663,12 +6647,12 @@ class Schedules:
             return self._tasks.get(task_id)
 
     @staticmethod
-    def _check_room(transaction: "Connection", owner_id: "int", besides: "int" = 0) -> None:
+    def _check_room(transaction, owner_id, besides=0):
         if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
                              (owner_id, besides)) >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
-    def _checked(self, given: "JsonObject", person: "Planner | None") -> "JsonObject":
+    def _checked(self, given, person):
         """The columns for these fields; Invalid names every wrong one."""
         errors = plan_errors(given, self._clock.now())
         try:
@@ -6682,13 +6666,13 @@ class Schedules:
                 "set_by": person and person.id}
 
     @staticmethod
-    def _refuse_foreign(row: "ScheduleRow", message: "str") -> None:
+    def _refuse_foreign(row, message):
         if row["source"] != "person":
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
-    def store(self, transaction: "Connection", row: "ScheduleRow | None", columns: "JsonObject",
-              by: "str | None" = None) -> "int":
+    def store(self, transaction, row, columns,
+              by=None):
         """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
         now = self._clock.now()
         if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
@@ -6706,8 +6690,8 @@ class Schedules:
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
 
-    def _set_paused(self, transaction: "Connection", schedule_id: "int", given: "JsonObject",
-                    person: "Planner | None") -> None:
+    def _set_paused(self, transaction, schedule_id, given,
+                    person):
         """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
         row, now = self._row(schedule_id), self._clock.now()
         paused = given.get("paused", row["paused"])
@@ -6728,13 +6712,13 @@ class Schedules:
                            "id=?", (schedule_id,))
         note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
-    def remove(self, transaction: "Connection", row: "ScheduleRow", by: "str | None" = None) -> None:
+    def remove(self, transaction, row, by=None):
         """Remove a schedule with its history."""
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
         transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
         note_schedule(transaction, self._clock.now(), "deleted", row, by)
 
-    def synchronise(self) -> None:
+    def synchronise(self):
         """Make what tasks.py and the folders ask for the default owner's schedules."""
         try:
             found = self._default_owner()["id"], find_scripts()
@@ -6753,7 +6737,7 @@ class Schedules:
                 else:
                     self.remove(transaction, row)
 
-    def _differences(self, owner_id: "int", scripts: "list[str]", now: "float") -> "_Differences":
+    def _differences(self, owner_id, scripts, now):
         wanted = self._wanted(owner_id, scripts)
         known = {(row["source"], row["name"]): row
                  for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
@@ -6763,12 +6747,12 @@ class Schedules:
             [row for key, row in known.items()
              if key not in wanted and not self._is_just_gone(row, now)])
 
-    def _wanted(self, owner_id: "int", scripts: "list[str]") -> "dict[tuple[str, str], JsonObject]":
+    def _wanted(self, owner_id, scripts):
         """{(source, name): columns} of the schedules in tasks.py and in folders."""
-        folders: "list[JsonObject]" = [
+        folders = [
             {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
              "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
-        wanted: "dict[tuple[str, str], JsonObject]" = {}
+        wanted = {}
         for source, found in (("folder", folders), ("code", self._announced())):
             for one in found:
                 wanted[source, one["name"]] = columns = {
@@ -6778,13 +6762,13 @@ class Schedules:
         return wanted
 
     @staticmethod
-    def _is_right(row: "ScheduleRow | None", columns: "JsonObject") -> "bool":
+    def _is_right(row, columns):
         """True if a schedule is there and as its source says."""
         return row is not None and row["gone_at"] is None and all(
             row[name] == value for name, value in columns.items())
 
     @staticmethod
-    def _is_just_gone(row: "ScheduleRow", now: "float") -> "bool":
+    def _is_just_gone(row, now):
         """True if it has just been noted that the source of a schedule does not name it."""
         return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
 
@@ -6795,15 +6779,15 @@ class Schedules:
 #
 # Modes says who starts workers on this host, Interpreter with which Python.
 
-if TYPE_CHECKING:
-    Stamps = dict[str, Union[list[int], None]]  # path: [mtime, size], or None where there is no file
 
-    class _Losses(TypedDict):
-        """A row of workers that were lost young: how many, when the last one, what that ran."""
 
-        count: "int"
-        at: "float"
-        tasks: "list[int]"
+
+
+
+
+
+
+
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
 STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
@@ -6836,7 +6820,7 @@ class ChosenMode(NamedTuple):
     why: "str"
 
 
-def grab_if_free(path: "Path") -> "int | None":
+def grab_if_free(path):
     """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
     handle = None
     try:
@@ -6849,7 +6833,7 @@ def grab_if_free(path: "Path") -> "int | None":
         return None
 
 
-def take_lock(path: "Path") -> "HeldLock":
+def take_lock(path):
     """Hold a lock file for life. It gets its name only once it is locked: who finds it free knows
     that its owner is dead."""
     path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -6866,15 +6850,15 @@ def take_lock(path: "Path") -> "HeldLock":
     return HeldLock(handle, proven)
 
 
-def explain_start_error(error: "Exception", what: "str" = "a worker") -> "str":
+def explain_start_error(error, what="a worker"):
     """Why a process could not be started, in a site owner's words."""
     return "%s could not be started (%s)" % (
         what, SHORTAGES.get(getattr(error, "errno", 0), error))
 
 
-def file_stamps(files: "Iterable[Path | str]") -> "Stamps":
+def file_stamps(files):
     """Return what must be the same for a catalogue to be still right."""
-    stamps: "Stamps" = dict.fromkeys(map(str, files))
+    stamps = dict.fromkeys(map(str, files))
     for name in stamps:
         try:                            # quicker than suppress(): each add looks
             status = os.stat(name)
@@ -6887,11 +6871,11 @@ def file_stamps(files: "Iterable[Path | str]") -> "Stamps":
 class Interpreter:
     """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
 
-    def __init__(self, settings: "Settings") -> None:
+    def __init__(self, settings):
         self._settings = settings
         settings.tests["python"] = self._test
 
-    def path(self) -> "str":
+    def path(self):
         """Where it is; SetupError if there is none."""
         import shutil
         chosen, name = self._settings.get("python"), "python%d.%d" % sys.version_info[:2]
@@ -6903,14 +6887,14 @@ class Interpreter:
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
 
-    def environment(self, ours: "Mapping[str, str]" = os.environ) -> "dict[str, str]":
+    def environment(self, ours=os.environ):
         """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
         return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
                 or name.startswith(("LC_", "JOBQUEUE_"))}
 
     @staticmethod
-    def _test(path: "str") -> None:
+    def _test(path):
         import shutil
         if not shutil.which(path):
             raise field_error("python", "must be the path of a Python that can be run")
@@ -6923,12 +6907,12 @@ class Modes:
     leaves "detached" for an hour; then one more is enough. A worker that left in order or lived
     longer ends the row. Those started before the last loss count as one with it."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims",
-                 rhythm: "Rhythm") -> None:
+    def __init__(self, database, settings, claims,
+                 rhythm):
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._clock = rhythm, database.clock
 
-    def decide(self) -> "ChosenMode":
+    def decide(self):
         """Return who starts workers now, which is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost()
         if mode != "auto":
@@ -6942,12 +6926,12 @@ class Modes:
             "%s, because started workers did not live (%s). Starting them is tried again at %s."
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
-    def takes_slices(self) -> "bool":
+    def takes_slices(self):
         """True if who waits for a task may work on it; where `auto` chose cron, too."""
         mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
-    def note_end(self, transaction: "Connection", row: "WorkerRow", is_loss: "bool") -> None:
+    def note_end(self, transaction, row, is_loss):
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
         lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
@@ -6965,9 +6949,9 @@ class Modes:
         if lost["count"] + 1 >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
-    def _lost(self) -> "_Losses":
+    def _lost(self):
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost: "_Losses | None" = recall(self._database, ".workers_lost " + self._claims.machine)
+        lost = recall(self._database, ".workers_lost " + self._claims.machine)
         if lost and lost["at"] <= self._clock.now():
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
@@ -6993,14 +6977,14 @@ class Reserved(NamedTuple):
 class Workers:
     """The rows of worker processes, their lock files, and what is known of starts that failed."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims",
-                 modes: "Modes") -> None:
+    def __init__(self, database, settings, claims,
+                 modes):
         self._database, self._settings, self._claims = database, settings, claims
         self._modes, self._clock = modes, database.clock
         self.locks = database.folder / "locks"
         self.log = private_path(database.path, "worker.log")
 
-    def rows(self) -> "Sequence[WorkerRow]":
+    def rows(self):
         """All worker rows, each with the id and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
@@ -7008,12 +6992,12 @@ class Workers:
             "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
             "ORDER BY worker.id" % BY_CLAIM)
 
-    def reserve(self, transaction: "Connection", mode: "str", wanted: "int" = 1) -> "list[Reserved]":
+    def reserve(self, transaction, mode, wanted=1):
         """Add rows for up to `wanted` new workers, within NbMaxWorker."""
-        room: "int" = (self._settings.get("NbMaxWorker")
+        room = (self._settings.get("NbMaxWorker")
                      - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now = self._clock.now()
-        made: "list[Reserved]" = []
+        made = []
         for _ in range(min(wanted, room)):
             lock = random_token(12)
             worker_id = transaction.insert("worker", {
@@ -7023,7 +7007,7 @@ class Workers:
             made.append(Reserved(worker_id, lock))
         return made
 
-    def arrive(self, worker_id: "int", lock: "str", proven: "bool", pid: "int") -> "bool":
+    def arrive(self, worker_id, lock, proven, pid):
         """Turn a reserved row live; False if it was given up meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
@@ -7035,8 +7019,8 @@ class Workers:
                      machine=self._claims.machine)
             return changed == 1
 
-    def heartbeat(self, transaction: "Connection", worker_id: "int", state: "str", tasks: "int",
-                  runner: "tuple[int | None, str | None]" = (None, None)) -> None:
+    def heartbeat(self, transaction, worker_id, state, tasks,
+                  runner=(None, None)):
         """A worker's sign of life, with its runner's pid and birth, if it has a row."""
         lease = self._lease(self._clock.now())
         transaction.tell(
@@ -7044,13 +7028,13 @@ class Workers:
             % ", ".join(name + "=?" for name in lease),
             (state, tasks, *runner, *lease.values(), worker_id))
 
-    def _lease(self, now: "float") -> "dict[str, float]":
+    def _lease(self, now):
         seconds = self._database.lease_seconds
         return {"seen_at": now, "lease_wall": now + seconds,
                 "lease_monotonic": self._clock.monotonic() + seconds}
 
-    def leave(self, transaction: "Connection", worker_id: "int", why: "str",
-              tasks: "int | None" = None) -> None:
+    def leave(self, transaction, worker_id, why,
+              tasks=None):
         """Remove a worker's row; its lock file follows by whoever holds the lock."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
@@ -7060,17 +7044,17 @@ class Workers:
                  machine=row["machine"],
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
-    def remove_lock(self, lock: "str", handle: "int") -> None:
+    def remove_lock(self, lock, handle):
         """Remove a lock file that we hold."""
         with contextlib.suppress(OSError):
             (self.locks / lock).unlink()
         os.close(handle)
 
-    def are_there(self) -> "bool":
+    def are_there(self):
         """True if there is any worker."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
-    def place(self, worker_id: "int") -> "int | None":
+    def place(self, worker_id):
         """This worker's place among those not yet leaving, 1 for the oldest; None if it has no
         row any more."""
         count, last = self._database.row(
@@ -7078,13 +7062,13 @@ class Workers:
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
-    def idles_alone(self, worker_id: "int") -> "bool":
+    def idles_alone(self, worker_id):
         """True if no worker here that came before this one is idle."""
         return not self._database.value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
 
-    def start_failed(self, transaction: "Connection", message: "str") -> None:
+    def start_failed(self, transaction, message):
         """Remember why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
@@ -7094,7 +7078,7 @@ class Workers:
         remember(transaction, ".start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
-    def last_words(self, since: "float", until: "float" = math.inf) -> "str":
+    def last_words(self, since, until=math.inf):
         """": " and the last line that workers printed, if that was between these; else ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
@@ -7128,16 +7112,16 @@ class Reaper:
     3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
     4. Lock files are removed last, by who holds them."""
 
-    def __init__(self, database: "Database", claims: "Claims", workers: "Workers", modes: "Modes") -> None:
+    def __init__(self, database, claims, workers, modes):
         self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
         self._leases, self._clock = claims.leases, database.clock
         self.burials = Every(TICK_SECONDS, self._clock)
 
-    def bury_dead(self) -> None:
+    def bury_dead(self):
         """Free the places and tasks of dead workers, and the tasks whose leases are over."""
         self.burials.put_off(TICK_SECONDS)
         dead = self.find_dead()
-        buried: "set[int]" = set()
+        buried = set()
         try:
             if dead or self._leases.lost((), self._clock.now()):
                 buried = self._record(dead)
@@ -7149,7 +7133,7 @@ class Reaper:
                     os.close(handle)
         self._leases.doubt(self._clock.now())
 
-    def _record(self, dead: "list[DeadWorker]") -> "set[int]":
+    def _record(self, dead):
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
@@ -7157,7 +7141,7 @@ class Reaper:
                 self._claims.end_lost(transaction, task, now)
         return buried
 
-    def bury(self, transaction: "Connection", row: "WorkerRow", why: "str") -> "bool":
+    def bury(self, transaction, row, why):
         """Remove a dead worker's row; False if it has moved since it was looked at."""
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
@@ -7173,9 +7157,9 @@ class Reaper:
             self._modes.note_end(transaction, row, True)
         return True
 
-    def find_dead(self) -> "list[DeadWorker]":
+    def find_dead(self):
         """Find the workers that nobody stands behind any more, and end what they left running."""
-        dead: "list[DeadWorker]" = []
+        dead = []
         silent = self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
@@ -7186,7 +7170,7 @@ class Reaper:
                 os.close(handle)
         return dead
 
-    def _look_at(self, row: "WorkerRow", is_silent: "bool") -> "tuple[int | None, str | None]":
+    def _look_at(self, row, is_silent):
         """(descriptor of its lock if free, why it counts as dead or None)"""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
@@ -7202,7 +7186,7 @@ class Reaper:
             return None, None
         return None, "silent"
 
-    def _look_at_starting(self, row: "WorkerRow", path: "Path") -> "tuple[int | None, str | None]":
+    def _look_at_starting(self, row, path):
         age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
         if not self._leases.boot:               # that clock may have begun again
             age = self._clock.now() - row["started_at"]
@@ -7211,14 +7195,14 @@ class Reaper:
         late = age > (STARTING_LOCKED_SECONDS if held else STARTING_SECONDS)
         return handle, "did not report" if late else None
 
-    def _end_runner(self, row: "WorkerRow") -> "bool":
+    def _end_runner(self, row):
         """Kill the runner of a dead worker, which may have closed all that it would die by. False
         while it lives on, which it may as another user's: then the lease must do."""
         known = row["runner_birth"] if row["boot"] == self._leases.boot else None
         return end_group(row["runner_pid"], known, self._clock.sleep)
 
     @staticmethod
-    def _end_silent(pid: "int", path: "Path") -> "bool":
+    def _end_silent(pid, path):
         """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
@@ -7227,7 +7211,7 @@ class Reaper:
                 return True
         return False
 
-    def sweep_locks(self) -> None:
+    def sweep_locks(self):
         """Remove old lock files that no row names any more; they are left by crashes."""
         known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
@@ -7244,21 +7228,21 @@ class Reaper:
 class Starter:
     """Starts worker processes: as many as there is work for and room."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims",
-                 interpreter: "Interpreter", modes: "Modes", workers: "Workers", reaper: "Reaper") -> None:
+    def __init__(self, database, settings, claims,
+                 interpreter, modes, workers, reaper):
         self._database, self._settings, self._claims = database, settings, claims
         self._interpreter, self._modes, self._workers = interpreter, modes, workers
         self._reaper, self._clock = reaper, database.clock
-        self._children: "dict[Popen[bytes], int | None]" = {}     # process -> id of its row
+        self._children = {}     # process -> id of its row
 
-    def start_needed(self, least: "int" = 0) -> "int":
+    def start_needed(self, least=0):
         """Start the workers that are needed, in the mode detached; how many were reserved."""
         self._poll_children()
         if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
         return len(self._start_all("detached", least))
 
-    def work_slice(self, seconds: "float" = SLICE_SECONDS) -> "int":
+    def work_slice(self, seconds=SLICE_SECONDS):
         """Where nobody else works, let children work while the caller waits; how many attempts
         ended meanwhile. If they die with this process others see that at once."""
         self._poll_children()
@@ -7274,10 +7258,10 @@ class Starter:
             "SELECT worker_id FROM activity WHERE id>? "
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
-    def needed(self, least: "int" = 0) -> "int":
+    def needed(self, least=0):
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room: "int" = self._settings.get("NbMaxWorker")
+        room = self._settings.get("NbMaxWorker")
         if not room:                    # all are services
             return 0
         workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -7294,13 +7278,13 @@ class Starter:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
-    def start_helper(self, *what: "str") -> None:
+    def start_helper(self, *what):
         """Start a process, as workers are started, that does one thing: --send what is due in
         `delivery`, make a --backup, or only live for a --test with its token."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 
-    def _start_all(self, mode: "str", least: "int", *more: "float") -> "set[int]":
+    def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
             made = self._workers.reserve(transaction, mode, self.needed(least))
@@ -7315,7 +7299,7 @@ class Starter:
                     self._workers.start_failed(transaction, explain_start_error(error))
         return {worker_id for worker_id, _ in made}
 
-    def _launch(self, worker_id: "int | None", *arguments: "str") -> None:
+    def _launch(self, worker_id, *arguments):
         python, log = self._interpreter.path(), self._workers.log
         with contextlib.suppress(OSError):
             if log.stat().st_size > WORKER_LOG_MAX_BYTES:
@@ -7327,11 +7311,11 @@ class Starter:
         self._children[child] = worker_id
 
     @staticmethod
-    def _start(command: "list[str]", **how: "Any") -> "Popen[bytes]":
+    def _start(command, **how):
         import subprocess
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
-    def _poll_children(self) -> None:
+    def _poll_children(self):
         """Collect ended children, so that none stays a zombie; one that ended early failed."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
@@ -7348,38 +7332,38 @@ class Starter:
 #
 # The functions of tasks.py, as a child process announced them.
 
-if TYPE_CHECKING:
-    class _Announced(TypedDict):
-        name: "str"
-        title: "str"
-        description: "str"
-        who: "str"                        # one of WHO_MAY_ADD
-        schema: "Schema"                  # of its arguments
-        options: "JsonObject"             # every name of TASK_OPTIONS
 
-    class AnnouncedFunction(_Announced, total=False):
-        """A function, as a runner or a remote worker announces it."""
 
-        external: "bool"                  # other people's workers run it
-        remote: "list[str]"               # machines: remote workers run it, tasks.py has it not
 
-    class Announcement(TypedDict, total=False):
-        """What a runner announces of tasks.py: all of it, or without functions what is wrong."""
 
-        functions: "list[AnnouncedFunction]"
-        schedules: "list[JsonObject]"     # as POST /api/schedules takes them
-        error: "JsonObject | None"        # message, file, line
-        samples: "bool"                   # there is no tasks.py: these are functions to try
-        files: "list[str]"                # what they are made of
 
-    class CatalogueState(TypedDict):
-        """What is remembered of the last reading of tasks.py, besides its functions."""
 
-        files: "Stamps"
-        error: "JsonObject | None"
-        samples: "bool"
-        read_at: "float | None"
-        schedules: "list[JsonObject]"
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 CATALOGUE_SECONDS = 10.0
 
@@ -7401,27 +7385,27 @@ class Catalogue:
     announces them, as the runners of workers do. They are read again when a file changes that they
     were made of. While they cannot be read the last good ones stay."""
 
-    def __init__(self, database: "Database", interpreter: "Interpreter") -> None:
+    def __init__(self, database, interpreter):
         self._database, self._interpreter = database, interpreter
         self._reading = threading.Lock()
         self._known = _NOTHING
         self._misses = Every(0.05, database.clock)
 
-    def functions(self) -> "list[AnnouncedFunction]":
+    def functions(self):
         """All functions, in the order of their declaration; then those of remote workers only."""
         return list(self._load().functions.values())
 
-    def find(self, name: "str") -> "AnnouncedFunction | None":
+    def find(self, name):
         """One function, or None; one that a worker has just announced is known at once."""
         if name not in self._load().functions and self._misses.is_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
 
-    def state(self) -> "CatalogueState":
+    def state(self):
         """Return what is known of the last reading."""
         return self._load().state
 
-    def describe(self, is_admin: "bool" = True) -> "JsonObject":
+    def describe(self, is_admin=True):
         """What can be run as the API tells it; admins see all, and why tasks.py cannot be read."""
         state = self.state()
         functions = [one for one in self.functions() if is_admin or one["who"] == "user"]
@@ -7430,16 +7414,16 @@ class Catalogue:
         return {"functions": functions, "error": error, "samples": state["samples"],
                 "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
-    def files(self) -> "list[Path | str]":
+    def files(self):
         """What the functions are made of as far as is known, to be stamped before they are read."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
-    def schedules(self) -> "list[JsonObject]":
+    def schedules(self):
         """What @schedule said in tasks.py when it could be read the last time, as of now."""
-        state: "CatalogueState" = recall(self._database, ".catalogue") or self.state()
+        state = recall(self._database, ".catalogue") or self.state()
         return state.get("schedules", [])
 
-    def refresh(self, wait: "bool" = False) -> None:
+    def refresh(self, wait=False):
         """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
         While another thread reads it, callers go on with what is known, unless that is nothing."""
         if (not self._has_changed()
@@ -7456,7 +7440,7 @@ class Catalogue:
         finally:
             self._reading.release()
 
-    def store(self, announcement: "Announcement", stamps: "Stamps | None" = None) -> "Stamps":
+    def store(self, announcement, stamps=None):
         """Keep what a runner announced; an error leaves the last good functions in place. `stamps`
         are of before it began to read. Returns the stamps of all that it is made of."""
         self._known = _NOTHING          # others may just have stored what they read
@@ -7464,7 +7448,7 @@ class Catalogue:
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
         functions = announcement.get("functions")
         known = before if functions is None else announcement
-        state: "CatalogueState" = {
+        state = {
             "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"), "samples": announcement.get("samples", False),
             "read_at": before["read_at"], "schedules": known.get("schedules", [])}
@@ -7478,7 +7462,7 @@ class Catalogue:
             self._known = _NOTHING
         return state["files"]
 
-    def _replace(self, transaction: "Connection", functions: "list[AnnouncedFunction]") -> None:
+    def _replace(self, transaction, functions):
         """Store functions and the queues they name; a queue of external ones is other people's."""
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
@@ -7493,11 +7477,11 @@ class Catalogue:
              "options": dump_json(one["options"])}
             for one in functions))
 
-    def _load(self) -> "_Known":
+    def _load(self):
         """Return what is known, read again after CACHE_SECONDS."""
         now, known = self._database.clock.monotonic(), self._known
-        if known[0] < now:
-            state: "CatalogueState" = recall(self._database, ".catalogue") or _NOTHING.state
+        if known.until < now:
+            state = recall(self._database, ".catalogue") or _NOTHING.state
             functions = {row["name"]: self._function(row) for row in self._database.all(
                 "SELECT * FROM function ORDER BY id")}
             self._add_remote(functions)
@@ -7505,25 +7489,25 @@ class Catalogue:
         return known
 
     @staticmethod
-    def _function(row: "Row") -> "AnnouncedFunction":
+    def _function(row):
         return {"name": row["name"], "title": row["title"], "description": row["description"],
                 "who": row["who"], "schema": json.loads(row["schema"]),
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
-    def _add_remote(self, functions: "dict[str, AnnouncedFunction]") -> None:
+    def _add_remote(self, functions):
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
-            announced: "list[AnnouncedFunction]" = json.loads(worker["functions"])
+            announced = json.loads(worker["functions"])
             for one in announced:
                 found = functions.setdefault(one["name"], {**one, "remote": []})
                 if worker["machine"] not in found.get("remote", (worker["machine"],)):
                     found["remote"].append(worker["machine"])
 
-    def _has_changed(self) -> "bool":
+    def _has_changed(self):
         known = self._load().state["files"]
         return str(TASKS_FILE) not in known or file_stamps(known) != known
 
-    def _announcement(self) -> "Announcement":
+    def _announcement(self):
         """Ask a child process what tasks.py declares."""
         import subprocess
         import tempfile
@@ -7535,8 +7519,7 @@ class Catalogue:
                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
                     timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
                     env=self._interpreter.environment())
-                announcement: "Announcement" = json.loads(answer.stdout)
-                return announcement
+                return json.loads(answer.stdout)
             except subprocess.TimeoutExpired:
                 return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
             except ValueError:
@@ -7546,7 +7529,7 @@ class Catalogue:
                                      + shorten(storable(said), 300))
 
     @staticmethod
-    def _failure(problem: "str") -> "Announcement":
+    def _failure(problem):
         return {"error": {"message": problem, "file": TASKS_FILE.name, "line": None}}
 
 
@@ -7614,24 +7597,24 @@ class Shift(NamedTuple):
     ended_at: "float | None" = None
 
 
-def sane(number: "float") -> "float":
+def sane(number):
     """A time as it counts: clocks are set back, and other people's programs write anything."""
     return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
-def hour_of(at: "float") -> "int":
+def hour_of(at):
     """The beginning of the hour of a moment."""
     return int(sane(at)) // HOUR * HOUR
 
 
-def whole_steps(start: "float", end: "float", step: "str") -> "tuple[int, int]":
+def whole_steps(start, end, step):
     """(beginning of the first, end of the last) step from one moment to another."""
     seconds = STEPS[step]
     return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
             math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
-def latest_runs(known: "str | None", more: "Iterable[AnyRun]") -> "list[LatestRun]":
+def latest_runs(known, more):
     """Return the newest of the runs in a row of `recent` and of more."""
     runs = [LatestRun(*run) for run in json.loads(known or "[]")]
     runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
@@ -7639,7 +7622,7 @@ def latest_runs(known: "str | None", more: "Iterable[AnyRun]") -> "list[LatestRu
     return runs[-RUNS_KEPT:]
 
 
-def bucket_of(seconds: "float") -> "int":
+def bucket_of(seconds):
     """The number of the bucket of a time: four of them make a doubling. It is found without
     logarithms, which differ between machines."""
     fraction, exponent = math.frexp(seconds)
@@ -7647,7 +7630,7 @@ def bucket_of(seconds: "float") -> "int":
     return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
-def bucket_top(number: "int") -> "float":
+def bucket_top(number):
     """The longest time in a bucket."""
     return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
 
@@ -7662,12 +7645,12 @@ class Times:
     most: "float"
     buckets: "dict[str, int]"             # by their numbers, which are texts in JSON
 
-    def __init__(self, text: "str | None" = None) -> None:
+    def __init__(self, text=None):
         self.count, self.sum, self.least, self.most, self.buckets = (
             json.loads(text) if text else (0, 0.0, math.inf, 0.0, {}))
 
     @classmethod
-    def of(cls, values: "Sequence[float]") -> "Times":
+    def of(cls, values):
         """These times, at least one."""
         many = cls()
         many.count, many.sum = len(values), math.fsum(values)
@@ -7676,7 +7659,7 @@ class Times:
                         collections.Counter(map(bucket_of, values)).items()}
         return many
 
-    def add(self, other: "Times") -> None:
+    def add(self, other):
         """Add other times to these."""
         self.count += other.count
         self.sum += other.sum
@@ -7685,15 +7668,15 @@ class Times:
         for number, count in other.buckets.items():
             buckets[number] = buckets.get(number, 0) + count
 
-    def text(self) -> "str":
+    def text(self):
         """What __init__() takes."""
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
-    def up_to(self, number: "int") -> "int":
+    def up_to(self, number):
         """How many are in this bucket and those below."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
-    def percentile(self, share: "float") -> "float":
+    def percentile(self, share):
         """A time that this share does not exceed, right within 9 %; exact if all are the same."""
         rank = math.ceil(share * self.count)
         for number in sorted(map(int, self.buckets)):
@@ -7703,9 +7686,9 @@ class Times:
         low, high = bucket_top(number - 1), bucket_top(number)
         return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
 
-    def json(self) -> "JsonObject":
+    def json(self):
         """As the API tells it. Of fewer than 20 the 95th percentile would be the longest."""
-        told: "list[float | None]" = [self.sum]
+        told = [self.sum]
         if self.count:
             told += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
                      self.percentile(0.95) if self.count >= 20 else None]
@@ -7721,19 +7704,19 @@ class Sums(AnySums):
     """What adds up, by the names of columns: numbers, Times, and the greatest memory."""
 
     @classmethod
-    def of(cls, cell: "Mapping[str, Sequence[float]]") -> "Sums":
+    def of(cls, cell):
         """The sums of {name: values}."""
         return cls((name, Times.of(values) if name in HISTOGRAMS else
                     max(values) if name == "peak_memory" else sum(values))
                    for name, values in cell.items())
 
     @classmethod
-    def stored(cls, row: "Row", keys: "Iterable[str]") -> "Sums":
+    def stored(cls, row, keys):
         """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
-    def add(self, other: "Sums") -> None:
+    def add(self, other):
         """Add other sums to these."""
         for name, value in other.items():
             if name in HISTOGRAMS:
@@ -7743,18 +7726,18 @@ class Sums(AnySums):
             else:
                 self[name] = self.get(name, 0) + value
 
-    def row(self) -> "JsonObject":
+    def row(self):
         """The columns to be stored."""
         return {name: value.text() if name in HISTOGRAMS else value for name, value in self.items()}
 
-    def json(self) -> "JsonObject":
+    def json(self):
         """What the API tells of tasks."""
         return {**{name: self.get(name, 0) for name in COUNTS},
                 **{name: self.get(name, NO_TIMES).json() for name in TIMES},
                 "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
                 "peak_memory": self.get("peak_memory")}
 
-    def worker_json(self, base: "int", executed: "str") -> "JsonObject":
+    def worker_json(self, base, executed):
         """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
         `executed` how the answer calls the times that attempts took."""
         alive, busy, tasks = (self.get(name, 0) for name in (
@@ -7774,20 +7757,20 @@ class Tally:
     runs. `shifts` says of each worker where it is, up to when its life was counted and when it
     ended; `changed`, which of these are news."""
 
-    def __init__(self, shifts: "Iterable[Shift]" = ()) -> None:
+    def __init__(self, shifts=()):
         self.shifts = {shift.worker_id: shift for shift in shifts}
-        self.changed: "dict[int, Shift]" = {}
-        self.runs: "dict[str, collections.deque[AnyRun]]" = collections.defaultdict(
+        self.changed = {}
+        self.runs = collections.defaultdict(
             lambda: collections.deque(maxlen=RUNS_KEPT))
-        self._cells: "dict[SumsKey, dict[str, list[float]]]" = collections.defaultdict(
+        self._cells = collections.defaultdict(
             lambda: collections.defaultdict(list))
         self._hour = 0
 
-    def sums(self) -> "dict[SumsKey, Sums]":
+    def sums(self):
         """Return the sums of what was counted, by table, hour and place."""
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
-    def count(self, rows: "Iterable[Row]") -> None:
+    def count(self, rows):
         """Count rows in the order of their ids. One that makes no sense stops nobody."""
         for row in rows:
             try:
@@ -7795,10 +7778,10 @@ class Tally:
             except (TypeError, ValueError, OverflowError):
                 continue
 
-    def _count(self, _: "int", at: "float", event: "str", function: "str | None", queue: "str | None",
-               waited: "float | None", seconds: "float | None", service: "float | None",
-               cpu_seconds: "float | None", peak_memory: "int | None", task_id: "int | None",
-               owner_id: "int | None", worker_id: "int | None", machine: "str | None") -> None:
+    def _count(self, _, at, event, function, queue,
+               waited, seconds, service,
+               cpu_seconds, peak_memory, task_id,
+               owner_id, worker_id, machine):
         if event in EVENTS and type(function) is type(queue) is str:
             is_back, name = event == "put_back", EVENTS[event]
             hour = self._hour
@@ -7828,7 +7811,7 @@ class Tally:
         elif event in WORKER_EVENTS and worker_id is not None:
             self._count_life(event, at, sane(waited or 0), int(worker_id), str(machine or ""))
 
-    def _count_work(self, shift: "Shift", hour: "int", at: "float", seconds: "float") -> None:
+    def _count_work(self, shift, hour, at, seconds):
         _, machine, counted_to, ended_at = shift
         cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
@@ -7840,8 +7823,8 @@ class Tally:
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)
 
-    def _count_life(self, event: "str", at: "float", silent: "float", worker_id: "int",
-                    machine: "str") -> None:
+    def _count_life(self, event, at, silent, worker_id,
+                    machine):
         shift = self.shifts.get(worker_id)
         if event == "worker_started":
             shift = Shift(worker_id, machine, at + 0.0)
@@ -7853,7 +7836,7 @@ class Tally:
             return
         self.shifts[worker_id] = self.changed[worker_id] = shift
 
-    def spread(self, machine: "str", name: "str", start: "float", end: "float") -> None:
+    def spread(self, machine, name, start, end):
         """Count the seconds from `start` to `end` in the hours that they are in."""
         if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
             for hour in range(hour_of(start), math.ceil(end), HOUR):
@@ -7871,11 +7854,11 @@ class Tally:
 # the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
 # a standstill, and removing tasks or old hours changes no other hour and no total.
 
-if TYPE_CHECKING:
-    # One value of a Family: the end of its name, its labels.
-    Sample = tuple[str, dict[str, str], float]
-    # What Prometheus reads under one name: name, kind, help, values.
-    Family = tuple[str, str, str, Iterable[Sample]]
+
+
+
+
+
 
 SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
 
@@ -7906,15 +7889,14 @@ class Fold:
 
     Ids are drawn by who holds the write lock: none turns up below the mark later."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def mark(self) -> "int":
+    def mark(self):
         """The id of the last row that is folded."""
-        last: "int | None" = recall(self._database, FOLDED)
-        return last or 0
+        return recall(self._database, FOLDED) or 0
 
-    def fold(self) -> "bool":
+    def fold(self):
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
         mark = self.mark()
         if not self._is_due(mark):
@@ -7926,7 +7908,7 @@ class Fold:
                 remember(transaction, FOLDED, rows[-1]["id"])
         return len(rows) == FOLD_ROWS
 
-    def tally(self, mark: "int") -> "tuple[Sequence[Row], Tally]":
+    def tally(self, mark):
         """The next rows after the mark, and what they add."""
         tally = Tally(Shift(*row) for row in self._database.all(SHIFTS))
         rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
@@ -7934,15 +7916,15 @@ class Fold:
         tally.count(rows)
         return rows, tally
 
-    def _is_due(self, mark: "int") -> "bool":
-        newest: "int" = self._database.value("SELECT max(id) FROM activity") or 0
+    def _is_due(self, mark):
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
         if newest - mark >= FOLD_LEAST_ROWS or newest <= mark:
             return newest > mark
         at = self._database.value("SELECT at FROM activity WHERE id>? ORDER BY id LIMIT 1", (mark,))
         return not (is_number(at) and abs(self._clock.now() - at) < FOLD_SECONDS)
 
-    def _store(self, transaction: "Connection", tally: "Tally") -> None:
-        whole: "dict[tuple[int, SumsKey], Sums]" = collections.defaultdict(Sums)
+    def _store(self, transaction, tally):
+        whole = collections.defaultdict(Sums)
         for (table, at, place), sums in tally.sums().items():
             for span in SPANS:
                 whole[span, (table, at // span * span if span else 0, place)].add(sums)
@@ -7966,20 +7948,20 @@ class Fold:
 class Metrics:
     """Tells how much was done and how long it took: what is folded, and what is not yet."""
 
-    def __init__(self, database: "Database", settings: "Settings", fold: "Fold") -> None:
+    def __init__(self, database, settings, fold):
         self._database, self._settings, self._fold = database, settings, fold
 
-    def read(self, start: "int", end: "int", step: "str", wants: "Callable[[str, str], bool]",
-             viewer: "int | None" = None) -> "JsonObject":
+    def read(self, start, end, step, wants,
+             viewer=None):
         """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
         the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(one for one in SPANS if one and seconds % one == 0)
         known = self._look(span, start, end)
         self._add_living(known.tally)
-        points: "dict[int, Sums]" = collections.defaultdict(Sums)
-        functions: "dict[str, Sums]" = collections.defaultdict(Sums)
-        machines: "dict[str, Sums]" = collections.defaultdict(Sums)
+        points = collections.defaultdict(Sums)
+        functions = collections.defaultdict(Sums)
+        machines = collections.defaultdict(Sums)
         totals = Sums()
         for at, (name, *queue), sums in self._parts(known, wants):
             if start <= at < end:
@@ -8000,19 +7982,19 @@ class Metrics:
                 for task_id, owner_id, status, seconds in known.runs.get(name, [])[-RUNS_TOLD:]]}
                 for name, sums in sorted(functions.items())]}
 
-    def runs(self) -> "dict[str, list[LatestRun]]":
+    def runs(self):
         """Return the latest runs of each function, oldest first."""
         return self._look(HOUR, 0, 0).runs
 
-    def all_time(self) -> "dict[tuple[str, str], Sums]":
+    def all_time(self):
         """{(function, queue): Sums} of all that was ever counted: they never fall."""
-        whole: "dict[tuple[str, str], Sums]" = collections.defaultdict(Sums)
+        whole = collections.defaultdict(Sums)
         for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
                 whole[place].add(sums)
         return whole
 
-    def _look(self, span: "int", start: "int", end: "int") -> "Counted":
+    def _look(self, span, start, end):
         """Read the sums of a span that begin from `start` up to `end`, and what is not folded."""
         for _ in range(5):
             mark = self._fold.mark()
@@ -8027,7 +8009,7 @@ class Metrics:
         until = rows[-1]["at"] if len(rows) == FOLD_ROWS else self._database.clock.now()
         return Counted(stored, runs, until, tally)
 
-    def _add_living(self, tally: "Tally") -> None:
+    def _add_living(self, tally):
         """Count what workers did that live, until they were last heard of. They claim several
         tasks at once, and run them one after the other."""
         begun = dict(map(tuple, self._database.all(
@@ -8041,7 +8023,7 @@ class Metrics:
                     tally.spread(shift.machine, name, since, seen_at)
 
     @staticmethod
-    def _parts(known: "Counted", wants: "Callable[[str, str], bool]") -> "Iterator[PlaceSums]":
+    def _parts(known, wants):
         """Yield what is stored and what is not folded, of functions and queues as `wants` says."""
         for table, row in known.stored:
             keys = HOUR_KEYS[table]
@@ -8053,7 +8035,7 @@ class Metrics:
                 yield PlaceSums(at, names, sums)
 
 
-def exposition(families: "Iterable[Family]") -> "str":
+def exposition(families):
     """Write families in Prometheus' text format."""
     lines = []
     for name, kind, words, samples in families:
@@ -8065,12 +8047,12 @@ def exposition(families: "Iterable[Family]") -> "str":
     return "\n".join(lines).replace("{}", "") + "\n"
 
 
-def counter_families(whole: "dict[tuple[str, str], Sums]") -> "list[Family]":
+def counter_families(whole):
     """What Metrics.all_time() found, for exposition()."""
-    ran: "dict[str, Times]" = collections.defaultdict(Times)
+    ran = collections.defaultdict(Times)
     for (function, _), sums in whole.items():
         ran[function].add(sums.get("ran", NO_TIMES))
-    histogram: "list[Sample]" = []
+    histogram = []
     for function, times in sorted(ran.items()):
         tops = [("%g" % bucket_top(number), times.up_to(number)) for number in PROMETHEUS_BUCKETS]
         histogram += [("_bucket", {"function": function, "le": top}, count)
@@ -8103,14 +8085,14 @@ class Keeping:
     first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
     than a day after the last look, nothing is removed for as many days as tasks are kept."""
 
-    def __init__(self, database: "Database", settings: "Settings", actions: "Actions",
-                 fold: "Fold") -> None:
+    def __init__(self, database, settings, actions,
+                 fold):
         self._database, self._settings, self._actions = database, settings, actions
         self._fold, self._clock = fold, database.clock
-        self._round: "Iterator[bool] | None" = None       # of _portions(), while it lasts
+        self._round = None       # of _portions(), while it lasts
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
-    def prune(self) -> "bool":
+    def prune(self):
         """Do a little of what is to be done; True if it should go on soon."""
         if self._round is None:
             now = self._clock.now()
@@ -8122,11 +8104,11 @@ class Keeping:
             self._round = None
         return bool(found)
 
-    def _trusts_clock(self, now: "float") -> "bool":
+    def _trusts_clock(self, now):
         """False until days have passed since the clock was found far from where it was."""
         known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
-        seen: "float" = known["seen"]
-        start: "float" = known["from"]
+        seen = known["seen"]
+        start = known["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
         patience = doubt if start > seen else 86400     # who comes seldom ends a doubt, too
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
@@ -8136,7 +8118,7 @@ class Keeping:
                 remember(transaction, ".keeping", {"seen": now, "from": start})
         return now >= start
 
-    def _portions(self, now: "float") -> "Iterator[bool]":
+    def _portions(self, now):
         """Remove something before each value, which is False if there was nothing."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
@@ -8167,7 +8149,7 @@ class Keeping:
                             table, keys, keys, table, is_old), (*values, KEEP_ROWS))
                 yield True
 
-    def _oldest(self, ages: "str", before: "float", now: "float") -> "Iterator[list[int]]":
+    def _oldest(self, ages, before, now):
         """Ids of what ended before a time, in portions, until a row was made since then."""
         low, made = 0, -math.inf
         while not before <= made <= now:
@@ -8195,17 +8177,17 @@ class Keeping:
 #    (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
 #    PACE_SECONDS: all that comes then stands in the next one.
 
-if TYPE_CHECKING:
-    AlertKey = tuple[str, str]          # code, subject
-    Wrong = dict[str, dict[str, object]]    # what is wrong: the words for a sentence, by subject
 
-    class MessageContent(TypedDict, total=False):
-        """What a message says. `thread` is the id of the alert that it is about first."""
 
-        kind: "str"                       # alert, test, task or code
-        thread: "int"
-        subject: "str"
-        lines: "list[str]"
+
+
+
+
+
+
+
+
+
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
@@ -8268,22 +8250,22 @@ class Conditions:
     """What is wrong here at this moment. The methods named like a row of ALERTS give, by subject,
     what its sentence is filled with; `held` says that its alert is open, which then ends later."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", rhythm: "Rhythm",
-                 modes: "Modes", catalogue: "Catalogue") -> None:
+    def __init__(self, database, settings, claims, rhythm,
+                 modes, catalogue):
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
 
-    def disk(self, held: "bool" = False) -> "Wrong":
+    def disk(self, held=False):
         """The file system of the data is nearly full."""
         free = free_bytes(self._database.folder)
         return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
 
-    def log(self, _: "bool" = False) -> "Wrong":
+    def log(self, _=False):
         """Something keeps the database's log from being written back."""
         size = self._database.wal_bytes() if self._database.journal == "wal" else 0
         return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
 
-    def code(self, _: "bool" = False) -> "Wrong":
+    def code(self, _=False):
         """tasks.py cannot be read."""
         error = self._catalogue.state()["error"]
         if not error:
@@ -8291,17 +8273,17 @@ class Conditions:
         place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
         return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
 
-    def no_worker(self, _: "bool" = False) -> "Wrong":
+    def no_worker(self, _=False):
         """Tasks could start, and none does: starts fail, or who should work does not come."""
         if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
             return {}
         if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
             return {}
-        mode, failure = self._modes.decide()[0], recall(self._database, ".start_failure")
+        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
         why = (self.awaited(mode) or failure and failure["message"])
         return {"": {"why": why}} if why else {}
 
-    def awaited(self, mode: "str") -> "str | None":
+    def awaited(self, mode):
         """Who should work in this mode and does not come, as a part of a sentence; else None."""
         if mode == "service" and not self._rhythm.has_service():
             return "worker.py --service is not there"
@@ -8310,7 +8292,7 @@ class Conditions:
         cron = self._rhythm.visitor("cron")
         return None if cron and cron["comes"] else "cron has not come lately"
 
-    def waiting(self, held: "bool" = False) -> "Wrong":
+    def waiting(self, held=False):
         """The oldest task that could start has waited longer than an admin wants."""
         limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
         if not limit or not waited or not self._settings.get("NbMaxWorker"):
@@ -8318,7 +8300,7 @@ class Conditions:
         limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
         return {"": {"minutes": waited // 60}} if waited > limit else {}
 
-    def missed(self, _: "bool" = False) -> "Wrong":
+    def missed(self, _=False):
         """Schedules whose newest run was late or came in the place of several."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         found = self._database.all("""
@@ -8330,37 +8312,37 @@ class Conditions:
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
                 for row in found if row["late_at"] - row["first_at"] > least}
 
-    def problem(self, _: "bool" = False) -> "Wrong":
+    def problem(self, _=False):
         """Schedules that could not add their task the last time."""
         return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
                 for row in self._database.all(
                     "SELECT id, name, function, problem FROM schedule "
                     "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
 
-    def backup(self, _: "bool" = False) -> "Wrong":
+    def backup(self, _=False):
         """The last backup is too old, if there ever was one."""
         last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
         age = self._database.clock.now() - last["at"] if last and days else -math.inf
         return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
 
-    def backup_failed(self, _: "bool" = False) -> "Wrong":
+    def backup_failed(self, _=False):
         """The daily backup has failed, and was not made since."""
         known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
         return {"": {"why": known["error"]}} if known and known["error"] else {}
 
 
-def _schedule_name(row: "Row") -> "str":
+def _schedule_name(row):
     return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
-def failure_group(function: "str", kind: "str | None", message: "str") -> "str":
+def failure_group(function, kind, message):
     """What failures have in common: their function, their error and what it says without quoted
     words and those with a digit."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
-def recipients_of_alerts(settings: "Settings") -> "list[Recipient]":
+def recipients_of_alerts(settings):
     """Return whom alerts are told; an address of the web is a secret."""
     get = settings.get
     return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
@@ -8368,8 +8350,8 @@ def recipients_of_alerts(settings: "Settings") -> "list[Recipient]":
             *(Recipient("function", one) for one in get("alert_function").split())]
 
 
-def post_message(transaction: "Connection", recipient: "tuple[str, str]", content: "MessageContent",
-                 now: "float", tries: "int" = 0) -> "int":
+def post_message(transaction, recipient, content,
+                 now, tries=0):
     """Put what is to be told to one Recipient into `delivery`; its id."""
     channel, name = recipient
     lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
@@ -8379,7 +8361,7 @@ def post_message(transaction: "Connection", recipient: "tuple[str, str]", conten
         "tries": tries, "next_at": now, "created_at": now})
 
 
-def is_message_due(database: "Database", now: "float") -> "bool":
+def is_message_due(database, now):
     """True if something is to be sent."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
@@ -8387,33 +8369,33 @@ def is_message_due(database: "Database", now: "float") -> "bool":
 class Alerts:
     """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
 
-    def __init__(self, database: "Database", settings: "Settings", conditions: "Conditions",
-                 starter: "Starter") -> None:
+    def __init__(self, database, settings, conditions,
+                 starter):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._conditions, self._starter = conditions, starter
 
-    def tick(self) -> None:
+    def tick(self):
         """Look if nobody has just done so, and send what is due."""
         now = self._clock.now()
         if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
-    def send(self, now: "float") -> None:
+    def send(self, now):
         """Start the process that sends, if something is due and none does."""
         if is_message_due(self._database, now) and take_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
-    def look(self, now: "float") -> None:
+    def look(self, now):
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
         before = recall(self._database, ".alerts") or {}
         told_at = before.get("told_at", 0)
         if 0 <= now - told_at < PACE_SECONDS:
             return
-        newest: "int" = self._database.value("SELECT max(id) FROM activity") or 0
+        newest = self._database.value("SELECT max(id) FROM activity") or 0
         span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
@@ -8437,17 +8419,17 @@ class Alerts:
             if state != before:
                 remember(transaction, ".alerts", state)
 
-    def _held(self, open_codes: "set[str]") -> "dict[AlertKey, Trouble]":
+    def _held(self, open_codes):
         """Find all that is wrong now but failed tasks."""
         return {(code, subject): Trouble(shorten(ALERTS[code].sentence.format(**seen), 500))
                 for code in ALERTS if code != "failed"
                 for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
 
-    def _failures(self, rows: "Mapping[AlertKey, Row]",
-                  span: "tuple[int, int]") -> "dict[AlertKey, Trouble]":
+    def _failures(self, rows,
+                  span):
         """Find, by their groups, tasks that failed for good. Those that failed with what they came
         after are no news."""
-        found: "dict[AlertKey, Trouble]" = {}
+        found = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
@@ -8463,9 +8445,9 @@ class Alerts:
             found[key] = Trouble(sentence, found[key].number + 1 if key in found else 1)
         return found
 
-    def _asked_for(self, span: "tuple[int, int]") -> "dict[str, list[str]]":
+    def _asked_for(self, span):
         """{address: lines} for tasks that ended and whose owner is to be told."""
-        found: "dict[str, list[str]]" = collections.defaultdict(list)
+        found = collections.defaultdict(list)
         for row in self._database.all("""
                 SELECT activity.event, activity.message, task.id, task.function, user.email
                 FROM activity JOIN task ON task.id=activity.task_id
@@ -8481,8 +8463,8 @@ class Alerts:
         return found
 
     @staticmethod
-    def _open(transaction: "Connection", rows: "Mapping[AlertKey, Row]",
-              seen: "Mapping[AlertKey, Trouble]", now: "float") -> None:
+    def _open(transaction, rows,
+              seen, now):
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*seen, *rows)}
         for (code, subject), (text, count) in seen.items():
@@ -8499,9 +8481,9 @@ class Alerts:
         transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
 
     @staticmethod
-    def _end(transaction: "Connection", row: "Row", now: "float") -> "bool":
+    def _end(transaction, row, now):
         """True if an alert whose reason is gone ends by now."""
-        calm: "float" = now - row["seen_at"]
+        calm = now - row["seen_at"]
         least = ENDS_SECONDS
         if row["code"] == "failed":
             successes = transaction.value(
@@ -8511,8 +8493,8 @@ class Alerts:
         return calm >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction: "Connection", seen: "Mapping[AlertKey, Trouble]", over: "list[Row]",
-              now: "float") -> "bool":
+    def _tell(self, transaction, seen, over,
+              now):
         """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
@@ -8528,7 +8510,7 @@ class Alerts:
         first, more = (news + over)[0], len(news + over) - 1
         subject = "%s%s%s" % (
             "" if news else "over: ", _title(first), ", and %d more" % more if more else "")
-        content: "MessageContent" = {
+        content = {
             "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject}
         for recipient in recipients:
             post_message(transaction, recipient, content, now)
@@ -8537,14 +8519,14 @@ class Alerts:
         return True
 
     @staticmethod
-    def _is_due(row: "Row", now: "float") -> "bool":
+    def _is_due(row, now):
         pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        since: "float" = row["told_at"] or row["opened_at"]
-        is_news: "bool" = row["seen_at"] > (row["told_at"] or 0)
+        since = row["told_at"] or row["opened_at"]
+        is_news = row["seen_at"] > (row["told_at"] or 0)
         return is_news and now - since >= pause
 
     @staticmethod
-    def _lines(row: "Row", seen: "Mapping[AlertKey, Trouble]") -> "Iterator[str]":
+    def _lines(row, seen):
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
@@ -8553,7 +8535,7 @@ class Alerts:
             if row["code"] in ALERTS[code].causes:
                 yield "  Therefore: " + text
 
-    def all(self) -> "JsonObject":
+    def all(self):
         """All that is open, the latest that ended, and how the recipients are reached."""
         rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
                                   "AND seen_at>=opened_at ORDER BY id DESC")
@@ -8562,7 +8544,7 @@ class Alerts:
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
                 "channels": list(self.channels())}
 
-    def channels(self) -> "Iterator[JsonObject]":
+    def channels(self):
         """How the newest message to each recipient of alerts went, and when one last arrived."""
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
@@ -8574,7 +8556,7 @@ class Alerts:
                    "error": last["error"] if last else None,
                    "next_at": iso(last["next_at"] if last else None)}
 
-    def mute(self, alert_id: "int", how: "str") -> "JsonObject":
+    def mute(self, alert_id, how):
         """Tell nothing of an alert for a while; NotFound if none of that id is open."""
         seconds = MUTES[how]
         until = seconds and min(self._clock.now() + seconds, UNTIL_IT_ENDS)
@@ -8584,12 +8566,12 @@ class Alerts:
                 raise NotFound("There is no open alert %d." % alert_id)
             return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
-    def test(self) -> "JsonObject":
+    def test(self):
         """Send each recipient a message, which is tried once."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
-        content: "MessageContent" = {"kind": "test", "subject": "a test", "lines": [
+        content = {"kind": "test", "subject": "a test", "lines": [
             "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
             made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
@@ -8598,13 +8580,13 @@ class Alerts:
         return {"deliveries": made}
 
 
-def _title(row: "Row") -> "str":
+def _title(row):
     """What an alert is called in a subject: our words, and the name of a function."""
     title = ALERTS[row["code"]].title
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 
-def alert_json(row: "Row") -> "JsonObject":
+def alert_json(row):
     """An alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
     return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
@@ -8642,13 +8624,13 @@ class WebhookPost(NamedTuple):
     body: "JsonObject | None"
 
 
-def header_text(text: "str") -> "str":
+def header_text(text):
     """Text that can only be one header: no line ends, nothing that looks encoded."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
     return shorten(text.replace("=?", "= ?"), 150)
 
 
-def mail_message(content: "MessageContent", sender: "str", recipient: "str", row: "Row") -> "EmailMessage":
+def mail_message(content, sender, recipient, row):
     """The mail of a row; the same each time it is tried."""
     from email import policy
     from email.message import EmailMessage
@@ -8666,7 +8648,7 @@ def mail_message(content: "MessageContent", sender: "str", recipient: "str", row
     return message
 
 
-def send_mail(settings: "Settings", recipient: "str", content: "MessageContent", row: "Row") -> None:
+def send_mail(settings, recipient, content, row):
     """Send a row by the mail server of the settings, else by the host's sendmail."""
     import socket
     user = settings.get("mail_user")
@@ -8679,8 +8661,8 @@ def send_mail(settings: "Settings", recipient: "str", content: "MessageContent",
         _send_by_sendmail(sender, recipient, message)
 
 
-def _send_by_server(settings: "Settings", user: "str", sender: "str", recipient: "str",
-                    message: "EmailMessage") -> None:
+def _send_by_server(settings, user, sender, recipient,
+                    message):
     import smtplib
     import ssl
     host, _, port = settings.get("mail_server").rpartition(":")
@@ -8708,12 +8690,12 @@ def _send_by_server(settings: "Settings", user: "str", sender: "str", recipient:
         raise _as_refused(error.smtp_code, error.smtp_error) from None
 
 
-def _as_refused(code: "int", words: "bytes | str") -> "Refused | OSError":
+def _as_refused(code, words):
     text = words.decode("utf-8", "replace") if isinstance(words, bytes) else words
     return (Refused if code >= 500 else OSError)("%d %s" % (code, text))
 
 
-def _password(settings: "Settings") -> "str":
+def _password(settings):
     path = settings.get("mail_password_file")
     try:
         return Path(path).read_text("utf-8").strip()
@@ -8721,7 +8703,7 @@ def _password(settings: "Settings") -> "str":
         raise Refused("mail_password_file cannot be read: %s" % path) from None
 
 
-def _send_by_sendmail(sender: "str", recipient: "str", message: "EmailMessage") -> None:
+def _send_by_sendmail(sender, recipient, message):
     import shutil
     import subprocess
     path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
@@ -8739,14 +8721,14 @@ def _send_by_sendmail(sender: "str", recipient: "str", message: "EmailMessage") 
             done.returncode, shorten(done.stdout.decode("utf-8", "replace"), 300)))
 
 
-def is_inside(address: "str") -> "bool":
+def is_inside(address):
     """True for an address to which no webhook may lead unless an admin allows that."""
     from ipaddress import ip_address, ip_network
     found = ip_address(address.partition("%")[0])
     return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
 
 
-def shaped(parts: "SplitResult", content: "MessageContent") -> "WebhookPost":
+def shaped(parts, content):
     """Write a message as the host of an address wants it; without a body if few people use that."""
     from html import escape
     host, query = parts.hostname or "", "?" + parts.query if parts.query else ""
@@ -8763,7 +8745,7 @@ def shaped(parts: "SplitResult", content: "MessageContent") -> "WebhookPost":
     return WebhookPost(path + query, None)
 
 
-def webhook_key(folder: "Path") -> "bytes":
+def webhook_key(folder):
     """The secret by which receivers know us; made at the first time. An owner may put one there."""
     import base64
     path = folder / "webhook-secret.txt"
@@ -8776,8 +8758,8 @@ def webhook_key(folder: "Path") -> "bytes":
         raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
 
 
-def _signed(folder: "Path", content: "MessageContent", row: "Row",
-            now: "float") -> "tuple[dict[str, str], str]":
+def _signed(folder, content, row,
+            now):
     """(headers, body) as Standard Webhooks want them."""
     import base64
     import hmac
@@ -8790,7 +8772,7 @@ def _signed(folder: "Path", content: "MessageContent", row: "Row",
             "webhook-signature": "v1," + sign}, body
 
 
-def open_outside(host: "str", port: "int", inside: "bool") -> "Socket":
+def open_outside(host, port, inside):
     """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
     is used, so that it cannot be another one a moment later."""
     import socket
@@ -8802,8 +8784,8 @@ def open_outside(host: "str", port: "int", inside: "bool") -> "Socket":
     return socket.create_connection(found[0], STEP_SECONDS)
 
 
-def send_webhook(settings: "Settings", url: "str", content: "MessageContent", row: "Row", folder: "Path",
-                 now: "float") -> None:
+def send_webhook(settings, url, content, row, folder,
+                 now):
     """Send a row to an address of the web; what is sent looks as its host wants it."""
     import http.client
     import ssl
@@ -8824,7 +8806,7 @@ def send_webhook(settings: "Settings", url: "str", content: "MessageContent", ro
             _judge_answer(connection.getresponse())
 
 
-def _judge_answer(answer: "HTTPResponse") -> None:
+def _judge_answer(answer):
     if 200 <= answer.status < 300:
         return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
@@ -8836,12 +8818,12 @@ def _judge_answer(answer: "HTTPResponse") -> None:
 class Courier:
     """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
 
-    def __init__(self, database: "Database", settings: "Settings", add: "Callable[..., object]",
-                 find: "Callable[[str], AnnouncedFunction | None]") -> None:
+    def __init__(self, database, settings, add,
+                 find):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._add, self._find = add, find
 
-    def run(self) -> None:
+    def run(self):
         """Send all that is due."""
         with in_passing("telling"):
             for row in iter(self._take, None):
@@ -8849,7 +8831,7 @@ class Courier:
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
 
-    def _take(self) -> "JsonObject | None":
+    def _take(self):
         """The next row that is due, whose try is counted; None if there is none."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
@@ -8863,10 +8845,10 @@ class Courier:
             transaction.update("delivery", taken, "id=?", (row["id"],))
         return {**row, **taken}
 
-    def _send(self, row: "Row") -> None:
+    def _send(self, row):
         """Send a row that was taken, and note how that went."""
-        changes: "JsonObject" = {"next_at": None, "error": None}
-        content: "MessageContent" = json.loads(row["content"])
+        changes = {"next_at": None, "error": None}
+        content = json.loads(row["content"])
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
@@ -8879,7 +8861,7 @@ class Courier:
         with self._database.transaction(durable=False) as transaction:
             transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
 
-    def _by_channel(self, row: "Row", content: "MessageContent") -> None:
+    def _by_channel(self, row, content):
         channel, recipient = row["channel"], row["recipient"]
         if not self._may_be_told(content["kind"], Recipient(channel, recipient)):
             raise Refused("This recipient was taken out meanwhile.")
@@ -8893,13 +8875,13 @@ class Courier:
         else:
             self._add_task(recipient, content, row)
 
-    def _may_be_told(self, kind: "str", recipient: "Recipient") -> "bool":
+    def _may_be_told(self, kind, recipient):
         if kind == "task":
             return bool(self._database.value(
                 "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
         return kind == "code" or recipient in recipients_of_alerts(self._settings)
 
-    def _add_task(self, name: "str", content: "MessageContent", row: "Row") -> None:
+    def _add_task(self, name, content, row):
         given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
         function = self._find(name)
         known = function["schema"]["properties"] if function else given
@@ -8909,7 +8891,7 @@ class Courier:
         except (Invalid, Conflict) as error:
             raise Refused(error.detail) from None
 
-    def _words(self, error: "Exception") -> "str":
+    def _words(self, error):
         """What an error says, without secrets and on one line."""
         words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
         secrets = [part for one in hooks.split() for part in (one, *one.split("/", 3)[3:])]
@@ -8926,13 +8908,13 @@ class Courier:
 #
 # upkeep/forecast.py has the steps.
 
-if TYPE_CHECKING:
-    Attempt = tuple[float, str]         # seconds, event
-    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, JSON of its functions, of limits
-    Moments = list[str]                 # from, to
-    LanePlace = tuple[str, int, str, int, int, int]     # what BEFORE binds
-    WaitingLane = list[tuple[int, int, int, "Waiting"]]     # priority, -turn, -id; the last is next
-    Event = tuple[float, int, Callable[..., None], tuple[Any, ...]]     # when, serial, what
+     # when, serial, what
+
+
+
+
+
+
 
 COURSES, COURSES_LEAST = 200, 20
 STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
@@ -8944,7 +8926,7 @@ MIX_ROWS = 10_000               # tasks before one are looked at, to know which 
 BEFORE_MAX = 200_000            # ... and counted
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
-UNKNOWN: "Sequence[Attempt]" = ((math.inf, ""),)
+UNKNOWN = ((math.inf, ""),)
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
@@ -8997,12 +8979,12 @@ COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
 MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
 
 
-def place_of(task: "Waiting") -> "LanePlace":
+def place_of(task):
     """Where a task stands in its queue, for BEFORE."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
-def told(values: "Iterable[float]", now: "float") -> "Moments | None":
+def told(values, now):
     """[from, to] of moments that are given in seconds from now, rounded if they differ; None if
     they are not known."""
     ordered = sorted(values)
@@ -9017,12 +8999,12 @@ def told(values: "Iterable[float]", now: "float") -> "Moments | None":
             iso(math.ceil((now + high) / large) * large)]
 
 
-def chance(*numbers: "int") -> "float":
+def chance(*numbers):
     """From 0 to 1, as if by chance, but always the same for the same two numbers."""
     return hash(numbers + numbers) % 10007 / 10007
 
 
-def doubt(attempts: "Sequence[Attempt]") -> "float":
+def doubt(attempts):
     """By how much the mean of all attempts may differ from that of these, as a logarithm: its
     standard error if they are lognormal, with twice the variance for what is not known of it."""
     logs = [math.log(max(seconds, 0.01)) for seconds, _ in attempts]
@@ -9034,18 +9016,18 @@ def doubt(attempts: "Sequence[Attempt]") -> "float":
 class Course:
     """One way in which an Outlook goes on: when tasks begin and end, in seconds from then."""
 
-    def __init__(self, outlook: "Outlook", number: "int") -> None:
+    def __init__(self, outlook, number):
         import random
         gauss = random.Random(number).gauss
         self._outlook, self._number = outlook, number
-        self.began: "dict[int, float]" = {}
-        self.ended: "dict[int, float]" = {}
+        self.began = {}
+        self.ended = {}
         self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
         self._at, self._last, self._starts, self._serial = 0.0, "", 0, itertools.count()
-        self._events: "list[Event]" = []
-        self._running: "collections.Counter[str | int]" = collections.Counter()  # of queues, owners
-        self._opens: "dict[str, float]" = {}      # of queues with a rate
-        self._free: "collections.Counter[CrewKey | None]" = collections.Counter({
+        self._events = []
+        self._running = collections.Counter()  # of queues, owners
+        self._opens = {}      # of queues with a rate
+        self._free = collections.Counter({
             key: crew.places for key, crew in outlook.crews.items()})
         self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
         self._turns = outlook.turns.copy()
@@ -9058,7 +9040,7 @@ class Course:
         for task in outlook.coming:
             self._later(max(0.0, (task.run_at or 0.0) - outlook.now), self._promote, task)
 
-    def play(self, most: "int") -> "Course":
+    def play(self, most):
         """Go on until so many tasks have ended, or nothing more happens; the course itself."""
         from heapq import heappop
         self._claim()
@@ -9069,17 +9051,17 @@ class Course:
             self._claim()
         return self
 
-    def attempt(self, task: "Waiting") -> "Attempt":
+    def attempt(self, task):
         """(seconds, event) of the next attempt of a task."""
         tried = task.max_retries - task.retries_left
         known = self._outlook.attempts.get(task.function, UNKNOWN)
         seconds, event = known[int(chance(task.id, self._number + COURSES * tried) * len(known))]
         return seconds * self._factors.get(task.function, 1), event
 
-    def _rest(self, running: "Row") -> "float":
+    def _rest(self, running):
         """How long a running task (its row) goes on."""
-        elapsed: "float" = max(0.0, self._outlook.now - running["started_at"])
-        progress: "float" = running["progress"] or 0
+        elapsed = max(0.0, self._outlook.now - running["started_at"])
+        progress = running["progress"] or 0
         luck = chance(running["id"], self._number)
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
             return elapsed * (1 - progress) / progress * (0.7 + 0.7 * luck)
@@ -9089,16 +9071,16 @@ class Course:
         # One that is older than all others may get twice as old.
         return longer[int(luck * len(longer))] if longer else elapsed * luck / (1 - luck)
 
-    def _later(self, seconds: "float", happens: "Callable[..., None]", *what: "Any") -> None:
+    def _later(self, seconds, happens, *what):
         from heapq import heappush
         heappush(self._events, (self._at + seconds, next(self._serial), happens, what))
 
-    def _open_later(self, name: "str", moment: "float") -> None:
+    def _open_later(self, name, moment):
         """The rate of a queue lets nothing start before this moment."""
         self._opens[name] = moment
         self._later(moment - self._at, self._end, None, None)
 
-    def _claim(self) -> None:
+    def _claim(self):
         """Whoever is free takes the next task, as Claims.next_heads() says."""
         for key, crew in self._outlook.crews.items():
             while self._free[key] > 0:
@@ -9109,7 +9091,7 @@ class Course:
                 *_, self._last, place = min(heads)
                 self._begin(self._lanes[self._last].pop(place)[-1], key)
 
-    def _head(self, name: "str", crew: "Crew") -> "tuple[int, bool, str, int] | None":
+    def _head(self, name, crew):
         """How urgent the next task of a queue is, and where it is; None if it may not start."""
         lane, most = self._lanes[name], crew.queues[name]["max_running"]
         if (not lane or self._opens.get(name, 0) > self._at
@@ -9120,13 +9102,13 @@ class Course:
             place -= 1
         return (-lane[place][0], name <= self._last, name, place) if place >= 0 else None
 
-    def _may_not_start(self, task: "Waiting", crew: "Crew") -> "bool":
+    def _may_not_start(self, task, crew):
         return (self._running[task.owner_id] >= self._outlook.limits.get(task.owner_id, math.inf)
                 or bool(crew.functions and task.function not in crew.functions))
 
-    def _begin(self, task: "Waiting", crew: "CrewKey") -> None:
+    def _begin(self, task, crew):
         (seconds, event), name = self.attempt(task), task.queue
-        ending: "int | None" = task.id
+        ending = task.id
         self.began.setdefault(task.id, self._at)
         self._starts += 1
         if event in ("failed", "retried") and task.retries_left > 0:
@@ -9139,21 +9121,21 @@ class Course:
             self._open_later(name, max(self._opens[name], self._at) + pause)
         self._run(seconds, ending, crew, name, task.owner_id)
 
-    def _run(self, seconds: "float", task_id: "int | None", crew: "CrewKey | None",
-             *counted: "int | str") -> None:
+    def _run(self, seconds, task_id, crew,
+             *counted):
         for one in counted:
             self._running[one] += 1
         self._free[crew] -= 1
         self._later(seconds, self._end, task_id, crew, *counted)
 
-    def _end(self, task_id: "int | None", crew: "CrewKey | None", *counted: "int | str") -> None:
+    def _end(self, task_id, crew, *counted):
         for one in counted:
             self._running[one] -= 1
         self._free[crew] += 1
         if task_id is not None:
             self.ended[task_id] = self._at
 
-    def _promote(self, task: "Waiting") -> None:
+    def _promote(self, task):
         """A task becomes pending, and gets its turn as next_turn() says."""
         lane, key = self._lanes[task.queue], (task.owner_id, task.queue, task.priority)
         place = bisect.bisect(lane, (task.priority + 1,)) - 1
@@ -9166,13 +9148,13 @@ class Outlook:
     """What runs, what waits and who works at one moment, and the courses played from there. `guest`
     is a task that nobody has added yet."""
 
-    def __init__(self, database: "Database", runs: "dict[str, list[LatestRun]]", crews: "Crews",
-                 guest: "Waiting | None" = None) -> None:
+    def __init__(self, database, runs, crews,
+                 guest=None):
         self._database, self.now = database, database.clock.now()
-        self._told: "dict[int, Ranges]" = {}              # of tasks
-        self._empty: "dict[str, Moments | None]" = {}     # of queues
+        self._told = {}              # of tasks
+        self._empty = {}     # of queues
         self.crews, self.late = crews.crews, crews.late
-        self.attempts: "dict[str, list[Attempt]]" = {}
+        self.attempts = {}
         for name in runs:
             tried = [(seconds, event) for _, _, event, seconds in runs[name] if event in TRIED]
             if tried:
@@ -9182,7 +9164,7 @@ class Outlook:
         self.running = [(row, crews.homes.get(row["worker_id"])) for row in database.all(
             "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
             "WHERE status=1" % BY_CLAIM)]
-        self.limits: "dict[int, int]" = dict(map(tuple, database.all(
+        self.limits = dict(map(tuple, database.all(
             "SELECT id, max_running FROM user WHERE max_running IS NOT NULL")))
         self.coming = self._read(SCHEDULED, COMING_ROWS)
         waiting = self._read(PENDING, FAR + 1) + ([guest] if guest else [])
@@ -9191,14 +9173,14 @@ class Outlook:
         self._prepare(waiting)
         self._play()
 
-    def _read(self, status: "int", most: "int") -> "list[Waiting]":
+    def _read(self, status, most):
         """The first tasks of a status in each queue that somebody serves, for each priority."""
         return [Waiting(*row) for lane in lanes(self._database, status) if lane[0] in self.queues
                 for row in self._database.all(WAITING_ROWS, (status, *lane, most))]
 
-    def _prepare(self, waiting: "list[Waiting]") -> None:
+    def _prepare(self, waiting):
         """What each course begins with."""
-        self.lanes: "dict[str, WaitingLane]" = {
+        self.lanes = {
             name: sorted((task.priority, -task.turn, -task.id, task)
                          for task in waiting if task.queue == name)
             for name in sorted({task.queue for task in self.tasks.values()})}
@@ -9208,18 +9190,18 @@ class Outlook:
                       if row["rate_count"] is not None}
         self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
 
-    def _play(self) -> None:
+    def _play(self):
         most = STARTS_MAX / (1 + len(self.crews) * len(self.lanes) / HEADS_FREE)
         count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
         most = int(most / count)
         self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
         self.courses = [Course(self, number).play(most) for number in range(count)]
 
-    def places(self, name: "str") -> "int":
+    def places(self, name):
         """How many workers serve a queue."""
         return sum(crew.places for crew in self.crews.values() if name in crew.queues)
 
-    def of(self, task_id: "int") -> "Ranges":
+    def of(self, task_id):
         """Tell when a task begins and ends."""
         if task_id not in self._told:
             self._told[task_id] = Ranges(
@@ -9227,16 +9209,16 @@ class Outlook:
                 told([one.ended.get(task_id, math.inf) for one in self.courses], self.now))
         return self._told[task_id]
 
-    def of_far(self, task: "Waiting") -> "Ranges":
+    def of_far(self, task):
         """The ranges in which a task that was not played begins and ends."""
         starts = list(self._reach(task.queue, self._mix(place_of(task))))
         ends = [start + course.attempt(task)[0] for start, course in zip(starts, self.courses)]
         return Ranges(told(starts, self.now), told(ends, self.now))
 
-    def empty_at(self, name: "str") -> "Moments | None":
+    def empty_at(self, name):
         """The range in which a queue will have ended all that is in it now."""
         if name not in self._empty:
-            ids: "list[int]" = [task.id for *_, task in self.lanes.get(name, ())]
+            ids = [task.id for *_, task in self.lanes.get(name, ())]
             ids += [row["id"] for row, _ in self.running if row["queue"] == name]
             self._empty[name] = told([
                 max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
@@ -9246,7 +9228,7 @@ class Outlook:
                 self._empty[name] = told(self._reach(name, self._mix(behind_all)), self.now)
         return self._empty[name]
 
-    def _reach(self, name: "str", mix: "dict[str, int]") -> "Iterator[float]":
+    def _reach(self, name, mix):
         """When so many tasks of a queue will have begun, {function: how many}, in each course if it
         goes on at its pace. Infinite if one of them is not known."""
         means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
@@ -9260,10 +9242,10 @@ class Outlook:
             is_known = done and work < math.inf
             yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
 
-    def _mix(self, place: "LanePlace") -> "dict[str, int]":
+    def _mix(self, place):
         """{function: how many} tasks stand before a place in their queue."""
-        count: "int" = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
-        mix: "dict[str, int]" = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
+        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
         looked_at = sum(mix.values())
         return {one: round(number * count / looked_at) for one, number in mix.items()}
 
@@ -9287,9 +9269,9 @@ SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 
 
-def forecast_json(before: "int | None" = None, start: "Moments | None" = None,
-                  end: "Moments | None" = None, reason: "str | None" = None,
-                  slow: "bool" = False) -> "JsonObject":
+def forecast_json(before=None, start=None,
+                  end=None, reason=None,
+                  slow=False):
     """A forecast as the API tells it."""
     return {"before": before, "expected_start": start, "expected_end": end,
             "reason": reason, "slow": slow}
@@ -9298,16 +9280,16 @@ def forecast_json(before: "int | None" = None, start: "Moments | None" = None,
 class Forecast:
     """Tells when tasks begin and end and queues are empty, as far as that can be known."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", queues: "Queues",
-                 modes: "Modes", rhythm: "Rhythm", metrics: "Metrics") -> None:
+    def __init__(self, database, settings, claims, queues,
+                 modes, rhythm, metrics):
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
-        self._outlook: "Outlook | None" = None
+        self._outlook = None
         self._lists_before = False
         self._until = self._soon = -math.inf
 
-    def of_task(self, row: "Row") -> "JsonObject | None":
+    def of_task(self, row):
         """What is told of a task (its row); None once it has ended."""
         if row["status"] in ENDED:
             return None
@@ -9318,7 +9300,7 @@ class Forecast:
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
                                 self._look(row))
 
-    def of_new(self, owner_id: "int", function: "str", options: "JsonObject") -> "JsonObject":
+    def of_new(self, owner_id, function, options):
         """What would be told of a task if it were added now."""
         turn = next_turn(self._database, {"owner_id": owner_id, **options})
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
@@ -9328,7 +9310,7 @@ class Forecast:
             outlook = self._read(guest)
         return self._of_waiting(guest, PENDING, outlook)
 
-    def of_list(self, shown: "list[JsonObject]") -> "list[JsonObject]":
+    def of_list(self, shown):
         """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
         list is asked for often. A process that is new may be CGI's, and plays nothing for it."""
         pending = [one for one in shown if one["status"] == "pending"]
@@ -9339,7 +9321,7 @@ class Forecast:
         self._lists_before = True
         return shown
 
-    def of_queue(self, shown: "JsonObject") -> "JsonObject":
+    def of_queue(self, shown):
         """A queue (its JSON) with the range in which all that is in it now will have ended."""
         name, empty_at = shown["name"], None
         if shown["pending"] or shown["running"]:
@@ -9347,7 +9329,7 @@ class Forecast:
             empty_at = outlook.empty_at(name) if outlook.places(name) else None
         return {**shown, "empty_at": empty_at}
 
-    def _of_running(self, row: "Row", outlook: "Outlook") -> "JsonObject":
+    def _of_running(self, row, outlook):
         name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
         end = outlook.of(row["id"]).end
         known = sorted(seconds for seconds, event in outlook.attempts.get(name, ())
@@ -9358,7 +9340,7 @@ class Forecast:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
         return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
 
-    def _of_waiting(self, task: "Waiting", status: "int", outlook: "Outlook") -> "JsonObject":
+    def _of_waiting(self, task, status, outlook):
         before = None if status == SCHEDULED else self._database.value(
             COUNT_BEFORE, (*place_of(task), COUNT_MAX))
         if not outlook.places(task.queue):
@@ -9374,12 +9356,12 @@ class Forecast:
                              None if end else self._unknown(task.function, outlook))
 
     @staticmethod
-    def _unknown(function: "str", outlook: "Outlook") -> "str":
+    def _unknown(function, outlook):
         """Why something is not known; functions of others may be secret."""
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in outlook.attempts else function + " takes")
 
-    def _look(self, row: "Row | None" = None) -> "Outlook":
+    def _look(self, row=None):
         """The Outlook of lately; a new one, mostly, if a task was added since."""
         with self._lock:
             began, known = self._clock.monotonic(), self._outlook
@@ -9392,19 +9374,19 @@ class Forecast:
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return known
 
-    def _read(self, guest: "Waiting | None" = None) -> "Outlook":
+    def _read(self, guest=None):
         return Outlook(self._database, self._metrics.runs(), self._crews(), guest)
 
-    def _crews(self) -> "Crews":
-        homes: "dict[int, CrewKey]" = {
+    def _crews(self):
+        homes = {
             worker_id: (machine, functions, limits)
             for worker_id, machine, functions, limits in self._database.all(
                 "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
                 "FROM worker LEFT JOIN token ON token.id=token_id")}
-        late: "list[tuple[float, CrewKey]]" = []
-        here: "CrewKey" = (self._claims.machine, None, None)
+        late = []
+        here = (self._claims.machine, None, None)
         sizes = collections.Counter(homes.values())
-        mode, cron = self._modes.decide()[0], self._rhythm.visitor("cron")
+        mode, cron = self._modes.decide().mode, self._rhythm.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
         if room < 0 or (mode == "detached" and (lives or not recall(
@@ -9415,7 +9397,7 @@ class Forecast:
             late.append((max(0.0, comes - self._clock.now()), here))
         return Crews({key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late)
 
-    def _crew(self, places: "int", machine: "str", functions: "str | None", limits: "str | None") -> "Crew":
+    def _crew(self, places, machine, functions, limits):
         allowed = json.loads(limits or "{}").get("queues")
         return Crew(places, {queue["name"]: queue for queue in self._queues.open(
             machine, functions is not None) if allowed is None or queue["name"] in allowed},
@@ -9439,10 +9421,10 @@ class Tick:
     inside its transaction: any number of processes may tick at the same time. What can wait leaves
     the processor to tasks that wait."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", rhythm: "Rhythm",
-                 workers: "Workers", reaper: "Reaper", starter: "Starter", firing: "Firing",
-                 schedules: "Schedules", fold: "Fold", keeping: "Keeping", alerts: "Alerts",
-                 files: "Files") -> None:
+    def __init__(self, database, settings, claims, rhythm,
+                 workers, reaper, starter, firing,
+                 schedules, fold, keeping, alerts,
+                 files):
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
         self._firing, self._schedules, self._alerts = firing, schedules, alerts
@@ -9453,7 +9435,7 @@ class Tick:
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
         self._has_more = False          # the last tick left something to be done soon
 
-    def maybe(self, caller: "str") -> "bool":
+    def maybe(self, caller):
         """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
         "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING. What goes
         wrong is said and tried again later: it must not end what it is done beside."""
@@ -9473,7 +9455,7 @@ class Tick:
             complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
             return False
 
-    def run(self, caller: "str" = "worker", start: "bool" = True) -> None:
+    def run(self, caller="worker", start=True):
         """Do all that is due now, whoever has just done so; without `start` no workers start."""
         take_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.note(caller)
@@ -9495,19 +9477,19 @@ class Tick:
         with in_passing("making the daily backup"):
             self._back_up()
 
-    def sleepers_missing(self) -> "int":
+    def sleepers_missing(self):
         """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
-    def next_work(self, alone: "bool" = True) -> "float | None":
+    def next_work(self, alone=True):
         """When something becomes claimable, or None; what comes one by one only if `alone`."""
         dues = [self._claims.next_due()]
         if alone:
             dues += [self._claims.rate_opens(), self._firing.next_due()]
         return min((due for due in dues if due is not None), default=None)
 
-    def _is_our_turn(self, caller: "str") -> "bool":
+    def _is_our_turn(self, caller):
         """True if nobody has ticked for long; where something is due, that is sooner."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
@@ -9515,14 +9497,14 @@ class Tick:
         least = soon if self._has_more or due is not None and due <= now else usual
         return take_mark(self._mark, now, least)
 
-    def _promote(self) -> None:
+    def _promote(self):
         """Make pending what is due, and go on with what comes after tasks that have ended."""
         due = self._claims.next_due(of_all=True)
         if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
-    def _fire_schedules(self) -> None:
+    def _fire_schedules(self):
         """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
         now = self._clock.now()
         if self._looks.is_due():
@@ -9531,7 +9513,7 @@ class Tick:
         due = self._firing.next_due() or math.inf
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
-    def _back_up(self) -> None:
+    def _back_up(self):
         """Start the process that makes the backup of the day, after the hour that an admin chose;
         again if that failed."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
@@ -9550,7 +9532,7 @@ class Tick:
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")
 
-    def _sweep(self) -> None:
+    def _sweep(self):
         """Once an hour, in one of all processes, remove what crashes and people left behind."""
         now = self._clock.now()
         if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
@@ -9567,18 +9549,18 @@ class Tick:
 #
 # People: passwords, roles, users, and guessed passwords.
 
-if TYPE_CHECKING:
-    class TokenLimits(TypedDict, total=False):
-        """The queues and functions that a token for workers is bound to."""
 
-        queues: "list[str]"
-        functions: "list[str]"
 
-    class Token(TokenLimits):
-        """The token of a program that asks."""
 
-        id: "int"
-        scope: "str"
+
+
+
+
+
+
+
+
+
 
 SESSION_SECONDS = 12 * 3600.0
 SESSION_IDLE_SECONDS = 30 * 60.0
@@ -9637,19 +9619,19 @@ TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
 class Person:
     """Who is asking: a user's id, name and role, and until when."""
 
-    def __init__(self, row: "Row", expires_at: "float | None" = None) -> None:
-        self.id: "int" = row["id"]
-        self.name: "str" = row["name"]
-        self.role: "str" = row["role"]
+    def __init__(self, row, expires_at=None):
+        self.id = row["id"]
+        self.name = row["name"]
+        self.role = row["role"]
         self.is_admin = self.role == "admin"
         self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
         self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token: "Token | None" = None     # of a program
+        self.token = None     # of a program
 
     @property
-    def answerable(self) -> "Person | None":
+    def answerable(self):
         """Whose rights count for what is asked; None for the site's own code."""
         return self
 
@@ -9662,13 +9644,13 @@ class KnownOwner(NamedTuple):
     row: "Row"
 
 
-def knows_scrypt() -> "bool":
+def knows_scrypt():
     """True if this Python can hash passwords as it should."""
     import hashlib
     return hasattr(hashlib, "scrypt")
 
 
-def _scrypt(password: "str", salt: "bytes", cost: "Iterable[int]") -> "bytes":
+def _scrypt(password, salt, cost):
     """A password's key, made at this cost; SetupError where there is no way to make one."""
     import hashlib
     if not knows_scrypt():
@@ -9679,14 +9661,14 @@ def _scrypt(password: "str", salt: "bytes", cost: "Iterable[int]") -> "bytes":
                               maxmem=64 << 20)
 
 
-def hash_password(password: "str") -> "str":
+def hash_password(password):
     """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
     return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
-def verify_password(password: "str | None", stored: "str") -> "bool":
+def verify_password(password, stored):
     """True if `password` is the stored one; an unknown method is never right."""
     import hmac
     if password is None or len(password) > PASSWORD_MAX:
@@ -9699,7 +9681,7 @@ def verify_password(password: "str | None", stored: "str") -> "bool":
         return False
 
 
-def check_password(password: "str", name: "str") -> None:
+def check_password(password, name):
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise field_error("password", "must have %d to %d characters"
@@ -9708,30 +9690,30 @@ def check_password(password: "str", name: "str") -> None:
         raise field_error("password", "is one that guessers try first; please choose another")
 
 
-def wrong_password(field: "str") -> "Denied":
+def wrong_password(field):
     """The error for whoever does not know their own password, which this field asks for."""
     return Denied("The current password is not right.", wrong(field, "is not right"))
 
 
-def wrong_log_in() -> "Unauthorized":
+def wrong_log_in():
     """The error for a wrong name and a wrong password alike."""
     return Unauthorized("The name or the password is not right.")
 
 
-def end_sessions(transaction: "Connection", user_id: "int", programs: "bool") -> None:
+def end_sessions(transaction, user_id, programs):
     """End all sessions of a user, and with `programs` their tokens."""
     for table in ("session", "token") if programs else ("session",):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
-def note_user(transaction: "Connection", at: "float", event: "str", row: "Row", by: "str | None",
-              details: "str | None" = None) -> None:
+def note_user(transaction, at, event, row, by,
+              details=None):
     """Say in the activity what a user (their row) did, or what was done to their account."""
     note(transaction, at, event, owner_id=row["id"], actor=by,
          message=": ".join(filter(None, (row["name"], details))))
 
 
-def note_use(database: "Database", row: "Row", table: "str", column: "str") -> None:
+def note_use(database, row, table, column):
     """Note that a session or token was used, by its user; not worth an error if that is busy."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
@@ -9741,7 +9723,7 @@ def note_use(database: "Database", row: "Row", table: "str", column: "str") -> N
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
 
 
-def address_subject(address: "str") -> "str":
+def address_subject(address):
     """Under what attempts from an address count; all of an IPv6 network are one person's."""
     if ":" in address:
         from ipaddress import IPv6Address, IPv6Network
@@ -9751,7 +9733,7 @@ def address_subject(address: "str") -> "str":
     return "address:%s" % address
 
 
-def count_guess(database: "Database", *subjects: "str") -> None:
+def count_guess(database, *subjects):
     """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
     while one of them has to wait."""
     now = database.clock.now()
@@ -9769,7 +9751,7 @@ def count_guess(database: "Database", *subjects: "str") -> None:
                                {"failures": failures, "failed_at": now, "until": now + pause})
 
 
-def forgive(transaction: "Connection", *subjects: "str") -> None:
+def forgive(transaction, *subjects):
     """Forget what was counted."""
     for subject in subjects:
         transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
@@ -9778,32 +9760,32 @@ def forgive(transaction: "Connection", *subjects: "str") -> None:
 class Users:
     """Who may log in, and their passwords. There is always an admin once there was one."""
 
-    def __init__(self, database: "Database", settings: "Settings") -> None:
+    def __init__(self, database, settings):
         self._database, self._settings = database, settings
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
         self._owner = KnownOwner(-math.inf, "", {})
 
-    def has_admin(self) -> "bool":
+    def has_admin(self):
         """True once somebody can administer this."""
         return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
-    def all(self) -> "list[JsonObject]":
+    def all(self):
         """All users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name: "str") -> "Row":
+    def find(self, name):
         """The row of a user; NotFound if there is none."""
         row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
 
-    def person(self, user_id: "int") -> "Person | None":
+    def person(self, user_id):
         """The Person of a user's id, or None."""
         row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
         return Person(row) if row else None
 
-    def owner(self, name: "str | None" = None) -> "Row":
+    def owner(self, name=None):
         """The row of this user, without a name of the one whose tasks code and shell add: that may
         be as old as a setting. Who was deleted since then is missed when the task is added."""
         if name:
@@ -9823,13 +9805,13 @@ class Users:
         return row
 
     @staticmethod
-    def _test_owner(database: "Database", name: "str") -> None:
+    def _test_owner(database, name):
         # Not a method: who drops a queue closes its connections.
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
-    def add(self, name: "str", password: "str", role: "str" = "user",
-            by: "str | None" = None) -> "JsonObject":
+    def add(self, name, password, role="user",
+            by=None):
         """Make a user; Conflict if the name is taken."""
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
@@ -9838,14 +9820,14 @@ class Users:
             self.insert(transaction, columns, by)
         return self._json(self.find(name))
 
-    def insert(self, transaction: "Connection", columns: "JsonObject",
-               by: "str | None" = None) -> None:
+    def insert(self, transaction, columns,
+               by=None):
         """Store a new user, as prepare() gave it."""
         note(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
 
-    def prepare(self, name: "str", password: "str", role: "str") -> "JsonObject":
+    def prepare(self, name, password, role):
         """The columns of a new user; Invalid if the name or the password is not allowed."""
         if not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
@@ -9854,8 +9836,8 @@ class Users:
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 
-    def change(self, name: "str", known: "str | None" = None, by: "str | None" = None,
-               **changes: "Any") -> "JsonObject":
+    def change(self, name, known=None, by=None,
+               **changes):
         """Change columns of a user; a new password or disabling ends their sessions and tokens.
         None changes nothing, but of `max_pending` it means: as the setting of this name says, of
         `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
@@ -9878,18 +9860,18 @@ class Users:
             self._keep_an_admin(transaction)
             return self._json(self.find(name))
 
-    def confirm(self, person: "Person", password: "str | None", field: "str" = "password") -> "str":
+    def confirm(self, person, password, field="password"):
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
         count_guess(self._database, subject)
-        stored: "str" = self.find(person.name)["password"]
+        stored = self.find(person.name)["password"]
         if not verify_password(password, stored):
             raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
             forgive(transaction, subject)
         return stored
 
-    def delete(self, name: "str", by: "str | None" = None) -> None:
+    def delete(self, name, by=None):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
@@ -9906,7 +9888,7 @@ class Users:
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
-    def mail_code(self, person: "Person", email: "str") -> None:
+    def mail_code(self, person, email):
         """Mail a code to an address, which counts as a person's own once they have typed that.
         Each mail and each code typed counts as a guess, and a right one frees no more: who
         alternates between an own address and a stranger's could mail and guess without end."""
@@ -9921,7 +9903,7 @@ class Users:
                     "%s entered this address in jobqueue. The code is %s." % (person.name, code),
                     "It holds for an hour. If that was not you, nothing has to be done."]}, now)
 
-    def confirm_email(self, person: "Person", code: "str") -> "str":
+    def confirm_email(self, person, code):
         """The address whose code this is; Denied if it is another one."""
         count_guess(self._database, "mailbox:%d" % person.id)
         with self._database.transaction() as transaction:
@@ -9930,27 +9912,26 @@ class Users:
                     or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
                 raise Denied("The code is not right.", wrong("email_code", "is not right"))
             remember(transaction, MAILBOX % person.id, None)
-        email: "str" = known["email"]
-        return email
+        return known["email"]
 
     @staticmethod
-    def _keep_an_admin(transaction: "Connection") -> None:
+    def _keep_an_admin(transaction):
         if not transaction.value("SELECT 1 FROM user WHERE role='admin' AND disabled=0 LIMIT 1"):
             raise Conflict("This is the last admin; make another one first.")
 
     @staticmethod
-    def _json(row: "Row") -> "JsonObject":
+    def _json(row):
         same = {name: row[name] for name in ("name", "role", "max_pending", "max_running", "email")}
         return {**same, "disabled": bool(row["disabled"]), "created_at": iso(row["created_at"]),
                 "last_seen_at": iso(row["last_seen_at"])}
 
 
-def changed_at(file: "BinaryIO") -> "float":
+def changed_at(file):
     """When a file came to be as it is; the time of its content may have been uploaded with it."""
     return os.fstat(file.fileno()).st_ctime
 
 
-def plain_code(text: "str") -> "str":
+def plain_code(text):
     """A code as it is compared: line ends and spaces around words do not count."""
     return " ".join(text.split())
 
@@ -9959,7 +9940,7 @@ def plain_code(text: "str") -> "str":
 #
 # The first admin, a lost password, sessions, tokens.
 
-def read_code(path: "Path", now: "float") -> "str | None":
+def read_code(path, now):
     """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
@@ -9979,12 +9960,12 @@ class SetUp:
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted."""
 
-    def __init__(self, database: "Database", users: "Users") -> None:
+    def __init__(self, database, users):
         self._database, self._users, self._clock = database, users, database.clock
         self._home = HOME
         self.file = private_path(database.path, "setup-code.txt")
 
-    def code(self) -> "str":
+    def code(self):
         """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
         with self._database.transaction(durable=False):     # two at once agree on one code
             code = read_code(self.file, self._clock.now())
@@ -9993,13 +9974,13 @@ class SetUp:
                 write_private(self.file, code + "\n")
         return code
 
-    def files(self) -> "list[Path]":
+    def files(self):
         """Our own file and what the site's owner uploaded, here or there, under such a name."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
-    def redeem(self, code: "str", name: "str", password: "str", address: "str" = "",
-               doubtful: "Iterable[str]" = ()) -> "Row":
+    def redeem(self, code, name, password, address="",
+               doubtful=()):
         """Make the first admin, or give an admin a new password; returns the user's row.
         With a new password the `doubtful` settings are forgotten, which may have locked everybody
         out. NotFound if there is an admin and no file; Denied if no file holds the code."""
@@ -10026,7 +10007,7 @@ class SetUp:
                 path.unlink()
         return self._users.find(name)
 
-    def _check(self, code: "str", files: "list[Path]", address: "str") -> "str":
+    def _check(self, code, files, address):
         """The code as it is compared; Denied unless a file holds it."""
         if not files:
             raise NotFound("This is set up already. If an admin's password is lost: upload a text "
@@ -10044,7 +10025,7 @@ class SetUp:
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 
-    def _reset(self, transaction: "Connection", columns: "JsonObject", doubtful: "Iterable[str]") -> None:
+    def _reset(self, transaction, columns, doubtful):
         name = columns["name"].lower()
         admins = transaction.all(
             "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
@@ -10064,10 +10045,10 @@ class SetUp:
 class Sessions:
     """Logging in by name and password; the token of a session is stored as a digest only."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def log_in(self, name: "str", password: "str", address: "str") -> "str":
+    def log_in(self, name, password, address):
         """A new session's token; Unauthorized for a wrong name or password alike."""
         subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
         row = self._database.one(
@@ -10084,7 +10065,7 @@ class Sessions:
             raise wrong_log_in()
         return self.open(row, address, subject, place)
 
-    def open(self, row: "Row", address: "str", *subjects: "str") -> "str":
+    def open(self, row, address, *subjects):
         """The token of a new session for a user's row; what counts under `subjects` is forgiven.
         Unauthorized if that is not their password any more, or they may not log in any more."""
         token, now = random_token(32), self._clock.now()
@@ -10102,7 +10083,7 @@ class Sessions:
             transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
 
-    def person(self, token: "str") -> "Person | None":
+    def person(self, token):
         """The Person behind a session cookie, or None."""
         now = self._clock.now()
         row = self._database.one(
@@ -10114,7 +10095,7 @@ class Sessions:
         note_use(self._database, row, "session", "seen_at")
         return Person(row, row["expires_at"])
 
-    def close(self, token: "str") -> None:
+    def close(self, token):
         """Log out."""
         with self._database.transaction() as transaction:
             row = transaction.one("SELECT user.id, user.name FROM session "
@@ -10123,7 +10104,7 @@ class Sessions:
                 transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
                 note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
 
-    def all(self, user_id: "int", tokens: "Iterable[str]" = ()) -> "list[JsonObject]":
+    def all(self, user_id, tokens=()):
         """A user's sessions, the latest used first; those of these tokens are `current`."""
         now, ours = self._clock.now(), set(map(digest, tokens))
         rows = self._database.all(
@@ -10133,7 +10114,7 @@ class Sessions:
                  "created_at": iso(row["created_at"]), "seen_at": iso(row["seen_at"])}
                 for row in rows]
 
-    def close_all(self, row: "Row", by: "str", but: "Sequence[str]" = ()) -> None:
+    def close_all(self, row, by, but=()):
         """Log a user (their row) out everywhere, but where these tokens are."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
@@ -10145,16 +10126,16 @@ class Sessions:
 class Tokens:
     """What programs prove themselves with: a token does what its user may, or what it is for."""
 
-    def __init__(self, database: "Database") -> None:
+    def __init__(self, database):
         self._database = database
 
-    def all(self, user_id: "int | None" = None) -> "list[JsonObject]":
+    def all(self, user_id=None):
         """A user's tokens, or everybody's, without what is secret of them."""
         return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add(self, user_id: "int", name: "str", scope: "str" = "user", known: "str | None" = None,
-            limits: "Mapping[str, list[str]] | None" = None, by: "str | None" = None) -> "JsonObject":
+    def add(self, user_id, name, scope="user", known=None,
+            limits=None, by=None):
         """A new token; its text is in the answer and nowhere else.
         Denied if the user's stored password is not the `known` one (if given) any more. `limits`
         are the queues and functions of one for workers."""
@@ -10169,7 +10150,7 @@ class Tokens:
             self._note(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
-    def delete(self, user_id: "int | None", token_id: "int", by: "str | None" = None) -> None:
+    def delete(self, user_id, token_id, by=None):
         """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
         with self._database.transaction() as transaction:
             row = transaction.one(TOKEN_ROW + "token.id=? AND user_id=coalesce(?, user_id)",
@@ -10179,11 +10160,11 @@ class Tokens:
             transaction.run("DELETE FROM token WHERE id=?", (token_id,))
             self._note(transaction, "token_revoked", row, by)
 
-    def _note(self, transaction: "Connection", event: "str", row: "Row", by: "str | None") -> None:
+    def _note(self, transaction, event, row, by):
         note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
-    def person(self, token: "str") -> "Person | None":
+    def person(self, token):
         """The Person behind an API token, or None."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
@@ -10192,13 +10173,13 @@ class Tokens:
         if row is None:
             return None
         note_use(self._database, row, "token", "last_used_at")
-        limits: "TokenLimits" = json.loads(row["limits"] or "{}")
+        limits = json.loads(row["limits"] or "{}")
         person = Person(row)
         person.token = {"id": row["used_id"], "scope": row["scope"], **limits}
         return person
 
     @staticmethod
-    def _json(row: "Row") -> "JsonObject":
+    def _json(row):
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
                 "scope": row["scope"], **json.loads(row["limits"] or "{}"),
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
@@ -10244,7 +10225,7 @@ class Frame(NamedTuple):
     make: "Callable[[str], Order]"
 
 
-def file_parameters(schema: "Schema") -> "list[str]":
+def file_parameters(schema):
     """The names of the parameters that are files, or lists of them."""
     return [name for name, one in schema["properties"].items()
             if "file" in (one.get("format"), one.get("items", {}).get("format"))]
@@ -10253,16 +10234,16 @@ def file_parameters(schema: "Schema") -> "list[str]":
 class Requests:
     """Makes Orders of requests, for a person or (None) for the site's own code."""
 
-    def __init__(self, database: "Database", catalogue: "Catalogue") -> None:
+    def __init__(self, database, catalogue):
         self._database = database
         self._catalogue = catalogue
 
-    def check(self, requests: "Iterable[Any]", person: "Person | None" = None) -> "list[Order]":
+    def check(self, requests, person=None):
         """The Orders for `requests`, which may hold an Invalid; Invalid names all that is wrong."""
-        orders: "list[Order]" = []
-        errors: "list[FieldError]" = []
-        frame: "Frame | None" = None
-        file: "ArgumentsFile | None" = None
+        orders = []
+        errors = []
+        frame = None
+        file = None
         index = named = held = 0
         for index, request in enumerate(requests):
             try:
@@ -10286,7 +10267,7 @@ class Requests:
             raise tasks_refused(errors, index == 0 and not isinstance(request, Invalid))
         return orders
 
-    def function(self, name: "str", person: "Person | None" = None) -> "Mapping[str, Any]":
+    def function(self, name, person=None):
         """The function of that name, if `person` may add it."""
         catalogue = self._catalogue
         if catalogue.find(name) is None:
@@ -10304,7 +10285,7 @@ class Requests:
                           % (shorten(name, 60), ", ".join(known) or "none"))
 
     @staticmethod
-    def _order(frame: "Frame", arguments: "JsonObject") -> "Order":
+    def _order(frame, arguments):
         _, schema, files, known_errors, make = frame        # quicker than by their names
         errors = known_errors + check_value(schema, arguments, "arguments")
         if errors:
@@ -10323,7 +10304,7 @@ class Requests:
                 [arguments.get(name) for name in files]))))
         return order
 
-    def _frame(self, request: "Any", person: "Person | None", last: "Frame | None") -> "Frame":
+    def _frame(self, request, person, last):
         """The Frame of a request; the `last` one if it is the same."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
@@ -10352,10 +10333,10 @@ class Requests:
             admin_id=person.id if person and function["who"] == "admin" else None,
             scope=person.scope if person else None))
 
-    def _check_choices(self, rest: "JsonObject", declared: "JsonObject",
-                       person: "Person | None") -> "list[FieldError]":
+    def _check_choices(self, rest, declared,
+                       person):
         """What is wrong with two fields together, with another queue, or for a plain user."""
-        errors: "list[FieldError]" = []
+        errors = []
         own, queue = declared["queue"], rest.get("queue", declared["queue"])
         is_user = person is not None and not person.is_admin
         if rest.get("run_at") is not None and rest.get("delay") is not None:
@@ -10456,18 +10437,18 @@ _ANNOUNCED = object_of(
 class RemoteWorkers:
     """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
 
-    def __init__(self, database: "Database", settings: "Settings", claims: "Claims", workers: "Workers",
-                 queues: "Queues", files: "Files") -> None:
+    def __init__(self, database, settings, claims, workers,
+                 queues, files):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._claims, self._workers, self._queues, self._files = claims, workers, queues, files
 
-    def hello(self, token: "Token", given: "JsonObject") -> "JsonObject":
+    def hello(self, token, given):
         """Take a worker up, or once more, and say what it has to know."""
         if given["protocol"] > REMOTE_PROTOCOL:
             raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is "
                               "older than this worker" % (given["protocol"], REMOTE_PROTOCOL))
         allowed = token.get("functions")
-        errors: "list[FieldError]" = []
+        errors = []
         functions = [one for one in given["functions"] if not one.pop("external", False)
                      and (allowed is None or one.get("name") in allowed)]
         for one in functions:
@@ -10498,7 +10479,7 @@ class RemoteWorkers:
                 "lease_seconds": REMOTE_LEASE_SECONDS,
                 "settings": {name: self._settings.get(name) for name in names}}
 
-    def turn(self, token: "Token", given: "JsonObject") -> "JsonObject":
+    def turn(self, token, given):
         """What became of each attempt that is named, and the tasks that are claimed. What the
         worker may forget then is on the disk."""
         starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
@@ -10523,15 +10504,15 @@ class RemoteWorkers:
                 self._files.tidy(one["id"], verdict)
         return {"attempts": states, "tasks": rows, "wait": 0}
 
-    def _leave(self, transaction: "Connection", worker_id: "int", why: "str", tasks: "int",
-               now: "float") -> None:
+    def _leave(self, transaction, worker_id, why, tasks,
+               now):
         """What it still ran has crashed, what never began goes back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
         for task in self._claims.leases.lost({worker_id}, now):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
-    def claim_late(self, token: "Token", given: "JsonObject") -> "list[JsonObject]":
+    def claim_late(self, token, given):
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
         reach = self._reach(token, worker, given["claim"]["claims"])
@@ -10541,16 +10522,15 @@ class RemoteWorkers:
             worker = self._check(transaction, token, given)
             return self._claim(transaction, token, worker, given, self._clock.now())
 
-    def owner_of(self, token: "Token", task_id: "int", claim: "str") -> "int":
+    def owner_of(self, token, task_id, claim):
         """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict("Another worker has this task, or it has ended.", gone=True)
-        owner_id: "int" = row["owner_id"]
-        return owner_id
+        return row["owner_id"]
 
     @staticmethod
-    def _check(db: "Reader", token: "Token", given: "JsonObject") -> "WorkerRow":
+    def _check(db, token, given):
         """The worker's row; Conflict if it is gone, or this call was overtaken by a later one."""
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
                      (given["session"], token["id"]))
@@ -10561,11 +10541,11 @@ class RemoteWorkers:
             raise Conflict("A later call of this worker has been answered.", gone=False)
         return row
 
-    def _lease(self, now: "float") -> "JsonObject":
+    def _lease(self, now):
         lease = self._claims.leases.new(now, REMOTE_LEASE_SECONDS)
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
-    def _place(self, transaction: "Connection", token: "Token", function: "JsonObject") -> None:
+    def _place(self, transaction, token, function):
         """Find the queue of a function that the site has not: none that our own workers serve."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
@@ -10587,19 +10567,19 @@ class RemoteWorkers:
         transaction.ensure("queue", {"name": name, "created_at": self._clock.now()})
         transaction.update("queue", {"external": 2}, "name=? AND external=0", (name,))
 
-    def _reach(self, token: "Token", worker: "WorkerRow", claims: "Sequence[str]") -> "Reach":
+    def _reach(self, token, worker, claims):
         names = [one["name"] for one in json.loads(worker["functions"])]
         return Reach(worker["machine"], names, token.get("queues"), claims)
 
-    def _held(self, db: "Reader", token: "Token") -> "dict[str, TaskRow]":
+    def _held(self, db, token):
         """{claim: row} of the running tasks of this token's workers."""
         return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
             "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
             "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
             (token["id"],))}
 
-    def _hold(self, transaction: "Connection", one: "JsonObject", task: "TaskRow | None",
-              now: "float") -> "str":
+    def _hold(self, transaction, one, task,
+              now):
         """Renew a claim, keep what is told of the attempt; its state."""
         if task is None or task["id"] != one["id"]:
             return self._state(transaction, one, None)
@@ -10607,7 +10587,7 @@ class RemoteWorkers:
         self._keep(transaction, one, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 
-    def _keep(self, transaction: "Connection", one: "JsonObject", task: "TaskRow", now: "float") -> None:
+    def _keep(self, transaction, one, task, now):
         """Keep a piece of the log that follows what is there, and progress; the same once."""
         if "progress" in one or "message" in one:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
@@ -10618,10 +10598,10 @@ class RemoteWorkers:
                 append_log(transaction, now, one["id"], task["attempts"], piece["start"],
                            storable(piece["text"]))
 
-    def _end(self, transaction: "Connection", ended: "Iterable[JsonObject]", held: "dict[str, TaskRow]",
-             now: "float") -> "Sequence[Verdict | None]":
+    def _end(self, transaction, ended, held,
+             now):
         """The Verdicts on attempts that have ended; None for those of others."""
-        endings: "list[tuple[int, str, Outcome]]" = []
+        endings = []
         for one in ended:
             task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
             if task and task["id"] == one["id"]:
@@ -10631,7 +10611,7 @@ class RemoteWorkers:
         return self._claims.end_all(transaction, endings, now)
 
     @staticmethod
-    def _outcome(said: "JsonObject") -> "Outcome":
+    def _outcome(said):
         """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
         errors = check_value(_REMOTE_OUTCOME, said, "outcome")
         try:
@@ -10645,7 +10625,7 @@ class RemoteWorkers:
         return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
 
     @staticmethod
-    def _state(transaction: "Connection", one: "JsonObject", verdict: "Verdict | None") -> "str":
+    def _state(transaction, one, verdict):
         """What is recorded of an attempt that does not run (any more): a status, or "lost"."""
         if verdict:
             return STATUS_WORDS[verdict.status]
@@ -10653,8 +10633,8 @@ class RemoteWorkers:
                                    (one["id"], one["claim"]))
         return STATUS_WORDS[status] if status in ENDED else "lost"
 
-    def _claim(self, transaction: "Connection", token: "Token", worker: "WorkerRow", given: "JsonObject",
-               now: "float") -> "list[JsonObject]":
+    def _claim(self, transaction, token, worker, given,
+               now):
         """The tasks that a call claims, or has claimed when it came the first time."""
         asked = given.get("claim")
         if not asked or not asked["claims"] or "leave" in given:
@@ -10668,7 +10648,7 @@ class RemoteWorkers:
         return rows
 
     @staticmethod
-    def _claimed(transaction: "Connection", worker: "WorkerRow", claims: "Sequence[str]") -> "list[JsonObject]":
+    def _claimed(transaction, worker, claims):
         """What a worker is told of the tasks that it has under these claims."""
         names = [UNCONFIRMED + claim for claim in claims]
         rows = transaction.all(
@@ -11070,8 +11050,7 @@ class JobQueue:
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id)
         self.start_workers()
-        ids: "list[int]" = added["ids"]
-        return ids
+        return added["ids"]
 
     def add_orders(self, orders: "list[Order]", owner_id: "int", once: "Once | None" = None,
                    show: "bool" = False) -> "JsonObject":
@@ -11133,8 +11112,7 @@ class Function(Generic[P, R]):
         """Run it here and now."""
         if self.kind != "python":
             raise TypeError("%s is run by workers: use .enqueue()" % self.name)
-        result: "R" = self.target(*positional, **named)
-        return result
+        return self.target(*positional, **named)
 
     def using(self, **options: "Unpack[UsingOptions]") -> "Function[P, R]":
         """The same function with other options for the tasks that are added through it."""
@@ -11281,23 +11259,23 @@ def external(name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any") -
 # What is known of this host: what a browser could fetch, whether it lets a worker live; and the
 # lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
 
-if TYPE_CHECKING:
-    class Visit(TypedDict):
-        """How a browser reached the page, as the web server shows it."""
 
-        door: "str"                       # a key of DOORS
-        https: "bool"
-        base: "str"                       # the path of the page
-        host: "str"
-        client: "str"                     # the address that asks: a browser's, or a proxy's
-        trusted: "bool"                   # that is one of trusted_proxies
-        forwarded: "bool"                 # the client says that it asks for another
 
-    class Exposure(TypedDict):
-        """What is private and an admin's browser could fetch; nothing until one looked."""
 
-        exposed: "list[str] | None"       # addresses
-        at: "float | None"
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
@@ -11312,33 +11290,33 @@ DOORS = {                       # what runs the page
 WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
 
 
-def read_text(path: "Path") -> "str":
+def read_text(path):
     """A small file of the system, "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
 
 
-def is_open(path: "Path") -> "bool":
+def is_open(path):
     """True if every user of this machine can change it, or put another in its place."""
     with contextlib.suppress(OSError):  # it is not there, or not any more
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
 
-def exposure(queue: "JobQueue") -> "Exposure":
+def exposure(queue):
     """Return what note_exposure() kept."""
-    known: "Exposure | None" = recall(queue.database, ".exposure")
+    known = recall(queue.database, ".exposure")
     return known or {"exposed": None, "at": None}
 
 
-def note_exposure(queue: "JobQueue", exposed: "list[str]") -> None:
+def note_exposure(queue, exposed):
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
         remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
 
 
-def canary_token(folder: "Path") -> "str | None":
+def canary_token(folder):
     """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
     path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
@@ -11348,14 +11326,14 @@ def canary_token(folder: "Path") -> "str | None":
     return None
 
 
-def private_addresses(folder: "Path", script: "str" = "", root: "str" = "") -> "list[str]":
+def private_addresses(folder, script="", root=""):
     """Where a browser could reach what is private, if the web server gave it away.
     That is relative to the page or its start-up file `script`, or below a web folder or `root`."""
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
     beside, _, name = script.rpartition("/")
     starts = ("", beside + "/") if "." in name else ("",)
-    found: "list[str]" = []
+    found = []
     for path in files:
         if HOME in path.parents:
             found += [start + path.relative_to(HOME).as_posix() for start in starts]
@@ -11367,7 +11345,7 @@ def private_addresses(folder: "Path", script: "str" = "", root: "str" = "") -> "
 # What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
 # itself; who looks later and does not find it knows that it was ended, or never began.
 
-def note_worker_test(queue: "JobQueue", token: "str") -> None:
+def note_worker_test(queue, token):
     """Note that the test worker with that token has lived, unless another was started since."""
     with queue.database.transaction(durable=False) as transaction:
         known = recall(transaction, ".worker_test")
@@ -11383,7 +11361,7 @@ class WorkerTest(NamedTuple):
     is_own_fault: "bool"              # it failed by itself, no host ended it
 
 
-def judge_worker_test(queue: "JobQueue", test: "JsonObject") -> "WorkerTest":
+def judge_worker_test(queue, test):
     """Judge what the row .worker_test says."""
     if "error" in test:
         return WorkerTest("failed", test["error"], True)
@@ -11397,7 +11375,7 @@ def judge_worker_test(queue: "JobQueue", test: "JsonObject") -> "WorkerTest":
     return WorkerTest("failed", said, bool(words))
 
 
-def worker_test(queue: "JobQueue") -> "JsonObject":
+def worker_test(queue):
     """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
     test = recall(queue.database, ".worker_test")
     if test is None:
@@ -11406,11 +11384,11 @@ def worker_test(queue: "JobQueue") -> "JsonObject":
     return {"state": state, "text": text, "at": iso(test["at"])}
 
 
-def start_worker_test(queue: "JobQueue", door: "str | None") -> "JsonObject":
+def start_worker_test(queue, door):
     """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
     if worker_test(queue)["state"] != "running":
         token = random_token()
-        test: "JsonObject" = {"token": token, "at": queue.database.clock.now(), "door": door}
+        test = {"token": token, "at": queue.database.clock.now(), "door": door}
         try:
             queue.starter.start_helper("--test", token)
         except START_ERRORS as error:
@@ -11420,7 +11398,7 @@ def start_worker_test(queue: "JobQueue", door: "str | None") -> "JsonObject":
     return worker_test(queue)
 
 
-def fill_in(text: "str", python: "str", visit: "Visit | None") -> "str":
+def fill_in(text, python, visit):
     """A file of static/hosts with our paths, user and address in place of its examples."""
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
@@ -11436,7 +11414,7 @@ def fill_in(text: "str", python: "str", visit: "Visit | None") -> "str":
     return text
 
 
-def host_files(queue: "JobQueue", visit: "Visit | None" = None) -> "list[dict[str, str]]":
+def host_files(queue, visit=None):
     """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
     Request.visit(), the page's address."""
     python = "python3"
@@ -11453,14 +11431,14 @@ def host_files(queue: "JobQueue", visit: "Visit | None" = None) -> "list[dict[st
 #
 # FINDINGS: each thing that can be wrong here, or is worth knowing.
 
-if TYPE_CHECKING:
-    Look = Iterator[Union[str, "Finding"]]      # what somebody sees who looks at something here
+      # what somebody sees who looks at something here
+
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
 # By their codes: topic, verdict, what is so, what to do; code and sentence for everyone.
-FINDINGS: "dict[str, tuple[str, ...]]" = {
+FINDINGS = {
     "unknown": ("", BAD, "{why}"),
     "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
                     "copy all files of one version"),
@@ -11555,8 +11533,8 @@ FINDINGS: "dict[str, tuple[str, ...]]" = {
 class Finding:
     """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
 
-    def __init__(self, code: "str", since: "float | None" = None, is_said: "bool" = True,
-                 **seen: "object") -> None:
+    def __init__(self, code, since=None, is_said=True,
+                 **seen):
         self.code = code
         self.topic, self.verdict, *forms = FINDINGS[code]
         self.text, self.remedy, *said = (
@@ -11564,12 +11542,12 @@ class Finding:
         self.said = (said[0], said[1]) if said[0] and is_said else None     # to everyone
         self.since = since
 
-    def __str__(self) -> "str":
+    def __str__(self):
         """What is so and what to do."""
         return ": ".join(filter(None, (self.text, self.remedy)))
 
 
-def readable_time(moment: "float") -> "str":
+def readable_time(moment):
     """A moment as people read it, without its fractions."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
 
@@ -11587,12 +11565,12 @@ def readable_time(moment: "float") -> "str":
 # that has one for everyone; the advice is the first remedy. What a look raises becomes a
 # Finding, too.
 
-if TYPE_CHECKING:
-    Found = tuple[str, Union[str, Finding]]     # the topic, and what was seen
-    About = TypeVar("About")                    # what is looked at
+                    # what is looked at
 
 
-def _look_at_program(folder: "Path") -> "Look":
+
+
+def _look_at_program(folder):
     other = [name for name in ("worker.py", "static/index.html")
              if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
@@ -11611,7 +11589,7 @@ def _look_at_program(folder: "Path") -> "Look":
         yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
 
 
-def _look_at_data(folder: "Path") -> "Look":
+def _look_at_data(folder):
     yield str(folder)
     if not folder.is_dir():
         yield Finding("data_none")
@@ -11623,7 +11601,7 @@ def _look_at_data(folder: "Path") -> "Look":
         yield Finding("data_open", folder=folder)
 
 
-def _look_at_disk(folder: "Path") -> "Look":
+def _look_at_disk(folder):
     """How much room there is; a file like a worker's lock is made, written and removed."""
     free = free_bytes(folder if folder.is_dir() else HOME)
     yield "%.1f GB free" % (free / 1e9)
@@ -11650,7 +11628,7 @@ def _look_at_disk(folder: "Path") -> "Look":
 
 # About how the page is reached, by a Request.visit().
 
-def _look_at_visit(visit: "Visit") -> "Look":
+def _look_at_visit(visit):
     yield DOORS[visit["door"]]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
@@ -11666,7 +11644,7 @@ def _look_at_visit(visit: "Visit") -> "Look":
 
 # About the queue, by the JobQueue.
 
-def _look_at_admin(queue: "JobQueue") -> "Look":
+def _look_at_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     files = ", ".join(map(str, queue.setup.files()))
     yield "%d users" % len(queue.users.all())
@@ -11678,7 +11656,7 @@ def _look_at_admin(queue: "JobQueue") -> "Look":
         yield Finding("code_left", files=files)
 
 
-def _look_at_exposure(queue: "JobQueue") -> "Look":
+def _look_at_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     yield "the data is %s a web folder" % ("inside" if inside else "not inside")
@@ -11692,13 +11670,13 @@ def _look_at_exposure(queue: "JobQueue") -> "Look":
         yield Finding("unlooked")
 
 
-def _look_at_workers(queue: "JobQueue") -> "Look":
+def _look_at_workers(queue):
     yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
-def _look_at_worker(queue: "JobQueue") -> "Look":
-    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide()[0]
+def _look_at_worker(queue):
+    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide().mode
     yield queue.interpreter.path()
     if test is None:
         yield Finding("untested") if mode == "detached" else "no worker was tested yet"
@@ -11711,7 +11689,7 @@ def _look_at_worker(queue: "JobQueue") -> "Look":
         yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
 
 
-def _look_at_machines(queue: "JobQueue") -> "Look":
+def _look_at_machines(queue):
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
@@ -11726,7 +11704,7 @@ def _look_at_machines(queue: "JobQueue") -> "Look":
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
 
 
-def _look_at_ticks(queue: "JobQueue") -> "Look":
+def _look_at_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
@@ -11735,7 +11713,7 @@ def _look_at_ticks(queue: "JobQueue") -> "Look":
         yield Finding("nobody_comes")
 
 
-def _look_at_journal(queue: "JobQueue") -> "Look":
+def _look_at_journal(queue):
     database = queue.database
     if database.journal is None:        # a server's own business
         server = database.promises()
@@ -11746,7 +11724,7 @@ def _look_at_journal(queue: "JobQueue") -> "Look":
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 
 
-def _look_at_database(queue: "JobQueue", reads_all: "bool" = True) -> "Look":
+def _look_at_database(queue, reads_all=True):
     database, size = queue.database, queue.database.size()
     if database.journal and size > READ_ALL_BYTES and not reads_all:
         yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
@@ -11759,7 +11737,7 @@ def _look_at_database(queue: "JobQueue", reads_all: "bool" = True) -> "Look":
             database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
 
 
-def _look_at_backup(queue: "JobQueue") -> "Look":
+def _look_at_backup(queue):
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
@@ -11772,7 +11750,7 @@ def _look_at_backup(queue: "JobQueue") -> "Look":
         yield Finding("backup_due", command="backup" if queue.database.journal else "export")
 
 
-def _look_at_functions(queue: "JobQueue") -> "Look":
+def _look_at_functions(queue):
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     names = ", ".join(function["name"] for function in queue.catalogue.functions())
@@ -11785,7 +11763,7 @@ def _look_at_functions(queue: "JobQueue") -> "Look":
         yield Finding("no_function", file=TASKS_FILE)
 
 
-def _look_at_schedules(queue: "JobQueue") -> "Look":
+def _look_at_schedules(queue):
     found = queue.schedules.find()
     yield "%d schedules" % len(found)
     for key in ("problem", "warning"):
@@ -11796,7 +11774,7 @@ def _look_at_schedules(queue: "JobQueue") -> "Look":
                 some[0][key]))
 
 
-def _look_at_tasks(queue: "JobQueue") -> "Look":
+def _look_at_tasks(queue):
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
     leases = queue.claims.leases.left(now)
     failures = database.all(
@@ -11819,7 +11797,7 @@ def _look_at_tasks(queue: "JobQueue") -> "Look":
         yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
-def _look_at_alerts(queue: "JobQueue") -> "Look":
+def _look_at_alerts(queue):
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND seen_at>=opened_at")
@@ -11835,7 +11813,7 @@ def _look_at_alerts(queue: "JobQueue") -> "Look":
 
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
 
-def _describe_obstacles(queue: "JobQueue") -> "Iterator[Finding]":
+def _describe_obstacles(queue):
     database = queue.database
     try:
         if free_bytes(database.folder) < 1 << 20:
@@ -11851,9 +11829,9 @@ def _describe_obstacles(queue: "JobQueue") -> "Iterator[Finding]":
         yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
 
 
-def _describe_starts(queue: "JobQueue") -> "Iterator[Finding]":
+def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
-    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
+    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide().mode
     waits = queue.claims.claimable(1) > 0
     states = {row["state"] for row in queue.database.all(
         "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()
@@ -11881,21 +11859,21 @@ def _describe_starts(queue: "JobQueue") -> "Iterator[Finding]":
                       more=", and " + failure["message"] if failure else "")
 
 
-def _describe_pause(queue: "JobQueue") -> "Iterator[Finding]":
+def _describe_pause(queue):
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     found = [queue.queues.blocked(name, queue.claims.machine) for name in names]
-    held = [one for one in found if one[0] not in ("external", "machines")]
+    held = [one for one in found if one.code not in ("external", "machines")]
     if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
         yield Finding("paused", words=held[0][1])
 
 
-def describe_work(queue: "JobQueue") -> "Iterator[Finding]":
+def describe_work(queue):
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
 
 
-def describe_service(queue: "JobQueue") -> "JsonObject":
+def describe_service(queue):
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
     finding = next((one for one in describe_work(queue) if one.said), None)
     code, text = finding and finding.said or ("ok", "")
@@ -11904,7 +11882,7 @@ def describe_service(queue: "JobQueue") -> "JsonObject":
 
 HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
 VISIT_TOPICS = {"Web server": _look_at_visit}
-TOPICS: "dict[str, Callable[[JobQueue], Look]]" = {
+TOPICS = {
     "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
     "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
     "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
@@ -11927,7 +11905,7 @@ class Report(NamedTuple):
     findings: "list[Finding]"
 
 
-def _look(topics: "Mapping[str, Callable[[About], Look]]", about: "About") -> "Iterator[Found]":
+def _look(topics, about):
     """Yield what is seen of each topic, whatever goes wrong on the way."""
     for topic, look in topics.items():
         try:
@@ -11938,8 +11916,8 @@ def _look(topics: "Mapping[str, Callable[[About], Look]]", about: "About") -> "I
                     type(error).__name__, storable(shorten(str(error), 300)))))
 
 
-def _report(found: "list[Found]") -> "Report":
-    topics: "dict[str, list[str | Finding]]" = {}
+def _report(found):
+    topics = {}
     for topic, one in found:
         topics.setdefault(topic, []).append(one)
     checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
@@ -11947,9 +11925,9 @@ def _report(found: "list[Found]") -> "Report":
     return Report(checks, [one for _, one in found if isinstance(one, Finding)])
 
 
-def check_host(queue: "JobQueue", visit: "Visit | None" = None) -> "Report":
+def check_host(queue, visit=None):
     """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
-    looks: "dict[str, Callable[[JobQueue], Look]]" = {
+    looks = {
         **TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
@@ -11966,13 +11944,13 @@ class Installation(NamedTuple):
     queue: "JobQueue | None"
 
 
-def check_installation(data: "Path | str | None" = None,
-                       test: "Callable[[JobQueue], None] | None" = None) -> "Installation":
+def check_installation(data=None,
+                       test=None):
     """Look at what may be broken: nothing is made, and nothing raised. The JobQueue is given to
     `test` before."""
     folder, topic = HOME / "data", "Data"
-    queue: "JobQueue | None" = None
-    found: "list[Found]" = []
+    queue = None
+    found = []
     try:
         folder, topic = data_folder(data), "Database"
         queue = JobQueue(data) if os.path.lexists(folder) else None
@@ -11987,7 +11965,7 @@ def check_installation(data: "Path | str | None" = None,
     return Installation(check_host(queue), queue)
 
 
-def next_step(report: "Report") -> "str":
+def next_step(report):
     """What to do next: the first remedy, of what is bad if anything is."""
     bad = [one for one in report.findings if one.verdict == BAD]
     remedy = next((one.remedy for one in bad or report.findings if one.remedy),
@@ -12006,8 +11984,8 @@ def next_step(report: "Report") -> "str":
 # place stays there: workers and their shifts, sessions, who guesses passwords from where, what is
 # still to be told, what we remember of a host, and files.
 
-if TYPE_CHECKING:
-    Item = tuple[str, Any]              # the name and the value of a line
+              # the name and the value of a line
+
 
 EXPORT_ROWS = 100               # read at once
 EXPORTED = {                    # {table: what tells its rows apart}
@@ -12022,7 +12000,7 @@ IMPORTER = "the import"         # has paused a queue; no user is called so
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
-def _refuse_target(queue: "JobQueue", target: "Path", kind: "str") -> None:
+def _refuse_target(queue, target, kind):
     """SetupError if writing a backup or export to `target` would destroy something else."""
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
@@ -12034,7 +12012,7 @@ def _refuse_target(queue: "JobQueue", target: "Path", kind: "str") -> None:
                 raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 
 
-def _remove_older_parts(target: "Path", part: "Path") -> None:
+def _remove_older_parts(target, part):
     """Remove what was left a day before `part` or earlier by those who were killed on the way."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
@@ -12045,7 +12023,7 @@ def _remove_older_parts(target: "Path", part: "Path") -> None:
 
 
 @contextlib.contextmanager
-def _replacing(queue: "JobQueue", target: "Path | str", kind: "str") -> "Iterator[Path]":
+def _replacing(queue, target, kind):
     """A private file for the block, which takes the place of `target` once it is complete.
     Only another one of this kind is replaced. SetupError says what is wrong with `target`."""
     target = Path(target).absolute()
@@ -12066,13 +12044,13 @@ def _replacing(queue: "JobQueue", target: "Path | str", kind: "str") -> "Iterato
         remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
 
 
-def back_up(queue: "JobQueue", target: "Path | str") -> None:
+def back_up(queue, target):
     """Write a checked copy of the database, as it is at one moment, to `target`; all goes on."""
     with _replacing(queue, target, "backup") as part:
         queue.database.copy_to(part)
 
 
-def save(queue: "JobQueue", folder: "Path", name: "str") -> "Path":
+def save(queue, folder, name):
     """Make a backup, or on PostgreSQL an export, if that leaves room for tasks; its path."""
     database = queue.database
     size = database.size()
@@ -12084,7 +12062,7 @@ def save(queue: "JobQueue", folder: "Path", name: "str") -> "Path":
     return target
 
 
-def restore(folder: "Path", file: "Path", force: "bool" = False) -> "Path":
+def restore(folder, file, force=False):
     """Put a backup in the place of the database; under which name that is kept.
     1. A copy of the backup is checked, and is written as databases are here.
     2. While anything lives it is refused, unless by `force`.
@@ -12119,7 +12097,7 @@ def restore(folder: "Path", file: "Path", force: "bool" = False) -> "Path":
     return kept
 
 
-def _refuse_living(path: "Path", mode: "str", now: "float") -> None:
+def _refuse_living(path, mode, now):
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
         with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
@@ -12134,11 +12112,11 @@ def _refuse_living(path: "Path", mode: "str", now: "float") -> None:
                        "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
-def _rows_of(db: "Reader", table: "str") -> "Iterator[JsonObject]":
+def _rows_of(db, table):
     """All rows of a table as dictionaries, in the order of its key; some are read at a time."""
     key = EXPORTED[table]
-    rows: "list[JsonObject] | None" = None
-    last: "list[Any]" = []
+    rows = None
+    last = []
     after = ""
     while rows != []:
         rows = [dict(zip(row.keys(), row)) for row in db.all(
@@ -12148,7 +12126,7 @@ def _rows_of(db: "Reader", table: "str") -> "Iterator[JsonObject]":
         after = "WHERE (%s) > (%s)" % (key, ", ".join("?" * len(last)))
 
 
-def _exported(db: "Reader") -> "Iterator[Item]":
+def _exported(db):
     """Yield all that is kept, but what is remembered of this host."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
@@ -12157,7 +12135,7 @@ def _exported(db: "Reader") -> "Iterator[Item]":
                 yield table, row
 
 
-def export_lines(queue: "JobQueue") -> "Iterator[str]":
+def export_lines(queue):
     """Yield the lines of an export: all that is kept, as it is at one moment."""
     database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
     with database.snapshot() as db:
@@ -12172,7 +12150,7 @@ def export_lines(queue: "JobQueue") -> "Iterator[str]":
     yield _as_line({"end": counts})
 
 
-def export_to(queue: "JobQueue", target: "Path | str") -> None:
+def export_to(queue, target):
     """Write an export to the file `target`, as back_up() does."""
     with _replacing(queue, target, "export") as part, open(part, "w", encoding="ascii") as file:
         file.writelines(line + "\n" for line in export_lines(queue))
@@ -12180,7 +12158,7 @@ def export_to(queue: "JobQueue", target: "Path | str") -> None:
         os.fsync(file.fileno())
 
 
-def import_lines(queue: "JobQueue", lines: "Iterable[str | bytes]") -> "dict[str, int]":
+def import_lines(queue, lines):
     """Store an export in a database without users and tasks, all or nothing; {table: rows}.
     Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
@@ -12198,10 +12176,10 @@ def import_lines(queue: "JobQueue", lines: "Iterable[str | bytes]") -> "dict[str
     return counts
 
 
-def _store(transaction: "Connection", lines: "Iterator[Item]",
-           counts: "dict[str, int]") -> "dict[str, int]":
+def _store(transaction, lines,
+           counts):
     """Store what each line says; return what the header says of ids."""
-    nothing: "Item" = ("", {})
+    nothing = ("", {})
     name, header = next(lines, nothing)
     if name != "jobqueue":
         raise Malformed("This is no export of a jobqueue.")
@@ -12211,7 +12189,7 @@ def _store(transaction: "Connection", lines: "Iterator[Item]",
                              header["version"], header["schema"], VERSION, SCHEMA_VERSION))
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
         raise Conflict("There are users or tasks here: only an empty database takes an import.")
-    end: "list[JsonObject]" = []
+    end = []
     for table in reversed(EXPORTED):    # what a new one has
         transaction.run("DELETE FROM %s" % table)
     for table, some in itertools.groupby(lines, key=lambda line: line[0]):
@@ -12223,12 +12201,11 @@ def _store(transaction: "Connection", lines: "Iterator[Item]",
         transaction.insert_all(table, _checked(transaction, table, some, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
-    counters: "dict[str, int]" = header["counters"]
-    return counters
+    return header["counters"]
 
 
-def _checked(transaction: "Connection", table: "str", lines: "Iterable[Item]",
-             counts: "dict[str, int]") -> "Iterator[JsonObject]":
+def _checked(transaction, table, lines,
+             counts):
     """The rows in `lines`, counted; Malformed for one with other columns than the table has."""
     known = transaction.row(            # their names, whether there is a row or not
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
@@ -12240,7 +12217,7 @@ def _checked(transaction: "Connection", table: "str", lines: "Iterable[Item]",
         yield {name: row[name] for name in known}
 
 
-def _settle_in(queue: "JobQueue", transaction: "Connection", counters: "dict[str, int]") -> None:
+def _settle_in(queue, transaction, counters):
     """What is different here: where ids go on, what became of tasks, and that all waits."""
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
@@ -12261,19 +12238,19 @@ def _settle_in(queue: "JobQueue", transaction: "Connection", counters: "dict[str
 #
 # An answer as WSGI wants it; problems as JSON.
 
-if TYPE_CHECKING:
-    Header = tuple[str, str]
-    Pieces = Generator[bytes, None, None]               # of a body, none empty
-    Content = Union[list[bytes], Portion, Pieces]       # a body as WSGI wants it
-    Environ = dict[str, Any]                            # of WSGI, and so is the next one
-    StartResponse = Callable[[str, list[Header]], object]
 
-    class Asked(Protocol):
-        """What an Answer depends on of a Request."""
 
-        method: "str"
 
-        def header(self, name: "str") -> "str | None": ...
+
+
+
+
+
+
+
+
+
+
 
 SECURITY_HEADERS = [
     ("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src "
@@ -12307,32 +12284,32 @@ class Answer:
     be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
     neither kept nor compressed."""
 
-    def __init__(self, status: "int", body: "bytes | Portion | Pieces" = b"", kind: "str" = JSON_TYPE,
-                 headers: "Sequence[Header]" = (), keep: "str | None" = "no-cache, private") -> None:
+    def __init__(self, status, body=b"", kind=JSON_TYPE,
+                 headers=(), keep="no-cache, private"):
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.whole = body if isinstance(body, bytes) else b""   # what is held in memory
         self.keep = keep                # by browsers that ask whether it is still right; None: not
 
     @functools.cached_property
-    def tag(self) -> "str":
+    def tag(self):
         """Its ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
         told = repr(SECURITY_HEADERS).encode() + self.whole
         return 'W/"%s"' % hashlib.sha256(told).hexdigest()[:20]
 
     @functools.cached_property
-    def packed(self) -> "bytes":
+    def packed(self):
         """The body compressed."""
         import zlib
         packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
         return packer.compress(self.whole) + packer.flush()
 
-    def to(self, request: "Asked | None" = None) -> "Response":
+    def to(self, request=None):
         """Return the Response for who asks; None: for anybody."""
         from http import HTTPStatus
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
-        asks: "Callable[[str], str | None]" = request.header if request else lambda _: None
+        asks = request.header if request else lambda _: None
         is_long = len(self.whole) > PACK_BYTES
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
             headers[0] = ("Cache-Control", self.keep)
@@ -12350,7 +12327,7 @@ class Answer:
                 headers.append(("Content-Type", self._kind))
             if status != 204 and isinstance(body, (bytes, Portion)):
                 headers.append(("Content-Length", str(len(body))))
-        content: "Content" = [body] if isinstance(body, bytes) else body
+        content = [body] if isinstance(body, bytes) else body
         if status == 304 or request and request.method == "HEAD":
             if not isinstance(content, list):
                 content.close()
@@ -12358,12 +12335,12 @@ class Answer:
         return Response("%d %s" % (status, HTTPStatus(status).phrase), headers, content)
 
 
-def json_answer(value: "JsonObject", status: "int" = 200, headers: "Sequence[Header]" = ()) -> "Answer":
+def json_answer(value, status=200, headers=()):
     """An Answer of JSON."""
     return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
 
 
-def problem(error: "Exception", accepts: "str" = "") -> "Answer":
+def problem(error, accepts=""):
     """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
@@ -12393,23 +12370,23 @@ def problem(error: "Exception", accepts: "str" = "") -> "Answer":
 # proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
 # beyond its limit.
 
-if TYPE_CHECKING:
-    Address = Union[IPv4Address, IPv6Address]
-
-    class App(Protocol):
-        """What handlers use of the Application that answers."""
-
-        source: "str"                     # of its ticks
-        static: "StaticFiles"
-        one_by_one: "threading.Lock"      # for what takes much memory
-        waiting: "threading.BoundedSemaphore"     # for calls that wait for a task
-
-        @property
-        def document(self) -> "Answer":
-            """What /openapi.json answers."""
 
 
-def read_address(text: "str") -> "Address | None":
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+def read_address(text):
     """An IP address, also with a port or in brackets; None for anything else."""
     from ipaddress import ip_address
     match = re.fullmatch(
@@ -12418,19 +12395,18 @@ def read_address(text: "str") -> "Address | None":
         address = ip_address(match[match.lastindex or 0] if match else "")
     except ValueError:
         return None
-    inner: "Address | None" = getattr(address, "ipv4_mapped", None)
-    return inner or address
+    return getattr(address, "ipv4_mapped", None) or address
 
 
-def is_trusted(text: "str", networks: "str") -> "bool":
+def is_trusted(text, networks):
     """True for an address in one of these networks."""
     address = read_address(text) if networks else None
     return address is not None and any(address in network for network in read_networks(networks))
 
 
-def nearest_client(environ: "Environ", trusted: "str") -> "str":
+def nearest_client(environ, trusted):
     """Where a request comes from: each trusted proxy tells it of who asked, as the last item."""
-    address: "str" = environ.get("REMOTE_ADDR", "")
+    address = environ.get("REMOTE_ADDR", "")
     for item in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", 10)):
         said = read_address(item) if is_trusted(address, trusted) else None
         if said is None:
@@ -12439,7 +12415,7 @@ def nearest_client(environ: "Environ", trusted: "str") -> "str":
     return address
 
 
-def asked_path(environ: "Environ") -> "str":
+def asked_path(environ):
     """The path that the browser asked for, with plain slashes; "" if nobody says it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
     if not path.startswith("/"):        # with a scheme and a host before it
@@ -12447,14 +12423,14 @@ def asked_path(environ: "Environ") -> "str":
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
 
-def inner_path(environ: "Environ") -> "str":
+def inner_path(environ):
     """PATH_INFO, decoded; Passenger hands it on as it was sent."""
     path = environ.get("PATH_INFO", "")
     sent = environ.get("REQUEST_URI", "").partition("?")[0]
     return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
 
 
-def find_base(environ: "Environ", base_path: "str" = "") -> "str":
+def find_base(environ, base_path=""):
     """The path below which the browser finds this site, with a slash at both ends.
     Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
     asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO."""
@@ -12468,7 +12444,7 @@ def find_base(environ: "Environ", base_path: "str" = "") -> "str":
                  encoding="latin-1", errors="replace")
 
 
-def kept_within(low: "int", high: "int") -> "Schema":
+def kept_within(low, high):
     """The schema of a whole number in a query: one too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
 
@@ -12483,19 +12459,19 @@ class Upload(NamedTuple):
 class Request:
     """What a handler needs of a request, read from a WSGI environment."""
 
-    def __init__(self, environ: "Environ", settings: "Settings") -> None:
+    def __init__(self, environ, settings):
         self._environ = environ
         names = ("base_path", "https", "trusted_proxies")
         try:
             base_path, https, trusted = map(settings.get, names)
         except JobQueueError:           # the database cannot be read
             base_path, https, trusted = (SETTINGS[name].default for name in names)
-        self._client: "str" = environ.get("REMOTE_ADDR", "")
+        self._client = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
         self.address = nearest_client(environ, trusted)     # as far as anybody knows
         host = self._added("X-Forwarded-Host")  # that the browser asked for
-        self._host: "str" = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
-        self.method: "str" = environ["REQUEST_METHOD"]
+        self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
+        self.method = environ["REQUEST_METHOD"]
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
@@ -12504,29 +12480,29 @@ class Request:
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
-        self.query_text: "str" = environ.get("QUERY_STRING", "")
-        self.content_type: "str" = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
-        self.secure: "bool" = (https == "always" or environ.get("wsgi.url_scheme") == "https"
+        self.query_text = environ.get("QUERY_STRING", "")
+        self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+        self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
                              or self._added("X-Forwarded-Proto") == "https")
         self.app: "App"                   # the Application that answers: it sets this,
-        self.asker: "Person | None" = None        # and who asks it,
-        self.attempt: "int | None" = None         # or, of a running task, its cancel_requested
-        self.given: "JsonObject" = {}     # query or body, as the route's schema wants it
+        self.asker = None        # and who asks it,
+        self.attempt = None         # or, of a running task, its cancel_requested
+        self.given = {}     # query or body, as the route's schema wants it
         self._digest = ""               # of the body, once it has been read
         # How we may wait, see Exchange.pause(), or None.
-        self.pause: "Callable[[float], bool] | None" = environ.get("jobqueue.pause")
+        self.pause = environ.get("jobqueue.pause")
         prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
         self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
         # The address of the start-up file, and the folder that the web server serves, if known.
-        self.places: "tuple[str, str]" = (
+        self.places = (
             environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
 
     @property
-    def person(self) -> "Person":
+    def person(self):
         """Return who asks; Unauthorized if nobody is known to."""
         if self.asker is None:
             raise Unauthorized("Please log in. Programs send an API token as X-Api-Key, or as "
@@ -12534,19 +12510,19 @@ class Request:
         return self.asker
 
     @person.setter
-    def person(self, person: "Person") -> None:
+    def person(self, person):
         """Let this person ask."""
         self.asker = person
 
     @property
-    def token(self) -> "Token":
+    def token(self):
         """Return the token of the program that asks."""
         if self.person.token is None:
             raise RuntimeError("a person asks")
         return self.person.token
 
     @functools.cached_property
-    def door(self) -> "str":
+    def door(self):
         """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
         environ = self._environ
         if "mod_wsgi.version" in environ:
@@ -12557,32 +12533,32 @@ class Request:
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
-    def header(self, name: "str") -> "str | None":
+    def header(self, name):
         """A header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
 
-    def _added(self, name: "str") -> "str":
+    def _added(self, name):
         """What a trusted proxy added to a header, at its end; "" if nothing. `Forwarded` and
         X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
         sent = self.header(name) if self._is_proxied else None
         return (sent or "").rpartition(",")[2].strip().lower()
 
-    def doubtful(self) -> "list[str]":
+    def doubtful(self):
         """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
-    def query(self) -> "dict[str, str]":
+    def query(self):
         """The query as {name: last value}."""
         try:
             return dict(parse_qsl(self.query_text, keep_blank_values=True, max_num_fields=50))
         except ValueError:
             raise Malformed("The query has too many fields.") from None
 
-    def read_query(self, schema: "Schema") -> "JsonObject":
+    def read_query(self, schema):
         """The query as `schema` wants it, or Malformed: with a typo in a filter all would match."""
-        given: "JsonObject" = dict(self.query)
+        given = dict(self.query)
         known = schema["properties"]
         for name in given.keys() & known.keys():
             value = given[name] = parse_text(known[name], given[name])
@@ -12594,14 +12570,14 @@ class Request:
             raise Malformed(join_errors(errors), errors)
         return {name: value for name, value in given.items() if value is not None}
 
-    def read_object(self, schema: "Schema") -> "JsonObject":
+    def read_object(self, schema):
         """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
         given = self.json()
         if not isinstance(given, dict):
             raise Malformed("The body must be a JSON object.")
         return checked(schema, given)
 
-    def json(self) -> "Any":
+    def json(self):
         """The body as JSON."""
         if self.content_type != JSON_TYPE:
             raise UnsupportedType("Send the body as application/json.")
@@ -12610,7 +12586,7 @@ class Request:
         except UnicodeDecodeError:
             raise Malformed("The body is not UTF-8.") from None
 
-    def lines(self) -> "Iterator[JsonObject | Invalid]":
+    def lines(self):
         """The objects of a body with one JSON object a line; for each bad line an Invalid."""
         for line in filter(bytes.strip, self._body_lines()):
             try:
@@ -12620,7 +12596,7 @@ class Request:
             except Malformed as error:
                 yield Invalid("", wrong("", error.detail.replace("This is", "is", 1).rstrip(".")))
 
-    def _body_lines(self) -> "Iterator[bytes]":
+    def _body_lines(self):
         rest = b""
         for piece in self._pieces(LINES_MAX_BYTES):
             *whole, rest = (rest + piece).split(b"\n")
@@ -12629,7 +12605,7 @@ class Request:
             yield from whole
         yield rest
 
-    def upload(self, limit: "int") -> "Upload":
+    def upload(self, limit):
         """Return the body, a file; TooLarge if it has more than `limit` bytes."""
         if self.content_type != BYTES_TYPE or not self._environ.get("CONTENT_LENGTH"):
             raise UnsupportedType("Send the file as %s, with its Content-Length." % BYTES_TYPE)
@@ -12638,12 +12614,12 @@ class Request:
             raise TooLarge("A file may have %d MB here (max_file_mb)." % (limit >> 20))
         return Upload(size, self._pieces(limit))
 
-    def _size(self) -> "int":
+    def _size(self):
         if self._length is None:
             raise Malformed("Content-Length must be a number.")
         return self._length
 
-    def _pieces(self, limit: "int") -> "Iterator[bytes]":
+    def _pieces(self, limit):
         """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
         if self.header("Content-Encoding") not in (None, "identity"):
             raise UnsupportedType("Send the body without compression.")
@@ -12660,20 +12636,20 @@ class Request:
             yield piece
         self._digest = hashed.hexdigest()
 
-    def _read(self) -> "bytes":
+    def _read(self):
         piece = b""
         with contextlib.suppress(OSError):      # as some servers say that the client is gone
             piece = self._environ["wsgi.input"].read(min(self.left, PIECE_BYTES))
         self.left -= len(piece)
         return piece
 
-    def take_the_rest(self) -> None:
+    def take_the_rest(self):
         """Read what is left of the body, without which CGI and uWSGI may lose the answer."""
         if self.door != "server" and self.left <= LINES_MAX_BYTES:
             while self.left and self._read():
                 pass
 
-    def once(self) -> "Once | None":
+    def once(self):
         """The Once of a request with an Idempotency-Key whose body has been read; None without."""
         key = self.header("Idempotency-Key")
         if key is None:
@@ -12682,24 +12658,24 @@ class Request:
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
         return Once(self.person.id, key, self._digest)
 
-    def cookies(self) -> "list[str]":
+    def cookies(self):
         """Its values: one left from another base path does not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:4]
 
-    def set_cookie(self, token: "str", seconds: "float" = SESSION_SECONDS) -> "Header":
+    def set_cookie(self, token, seconds=SESSION_SECONDS):
         """The header that sets it."""
         return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
             self.cookie_name, token, self.base, seconds, "; Secure" if self.secure else "")
 
-    def bearer(self) -> "str | None":
+    def bearer(self):
         """The API token of Authorization: Bearer or X-Api-Key, or None."""
         sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
         kind, _, token = sent.partition(" ")        # Apache renames what a rewrite passes on
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
-    def check_origin(self, strict: "bool") -> None:
+    def check_origin(self, strict):
         """Denied unless a browser says that our own page sent this (CSRF)."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
@@ -12713,7 +12689,7 @@ class Request:
             raise Denied("This request does not come from this site's own page. If it does, a "
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
-    def visit(self) -> "Visit":
+    def visit(self):
         """How the page was reached, as the web server shows it."""
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
@@ -12729,11 +12705,11 @@ class _StaticFile(NamedTuple):
 class StaticFiles:
     """The files of static/, by a fixed list of names; browsers get them without their comments."""
 
-    def __init__(self, folder: "Path") -> None:
+    def __init__(self, folder):
         self._folder = folder
-        self._known: "dict[str, _StaticFile]" = {}
+        self._known = {}
 
-    def answer(self, name: "str") -> "Answer":
+    def answer(self, name):
         """The file; NotFound for every name that is not a file there."""
         path = self._folder / name
         if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
@@ -12761,14 +12737,14 @@ class StaticFiles:
 # the path) and returns an Answer, or what is answered as JSON with the status that its row names,
 # None for nothing. Its docstring is what /openapi.json says of it.
 
-def get_page(queue: "JobQueue", request: "Request") -> "Answer":
+def get_page(queue, request):
     """The page, always at an address that ends with a slash."""
     if request.lacks_slash:
         return Answer(308, headers=[("Location", request.base)])
     return request.app.static.answer("index.html")
 
 
-def tick(queue: "JobQueue", request: "Request") -> "Answer":
+def tick(queue, request):
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.asker else "address")
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
@@ -12776,14 +12752,14 @@ def tick(queue: "JobQueue", request: "Request") -> "Answer":
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
 
-def get_health(queue: "JobQueue", _: "Request") -> "JsonObject":
+def get_health(queue, _):
     """Process answers, database opens, schema is current."""
     database = queue.database
     database.check_file()
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
-def session_json(queue: "JobQueue", person: "Person") -> "JsonObject":
+def session_json(queue, person):
     """Return a session as the API shows it."""
     seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
@@ -12793,7 +12769,7 @@ def session_json(queue: "JobQueue", person: "Person") -> "JsonObject":
             "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
-def session_answer(queue: "JobQueue", request: "Request", token: "str", status: "int") -> "Answer":
+def session_answer(queue, request, token, status):
     """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
     if person is None:                  # disabled in this moment
@@ -12801,21 +12777,21 @@ def session_answer(queue: "JobQueue", request: "Request", token: "str", status: 
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
-def post_setup(queue: "JobQueue", request: "Request") -> "Answer":
+def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
     Needs the code of a setup-code file. 404 if there is an admin and no such file."""
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
-def delete_session(queue: "JobQueue", request: "Request") -> "Answer":
+def delete_session(queue, request):
     """Log out."""
     for token in request.cookies():
         queue.sessions.close(token)
     return Answer(204, headers=[request.set_cookie("", 0)])
 
 
-def owner_for(queue: "JobQueue", request: "Request", names: "set[str]") -> "int":
+def owner_for(queue, request, names):
     """Whose tasks these become: the caller's, or for an admin the one owner they name."""
     if names <= {request.person.name}:
         return request.person.id
@@ -12824,7 +12800,7 @@ def owner_for(queue: "JobQueue", request: "Request", names: "set[str]") -> "int"
     if len(names) > 1:
         raise field_error("owner", "must be the same for all tasks of one request")
     try:
-        owner_id: "int" = queue.users.find(names.pop())["id"]
+        owner_id = queue.users.find(names.pop())["id"]
     except NotFound:
         raise field_error("owner", "is no user") from None
     return owner_id
@@ -12835,8 +12811,8 @@ def owner_for(queue: "JobQueue", request: "Request", names: "set[str]") -> "int"
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
-def _add_once(queue: "JobQueue", request: "Request", asked: "Iterator[JsonObject | Invalid]",
-              show: "bool") -> "JsonObject":
+def _add_once(queue, request, asked,
+              show):
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
     person = request.person
     try:
@@ -12856,7 +12832,7 @@ def _add_once(queue: "JobQueue", request: "Request", asked: "Iterator[JsonObject
         return known
 
 
-def post_tasks(queue: "JobQueue", request: "Request") -> "Answer | JsonObject":
+def post_tasks(queue, request):
     """Add one task, an array of them, or one for each line."""
     if request.content_type == LINES_TYPE:
         return _add_once(queue, request, request.lines(), False)
@@ -12874,16 +12850,15 @@ def post_tasks(queue: "JobQueue", request: "Request") -> "Answer | JsonObject":
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def wanted_owner(queue: "JobQueue", request: "Request", given: "JsonObject",
-                 scope: "int | None") -> "int | None":
+def wanted_owner(queue, request, given,
+                 scope):
     """Return the id of the owner that is asked for, or `scope`; Denied for another person's."""
     name = given.get("owner")
     if not name:
         return scope
     if scope is not None and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
-    owner_id: "int" = queue.users.find(name)["id"]
-    return owner_id
+    return queue.users.find(name)["id"]
 
 
 # What spreadsheets are given of a task; what they would take for a formula begins with ' there.
@@ -12891,7 +12866,7 @@ CSV_COLUMNS = ("id owner function queue status reason priority attempts created_
                "started_at finished_at error arguments result").split()
 
 
-def _csv(rows: "Iterable[JsonObject]") -> "str":
+def _csv(rows):
     import csv
     text = io.StringIO()
     for row in rows:
@@ -12917,8 +12892,8 @@ EXPORTS = {                             # by this mark spreadsheets know UTF-8
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
          "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
 OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
-MOMENT: "Schema" = {"type": "string", "format": "date-time"}
-WHICH_TASKS: "dict[str, Schema]" = {
+MOMENT = {"type": "string", "format": "date-time"}
+WHICH_TASKS = {
     "status": about(
         {"type": ["string", "null"], "pattern": "(({0})(,({0}))*)?".format("|".join(STATUS_WORDS)),
          "patternMessage": "must be one of %s" % ", ".join(STATUS_WORDS)},
@@ -12933,7 +12908,7 @@ WHICH_TASKS: "dict[str, Schema]" = {
                   "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": OWNER_FILTER}
 # What a list tells besides, each if it is asked for with 1.
-ALSO: "dict[str, Callable[[TaskList, Filter], Any]]" = {
+ALSO = {
     "counts": lambda tasks, wanted: tasks.count(wanted),
     "failed": lambda tasks, wanted: tasks.failures(wanted),
     "running": lambda tasks, wanted: tasks.list_json(
@@ -12947,12 +12922,12 @@ LISTED_TASKS = object_of(
     format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
 
 
-def _wanted(queue: "JobQueue", request: "Request", given: "JsonObject") -> "Filter":
+def _wanted(queue, request, given):
     """The Filter that a query or the object of an action describes."""
-    def text(name: "str") -> "str | None":
+    def text(name):
         return given.get(name) or None
 
-    def moment(name: "str") -> "float | None":
+    def moment(name):
         return parse_time(given[name], name) if given.get(name) else None
     words, ids = given.get("status"), given.get("ids")
     return Filter(wanted_owner(queue, request, given, request.person.scope),
@@ -12962,7 +12937,7 @@ def _wanted(queue: "JobQueue", request: "Request", given: "JsonObject") -> "Filt
                   list(map(int, ids.split(","))) if ids else None)
 
 
-def get_tasks(queue: "JobQueue", request: "Request") -> "Answer | JsonObject":
+def get_tasks(queue, request):
     """A page of the list, newest first; or a file of all that match."""
     given, tasks = request.given, queue.tasks
     wanted, sort = _wanted(queue, request, given), given.get("sort") or NEWEST
@@ -12981,13 +12956,12 @@ def get_tasks(queue: "JobQueue", request: "Request") -> "Answer | JsonObject":
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
-def due_at(row: "Row") -> "float":
+def due_at(row):
     """Since when a pending task may start."""
-    at: "float" = max(row["created_at"], row["run_at"] or 0)
-    return at
+    return max(row["created_at"], row["run_at"] or 0)
 
 
-def get_overview(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_overview(queue, request):
     """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
@@ -13009,7 +12983,7 @@ def get_overview(queue: "JobQueue", request: "Request") -> "JsonObject":
         "service": describe_service(queue)}
 
 
-def get_task(queue: "JobQueue", request: "Request", task_id: "int") -> "Answer":
+def get_task(queue, request, task_id):
     """One task."""
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
@@ -13022,7 +12996,7 @@ WOULD_BE = object_of(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "el
                    priority=about(kept_within(-100, 100), "else the function's"))
 
 
-def get_forecast(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_forecast(queue, request):
     """When a task would begin and end if it were added now."""
     given, person = request.given, request.person
     function = queue.requests.function(given["function"], person)
@@ -13043,7 +13017,7 @@ ACTION = titled("Action", object_of(
                     "patternMessage": "must be what the answer before said"}}))
 
 
-class _Acted(NamedTuple):
+class ActedOnFilter(NamedTuple):
     """How far an action came: how many it changed, and how many are left at most."""
 
     done: "int"
@@ -13051,7 +13025,7 @@ class _Acted(NamedTuple):
     going_on: "str | None"                # how to go on, if it has to
 
 
-def _act_on_filter(queue: "JobQueue", request: "Request", given: "JsonObject") -> "_Acted":
+def _act_on_filter(queue, request, given):
     """Do an action to the tasks that a filter wants and that were there at first.
     They are counted first. That may take several requests, too: how to go on then ends with the
     count that is expected."""
@@ -13065,7 +13039,7 @@ def _act_on_filter(queue: "JobQueue", request: "Request", given: "JsonObject") -
         counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
         number += sum(counts)
         if low < top:
-            return _Acted(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
+            return ActedOnFilter(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
         if parts[3] != str(number):
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % number,
@@ -13073,12 +13047,12 @@ def _act_on_filter(queue: "JobQueue", request: "Request", given: "JsonObject") -
         low = 0
     done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
     if low >= top:
-        return _Acted(done, 0, None)
+        return ActedOnFilter(done, 0, None)
     remaining = max(0, number - done)
-    return _Acted(done, remaining, "%d-%d-%d" % (low, top, remaining))
+    return ActedOnFilter(done, remaining, "%d-%d-%d" % (low, top, remaining))
 
 
-def post_actions(queue: "JobQueue", request: "Request") -> "JsonObject":
+def post_actions(queue, request):
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
     With a filter: repeat with what the answer said as continue, until that is null."""
     given = request.given
@@ -13086,7 +13060,7 @@ def post_actions(queue: "JobQueue", request: "Request") -> "JsonObject":
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
         done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
-        acted = _Acted(done, 0, None)
+        acted = ActedOnFilter(done, 0, None)
     else:
         acted = _act_on_filter(queue, request, given)
     if acted.done:
@@ -13100,19 +13074,19 @@ UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})
 FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
-def post_file(queue: "JobQueue", request: "Request") -> "JsonObject":
+def post_file(queue, request):
     """Hand in a file: the body is its bytes; an argument names it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 
 
-def get_files(queue: "JobQueue", request: "Request", task_id: "int") -> "JsonObject":
+def get_files(queue, request, task_id):
     """What a task left, then (with an id) what it was given."""
     queue.tasks.get(task_id, request.person.scope)
     return {"files": list(queue.files.describe(task_id))}
 
 
-def get_file(queue: "JobQueue", request: "Request", task_id: "int", name: "str") -> "Answer":
+def get_file(queue, request, task_id, name):
     """A file of a task, by its name or id. Images and text are shown, everything else is saved.
     No browser runs what is in it: its own bytes say what it is, and it stays in a sandbox."""
     if request.attempt is None:
@@ -13133,7 +13107,7 @@ LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if
                    download=about(TEXT, "1: all of it, as a file"))
 
 
-def get_log(queue: "JobQueue", request: "Request", task_id: "int") -> "Answer | JsonObject":
+def get_log(queue, request, task_id):
     """What an attempt printed, from a byte offset on."""
     db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
     given = request.given
@@ -13156,7 +13130,7 @@ def get_log(queue: "JobQueue", request: "Request", task_id: "int") -> "Answer | 
 #
 # Handlers are as in web/handlers_tasks.py.
 
-def get_schedules(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
@@ -13166,7 +13140,7 @@ def get_schedules(queue: "JobQueue", request: "Request") -> "JsonObject":
             "ticks": queue.rhythm.state(), "service": describe_service(queue)}
 
 
-def post_schedules(queue: "JobQueue", request: "Request") -> "JsonObject":
+def post_schedules(queue, request):
     """Make a schedule."""
     owner_id = owner_for(queue, request, {request.given.get("owner") or request.person.name})
     schedule_id = queue.schedules.add(request.given, owner_id, request.person.answerable)
@@ -13178,7 +13152,7 @@ PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
-def preview_rule(given: "JsonObject", now: "float") -> "JsonObject":
+def preview_rule(given, now):
     """What a rule says in English, and the next times that it gives from `now` on."""
     at = parse_time(given["from"], "from") if given.get("from") else now
     rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
@@ -13186,7 +13160,7 @@ def preview_rule(given: "JsonObject", now: "float") -> "JsonObject":
             "times": preview(rule, at, int(given.get("count", UPCOMING)))}
 
 
-def patch_schedule(queue: "JobQueue", request: "Request", schedule_id: "int") -> "JsonObject":
+def patch_schedule(queue, request, schedule_id):
     """Change, pause or resume a schedule."""
     name = request.given.get("owner")
     queue.schedules.change(schedule_id, request.given, request.person.scope,
@@ -13201,7 +13175,7 @@ WHICH_FIGURES = object_of(**{
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL})
 
 
-def get_exposition(queue: "JobQueue", _: "Request") -> "Answer":
+def get_exposition(queue, _):
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
     due = map(due_at, queue.tasks.firsts(PENDING))
@@ -13218,7 +13192,7 @@ def get_exposition(queue: "JobQueue", _: "Request") -> "Answer":
     return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
 
 
-def get_metrics(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_metrics(queue, request):
     """How much was done and how long it took, in steps of an hour up to a week.
     Users see the figures of the functions that they may add, whoever's tasks these were."""
     given, person = request.given, request.person
@@ -13231,7 +13205,7 @@ def get_metrics(queue: "JobQueue", request: "Request") -> "JsonObject":
     own = None if person.scope is None else {one["name"] for one in queue.catalogue.functions()
                                              if one["who"] == "user"}
 
-    def wants(function: "str", lane: "str") -> "bool":
+    def wants(function, lane):
         return ((own is None or function in own) and given.get("queue", lane) == lane
                 and given.get("function", function) == function)
     return queue.metrics.read(start, end, step, wants, person.scope)
@@ -13245,7 +13219,7 @@ LISTED_ACTIVITY = object_of(
     owner=OWNER_FILTER, **PAGE_FIELDS)
 
 
-def get_activity(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_activity(queue, request):
     """What happened, newest first; there may be more although few or none were found."""
     given, person = request.given, request.person
     since, until = (given.get(name) and parse_moment(given[name]).timestamp()
@@ -13264,9 +13238,9 @@ def get_activity(queue: "JobQueue", request: "Request") -> "JsonObject":
          "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
-def get_workers(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_workers(queue, request):
     """The worker processes; what they run only if one may know."""
-    def shown(row: "Row") -> "JsonObject":
+    def shown(row):
         hidden = request.person.scope not in (None, row["owner_id"])
         told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in told},
@@ -13278,12 +13252,12 @@ def get_workers(queue: "JobQueue", request: "Request") -> "JsonObject":
             "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
 
 
-def get_queue(queue: "JobQueue", _: "Request", name: "str") -> "JsonObject":
+def get_queue(queue, _, name):
     """One queue."""
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
-def get_queues(queue: "JobQueue", _: "Request") -> "JsonObject":
+def get_queues(queue, _):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
@@ -13293,18 +13267,18 @@ def get_queues(queue: "JobQueue", _: "Request") -> "JsonObject":
             "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
 
 
-def post_queues(queue: "JobQueue", request: "Request") -> "JsonObject":
+def post_queues(queue, request):
     """Make a queue."""
     return patch_queue(queue, request, request.given["name"], new=True)
 
 
-def patch_queue(queue: "JobQueue", request: "Request", name: "str", new: "bool" = False) -> "JsonObject":
+def patch_queue(queue, request, name, new=False):
     """Change a queue's limits, pause or resume it."""
     queue.queues.change(name, request.given, request.person.name, new)
     return get_queue(queue, request, name)
 
 
-def get_host(queue: "JobQueue", request: "Request") -> "JsonObject":
+def get_host(queue, request):
     """What `check` says of this host."""
     folder, visit = queue.database.folder, request.visit()
     report, seen = check_host(queue, visit), exposure(queue)
@@ -13316,7 +13290,7 @@ def get_host(queue: "JobQueue", request: "Request") -> "JsonObject":
         "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
 
 
-def get_backup(queue: "JobQueue", _: "Request") -> "Answer":
+def get_backup(queue, _):
     """Download a checked copy of the database, or on PostgreSQL an export."""
     path = save(queue, queue.database.folder, "download")
     try:
@@ -13332,7 +13306,7 @@ def get_backup(queue: "JobQueue", _: "Request") -> "Answer":
 EXPOSURE = titled("Exposure", object_of(("exposed",), exposed={"type": "array", "items": TEXT}))
 
 
-def post_exposure(queue: "JobQueue", request: "Request") -> None:
+def post_exposure(queue, request):
     """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
     known = private_addresses(queue.database.folder, *request.places)
     exposed = request.given["exposed"]
@@ -13341,12 +13315,12 @@ def post_exposure(queue: "JobQueue", request: "Request") -> None:
     note_exposure(queue, list(dict.fromkeys(exposed)))
 
 
-def get_settings(queue: "JobQueue", _: "Request") -> "dict[str, list[JsonObject]]":
+def get_settings(queue, _):
     """All settings with their bounds and where each value comes from."""
     return {"settings": queue.settings.describe()}
 
 
-def patch_settings(queue: "JobQueue", request: "Request") -> "dict[str, list[JsonObject]]":
+def patch_settings(queue, request):
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
@@ -13354,7 +13328,7 @@ def patch_settings(queue: "JobQueue", request: "Request") -> "dict[str, list[Jso
     return get_settings(queue, request)
 
 
-def patch_user(queue: "JobQueue", request: "Request", name: "str") -> "Answer | JsonObject":
+def patch_user(queue, request, name):
     """Change a user: admins anybody, others their own password.
     A changed password ends all sessions; whoever changed their own gets a new one."""
     users, person, given = queue.users, request.person, dict(request.given)
@@ -13372,7 +13346,7 @@ def patch_user(queue: "JobQueue", request: "Request", name: "str") -> "Answer | 
         raise Denied("Only admins may change roles and limits and disable users.")
     check_password(given.get("password") or "", person.name)
     known = users.confirm(person, current, "current_password")
-    headers: "list[Header]" = []
+    headers = []
     user = users.change(person.name, known, person.name, password=given["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
@@ -13380,7 +13354,7 @@ def patch_user(queue: "JobQueue", request: "Request", name: "str") -> "Answer | 
     return json_answer(user, headers=headers)
 
 
-def _change_mailbox(queue: "JobQueue", person: "Person", given: "JsonObject") -> "JsonObject":
+def _change_mailbox(queue, person, given):
     """One's own address: it is mailed a code first, which is then sent back alone."""
     if len(given) > 1:
         raise field_error("email", "must be sent alone, and so must email_code")
@@ -13397,7 +13371,7 @@ def _change_mailbox(queue: "JobQueue", person: "Person", given: "JsonObject") ->
 MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))
 
 
-def post_tokens(queue: "JobQueue", request: "Request") -> "JsonObject":
+def post_tokens(queue, request):
     """A new API token, shown once; it outlives the session, in which the password is asked for."""
     given, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
@@ -13417,10 +13391,10 @@ class _Waited(NamedTuple):
     again: "float"
 
 
-def _wait_for_work(queue: "JobQueue", request: "Request") -> "_Waited":
+def _wait_for_work(queue, request):
     """Wait for tasks as long as a worker's call may, and this server can."""
     wait, clock = request.given["claim"].get("wait"), queue.database.clock
-    tasks: "list[JsonObject]" = []
+    tasks = []
     if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
         return _Waited([], ASK_AGAIN_SECONDS)
     try:
@@ -13436,7 +13410,7 @@ def _wait_for_work(queue: "JobQueue", request: "Request") -> "_Waited":
         request.app.waiting.release()
 
 
-def post_worker_turn(queue: "JobQueue", request: "Request") -> "JsonObject":
+def post_worker_turn(queue, request):
     """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
     answer = queue.remote.turn(request.token, request.given)
     if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
@@ -13444,13 +13418,13 @@ def post_worker_turn(queue: "JobQueue", request: "Request") -> "JsonObject":
     return answer
 
 
-def post_worker_tasks(queue: "JobQueue", request: "Request", task_id: "int") -> "JsonObject":
+def post_worker_tasks(queue, request, task_id):
     """Add what a running task asks for, a task in each line, for its owner.
     The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
     functions it adds these, and those that any user may add."""
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
     owner_id = queue.remote.owner_of(request.token, task_id, claim)
-    bound: "list[str] | None" = request.token.get("functions")
+    bound = request.token.get("functions")
     barred = set() if bound is None else {
         one["name"] for one in queue.catalogue.functions()
         if one["who"] != "user" and one["name"] not in bound}
@@ -13463,10 +13437,10 @@ def post_worker_tasks(queue: "JobQueue", request: "Request", task_id: "int") -> 
     return queue.add_orders(orders, owner_id, request.once())
 
 
-def post_worker_file(queue: "JobQueue", request: "Request", task_id: "int") -> "JsonObject":
+def post_worker_file(queue, request, task_id):
     """Keep a file that a running task leaves; the same name again takes its place."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
-    owner_id: "int" = queue.tasks.get(task_id)["owner_id"]
+    owner_id = queue.tasks.get(task_id)["owner_id"]
     return queue.files.receive(owner_id, request.given["name"], *sent, task_id)
 
 
@@ -13477,10 +13451,10 @@ def post_worker_file(queue: "JobQueue", request: "Request", task_id: "int") -> "
 # ROUTES says of each request who may make it, what it takes, what is answered and what else is done
 # around it. /openapi.json is made of the same rows.
 
-if TYPE_CHECKING:
-    Handled = Union[Answer, JsonObject, None]   # the JSON of an answer, or nothing to tell
-    PathParts = tuple[Any, ...]         # what a path has in the places of its pattern
-    Handler = Callable[..., Handled]    # its parameters: queue, request, *path parts
+    # its parameters: queue, request, *path parts
+
+
+
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
 CLAIM = "claim"                         # of a running task, sent as a token is
@@ -13499,14 +13473,14 @@ FILE_TYPES = " ".join((*(kind.partition(";")[0] for kind in SHOWN_TYPES.values()
 _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 
-if TYPE_CHECKING:
-    @overload
-    def _does(words: "str", handler: "Callable[[JobQueue, Request], Handled]") -> "Handler": ...
-    @overload
-    def _does(words: "str", handler: "Callable[[JobQueue, Request, Any], Handled]") -> "Handler": ...
 
 
-def _does(words: "str", handler: "Handler") -> "Handler":
+
+
+
+
+
+def _does(words, handler):
     """A handler that fits into its row, with what its docstring would say."""
     handler.__doc__ = words
     return handler
@@ -13653,7 +13627,7 @@ MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 
 
-def match_path(pattern: "str", path: "str") -> "PathParts | None":
+def match_path(pattern, path):
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""
     fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
@@ -13674,7 +13648,7 @@ CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
 OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
-def component(kind: "str", name: "str") -> "dict[str, str]":
+def component(kind, name):
     """Return a reference to a component of the description."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
@@ -13683,7 +13657,7 @@ def component(kind: "str", name: "str") -> "dict[str, str]":
 #
 # /openapi.json, made of ROUTES.
 
-def _documented(part: "Any", schemas: "dict[str, Schema]") -> "Any":
+def _documented(part, schemas):
     """A part of our schemas as others read it; what has a title stands in `schemas`."""
     if isinstance(part, (list, tuple)):
         return [_documented(one, schemas) for one in part]
@@ -13701,11 +13675,11 @@ def _documented(part: "Any", schemas: "dict[str, Schema]") -> "Any":
     return component("schemas", part["title"])
 
 
-def _parameters(route: "Route", schemas: "dict[str, Schema]") -> "list[JsonObject]":
+def _parameters(route, schemas):
     names = {"Id": ID in route.path, "Name": NAME in route.path,
              "IfNoneMatch": route.method == "GET" and route.who != TICKER,
              "IdempotencyKey": route.takes is NEW_TASKS}
-    takes: "Schema" = {}
+    takes = {}
     if route.takes and (route.takes is UPLOAD or route.method == "GET"):
         takes = route.takes
     return [component("parameters", name) for name in names if names[name]] + [
@@ -13713,13 +13687,13 @@ def _parameters(route: "Route", schemas: "dict[str, Schema]") -> "list[JsonObjec
          "schema": _documented(one, schemas)} for name, one in takes.get("properties", {}).items()]
 
 
-def _responses(route: "Route") -> "JsonObject":
-    content: "JsonObject" = {}
+def _responses(route):
+    content = {}
     for name in route.kinds.split():
         media = name if "/" in name else JSON_TYPE
         content[media] = {"schema": {} if "/" in name else component("schemas", name)}
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
-    found: "JsonObject" = {
+    found = {
         str(kind.status): component("responses", kind.__name__) for kind in errors}
     found[str(route.status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
@@ -13730,9 +13704,9 @@ def _responses(route: "Route") -> "JsonObject":
     return found
 
 
-def _operation(route: "Route", schemas: "dict[str, Schema]") -> "JsonObject":
+def _operation(route, schemas):
     summary, _, more = (route.handler.__doc__ or "").partition("\n")
-    told: "JsonObject" = {"summary": summary.rstrip("."), "x-who": route.who,
+    told = {"summary": summary.rstrip("."), "x-who": route.who,
                         "responses": _responses(route), "description": " ".join(more.split()),
                         "parameters": _parameters(route, schemas)}
     if route.who == ANYONE:
@@ -13743,7 +13717,7 @@ def _operation(route: "Route", schemas: "dict[str, Schema]") -> "JsonObject":
     if route.who == CLAIM:
         told["security"] = [{"bearer": []}, {"key": []}]
     if route.takes and route.method != "GET":
-        content: "JsonObject" = (
+        content = (
             {BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
             {JSON_TYPE: {"schema": _documented(route.takes, schemas)}})
         if route.takes is NEW_TASKS:
@@ -13754,7 +13728,7 @@ def _operation(route: "Route", schemas: "dict[str, Schema]") -> "JsonObject":
     return told
 
 
-def describe_api(document: "JsonObject") -> "JsonObject":
+def describe_api(document):
     """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
     parts = document["components"]
     document["info"]["version"] = VERSION
@@ -13779,9 +13753,9 @@ def describe_api(document: "JsonObject") -> "JsonObject":
 class _Kept:
     """An answer that is kept, and as of when."""
 
-    def __init__(self) -> None:
-        self.answer: "Answer | None" = None
-        self.version: "object" = None
+    def __init__(self):
+        self.answer = None
+        self.version = None
         self.until = 0.0
         self.making = threading.Lock()      # one makes it for all who ask
 
@@ -13789,19 +13763,19 @@ class _Kept:
 class Application:
     """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
 
-    def __init__(self, queue: "JobQueue", source: "str" = "request") -> None:
+    def __init__(self, queue, source="request"):
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
         # What was asked by whom: path, query, scope and role -> the answer.
-        self._cache: "dict[tuple[str, str, int | None, str], _Kept]" = {}
+        self._cache = {}
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
             with in_passing("settling here"):
                 queue.files.settle()
 
-    def __call__(self, environ: "Environ", start_response: "StartResponse") -> "Content":
+    def __call__(self, environ, start_response):
         with self.queue.database.deadline():
             request = Request(environ, self.queue.settings)
             try:
@@ -13817,11 +13791,11 @@ class Application:
         return content
 
     @functools.cached_property
-    def document(self) -> "Answer":
+    def document(self):
         """What /openapi.json answers."""
         return json_answer(describe_api(load_json(self.static.answer("api.json").whole.decode())))
 
-    def _invited_to_setup(self, error: "Unauthorized") -> "JobQueueError":
+    def _invited_to_setup(self, error):
         """The 401 that says if there is no admin, whose code is then there to be read."""
         try:
             error.extra = {"setup": not self.queue.users.has_admin()}
@@ -13832,11 +13806,11 @@ class Application:
                 self.queue.setup.code()
         return error
 
-    def route(self, request: "Request") -> "Answer":
+    def route(self, request):
         """What the row of ROUTES for a request answers; errors are raised."""
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
-        methods: "list[str]" = []
+        methods = []
         for route in ROUTES:
             parts = match_path(route.path, request.path)
             if parts is not None and route.method == method:
@@ -13850,7 +13824,7 @@ class Application:
         raise NotAllowed("%s is not possible here; possible: %s." % (
             shorten(request.method, 20), allowed), headers=[("Allow", allowed)])
 
-    def _handle(self, request: "Request", route: "Route", parts: "PathParts") -> "Answer":
+    def _handle(self, request, route, parts):
         if request.asker and route.handler is not tick:
             with self.queue.database.deadline(0.5):     # any request does the housekeeping
                 self.queue.tick.maybe(self.source)
@@ -13870,7 +13844,7 @@ class Application:
                 kept.answer, kept.version, kept.until = answer, version, now + CACHE_SECONDS
             return answer
 
-    def _perform(self, request: "Request", route: "Route", parts: "PathParts") -> "Answer":
+    def _perform(self, request, route, parts):
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD
@@ -13895,7 +13869,7 @@ class Application:
         headers = [("Location", request.base + quote(place % found))] if place else []
         return json_answer(found, route.status, headers)
 
-    def _admit(self, request: "Request", who: "str", needs: "int", parts: "PathParts") -> None:
+    def _admit(self, request, who, needs, parts):
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
@@ -13916,7 +13890,7 @@ class Application:
         if reads and (request.method not in ("GET", "HEAD") or needs & WHOLE):
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
-    def _admit_ticker(self, request: "Request") -> "bool":
+    def _admit_ticker(self, request):
         """True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
@@ -13927,7 +13901,7 @@ class Application:
             return False                # any user may, too
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
-    def _identify(self, request: "Request", who: "str") -> "Person | None":
+    def _identify(self, request, who):
         """The Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
@@ -13951,11 +13925,11 @@ class Application:
         return person
 
 
-applications: "dict[int, Application]" = {}   # by the process id, for `application`
+applications = {}   # by the process id, for `application`
 _code = file_stamps(CODE_FILES)         # what this process runs
 
 
-def _application() -> "Application":
+def _application():
     """This process's Application; a new one if the database was replaced by another, SetupError if
     newer code has made a newer one of it."""
     known = applications.get(os.getpid())
@@ -13970,7 +13944,7 @@ def _application() -> "Application":
     return known
 
 
-def application(environ: "Environ", start_response: "StartResponse") -> "Content":
+def application(environ, start_response):
     """The WSGI callable for web servers that import this file."""
     try:
         app = _application()
@@ -14007,7 +13981,7 @@ if TYPE_CHECKING:
         answering: "threading.BoundedSemaphore"
         turns: "tuple[threading.Lock, threading.Lock]"
 
-        def answers_to(self, host: "str | None", address: "str") -> "bool": ...
+        def answers_to(self, host, address): ...
 
     class HandlerBase:
         """What an Exchange has of a BaseHTTPRequestHandler."""
@@ -14019,8 +13993,8 @@ if TYPE_CHECKING:
         rfile: "io.BufferedReader"
         close_connection: "bool"
 
-        def setup(self) -> None: ...
-        def finish(self) -> None: ...
+        def setup(self): ...
+        def finish(self): ...
 else:
     HandlerBase = object
 
@@ -14058,12 +14032,12 @@ class BadRequest(JobQueueError):
 
     code = "bad_request"
 
-    def __init__(self, status: "int", detail: "str") -> None:
+    def __init__(self, status, detail):
         super().__init__(detail)
         self.status = status
 
 
-def compose(status: "str", headers: "list[Header]", body: "bytes", keep: "bool" = False) -> "bytes":
+def compose(status, headers, body, keep=False):
     """A whole response as bytes."""
     from wsgiref.handlers import format_date_time
     lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
@@ -14072,7 +14046,7 @@ def compose(status: "str", headers: "list[Header]", body: "bytes", keep: "bool" 
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1", "replace") + body
 
 
-def compose_refusal(error: "BadRequest | Busy", accepts: "str" = "") -> "bytes":
+def compose_refusal(error, accepts=""):
     """The whole response to a request that the server refuses."""
     status, headers, content = problem(error, accepts).to()
     return compose(status, headers, b"".join(content))
@@ -14081,13 +14055,13 @@ def compose_refusal(error: "BadRequest | Busy", accepts: "str" = "") -> "bytes":
 class Body:
     """A request's body, taken whole at the first read: nobody who holds a lock waits for more."""
 
-    def __init__(self, exchange: "Exchange", resources: "contextlib.ExitStack") -> None:
+    def __init__(self, exchange, resources):
         self._exchange, self._resources = exchange, resources   # these until the answer
         self._size = int(exchange.headers.get("content-length", 0))
-        self._file: "BinaryIO" = io.BytesIO()
+        self._file = io.BytesIO()
         self.is_taken = not self._size  # nothing of it is left where the next request begins
 
-    def read(self, size: "int") -> "bytes":
+    def read(self, size):
         """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
         if not self.is_taken:
             answering = self._exchange.server.answering
@@ -14099,7 +14073,7 @@ class Body:
             self.is_taken = True
         return self._file.read(size)
 
-    def _take(self) -> None:
+    def _take(self):
         exchange, folder = self._exchange, self._exchange.server.folder
         is_large, left = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
@@ -14123,7 +14097,7 @@ class Body:
         if is_large:
             self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
 
-    def _next_piece(self, left: "int") -> "bytes":
+    def _next_piece(self, left):
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         with contextlib.suppress(OSError):      # as good as an end
@@ -14147,30 +14121,30 @@ class Exchange(HandlerBase):
     disable_nagle_algorithm = True
     is_late = False                     # with what it was to send: nothing more is read
 
-    def setup(self) -> None:
+    def setup(self):
         """Let the server know of it."""
         super().setup()
         self.enter("head")
         self.server.connections[self.request] = self
 
-    def enter(self, phase: "str") -> None:
+    def enter(self, phase):
         """Begin a phase."""
         self.phase = phase
         self.since = self.server.clock.monotonic()
         self.deadline = self.since + PATIENCE[phase]
 
-    def advance(self, size: "int") -> None:
+    def advance(self, size):
         """The client sent or took so many bytes, which makes up for some of its time."""
         later = self.since + size / UPLOAD_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
 
-    def hurry(self) -> None:
+    def hurry(self):
         """End what is late; who is late with a request can still be told so."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
-    def pause(self, seconds: "float") -> "bool":
+    def pause(self, seconds):
         """Wait before we answer, while others are answered; False if nobody would hear us then."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
@@ -14182,12 +14156,12 @@ class Exchange(HandlerBase):
             self.server.answering.acquire()
             self.enter("work")
 
-    def end(self, how: "int" = SHUT_BOTH) -> None:
+    def end(self, how=SHUT_BOTH):
         """End what its thread waits for."""
         with contextlib.suppress(OSError):
             self.request.shutdown(how)
 
-    def handle_one_request(self) -> None:
+    def handle_one_request(self):
         """Answer a request as soon as its first byte is there."""
         self.close_connection = True
         if not self.rfile.peek(1):
@@ -14203,10 +14177,10 @@ class Exchange(HandlerBase):
             keep, sources = self._answer(Body(self, resources))
         self._send(keep, *sources)
 
-    def parse_request(self) -> None:
+    def parse_request(self):
         """The gate: read the head of a request; BadRequest unless it is well-formed."""
         self._head_left = HEAD_MAX_BYTES
-        self.headers: "dict[str, str]" = {}
+        self.headers = {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
         self.command, self.path = first[1].decode("ascii"), first[2].decode("ascii")
         for _ in range(HEAD_MAX_LINES):
@@ -14228,7 +14202,7 @@ class Exchange(HandlerBase):
         self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
-    def _read_line(self, pattern: "bytes", words: "str") -> "re.Match[bytes]":
+    def _read_line(self, pattern, words):
         line = self.rfile.readline(self._head_left + 1)
         self._head_left -= len(line)
         if self._head_left < 0:
@@ -14242,7 +14216,7 @@ class Exchange(HandlerBase):
             raise ConnectionAbortedError("the client left in the midst of a line")
         raise BadRequest(400, words)
 
-    def _add_header(self, name: "str", value: "str") -> None:
+    def _add_header(self, name, value):
         if "_" in name:
             return                      # would look like another header to WSGI
         if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
@@ -14253,8 +14227,8 @@ class Exchange(HandlerBase):
             value = "%s%s%s" % (self.headers[name], "; " if name == "cookie" else ", ", value)
         self.headers[name] = value
 
-    def _answer(self, body: "Body") -> "_Answered":
-        said: "list[tuple[str, list[Header]]]" = []
+    def _answer(self, body):
+        said = []
         content = self.server.app(
             self._environ(body), lambda status, headers: said.append((status, headers)))
         [(status, headers)] = said
@@ -14267,7 +14241,7 @@ class Exchange(HandlerBase):
         whole = compose(status, headers, b"".join(content), keep)
         return _Answered(keep, [self._put_aside(whole)])
 
-    def _chunks(self, status: "str", headers: "list[Header]", parts: "Pieces") -> "Pieces":
+    def _chunks(self, status, headers, parts):
         """A response that is made while it is sent; but in HTTP/1.0, its last chunk is its end."""
         coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
         yield compose(status, [*headers, *coding], b"")
@@ -14277,7 +14251,7 @@ class Exchange(HandlerBase):
                 part = next(parts, b"")
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
-    def _put_aside(self, data: "bytes") -> "Portion | bytes":
+    def _put_aside(self, data):
         """What is to be sent; a Portion of a file, if it is large and there is room for one."""
         if len(data) > LARGE_BYTES:
             import tempfile
@@ -14288,7 +14262,7 @@ class Exchange(HandlerBase):
                     return Portion(file, len(data))
         return data
 
-    def _environ(self, body: "Body") -> "Environ":
+    def _environ(self, body):
         path, _, query = self.path.partition("?")
         apart = "content-type", "content-length", "proxy"
         sent = {"HTTP_" + name.upper().replace("-", "_"): value
@@ -14300,7 +14274,7 @@ class Exchange(HandlerBase):
                 "REMOTE_ADDR": self.client_address[0], "jobqueue.door": "server",
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
-    def _send(self, keep: "bool", *sources: "Source") -> None:
+    def _send(self, keep, *sources):
         """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
@@ -14314,7 +14288,7 @@ class Exchange(HandlerBase):
         self.enter("idle")
         self.close_connection = not keep
 
-    def finish(self) -> None:
+    def finish(self):
         """Close our side first and read on for a moment, so that the answer is not lost."""
         self.enter("farewell")
         with contextlib.suppress(OSError):
@@ -14335,14 +14309,14 @@ if TYPE_CHECKING:
         socket: "Socket"
         server_address: "Endpoint"
 
-        def __init__(self: "Listener", address: "Endpoint", handler: "type[Exchange]") -> None: ...
-        def handle_request(self) -> None: ...
-        def server_close(self) -> None: ...
-        def get_request(self) -> "tuple[Socket, Endpoint]":
+        def __init__(self, address, handler): ...
+        def handle_request(self): ...
+        def server_close(self): ...
+        def get_request(self):
             raise NotImplementedError
-        def process_request(self, request: "Socket", client_address: "Endpoint") -> None: ...
-        def process_request_thread(self, request: "Socket", client_address: "Endpoint") -> None: ...
-        def shutdown_request(self, request: "Socket") -> None: ...
+        def process_request(self, request, client_address): ...
+        def process_request_thread(self, request, client_address): ...
+        def shutdown_request(self, request): ...
 else:
     ServerBase = object
 
@@ -14359,14 +14333,14 @@ class Server(ServerBase):
     allow_reuse_port = False            # two servers never share a port
     timeout = 0.5                       # so often `run` looks around
 
-    def __init__(self, app: "Application", address: "Endpoint", clock: "AnyClock",
-                 background: "Callable[[], object] | None", handler: "type[Exchange]") -> None:
+    def __init__(self, app, address, clock,
+                 background, handler):
         super().__init__(address, handler)
-        self.address: "Endpoint" = self.server_address[:2]
+        self.address = self.server_address[:2]
         self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
         # Each with its Exchange, None before its thread runs.
-        self.connections: "dict[Socket, Exchange | None]" = {}
+        self.connections = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
         self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
         self._background = background   # to be run in a thread, as soon as this host allows one
@@ -14374,7 +14348,7 @@ class Server(ServerBase):
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
 
-    def run(self) -> None:
+    def run(self):
         """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
@@ -14388,13 +14362,13 @@ class Server(ServerBase):
                     exchange.end()
                 self._changed.wait(0.05)
 
-    def stop(self) -> None:
+    def stop(self):
         """Make `run` return; may be called from a signal handler."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
-    def _look_around(self) -> None:
+    def _look_around(self):
         """Hurry those who are late, and start the background thread where that was not possible."""
         now = self.clock.monotonic()
         with self._changed:
@@ -14406,17 +14380,17 @@ class Server(ServerBase):
                 threading.Thread(target=self._background, daemon=True).start()
                 self._background = None
 
-    def _exchanges(self, *phases: "str") -> "list[Exchange]":
+    def _exchanges(self, *phases):
         return [one for one in self.connections.values() if one and one.phase in phases]
 
-    def _cut_the_slowest(self) -> "bool":
+    def _cut_the_slowest(self):
         """End the exchange that has been waited for the longest; False if all wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
-    def get_request(self) -> "tuple[Socket, Endpoint]":
+    def get_request(self):
         """Accept a connection, as soon as there is a descriptor for it."""
         try:
             return super().get_request()
@@ -14427,7 +14401,7 @@ class Server(ServerBase):
                     self._changed.wait(0.05)
             raise
 
-    def process_request(self, request: "Socket", client_address: "Endpoint") -> None:
+    def process_request(self, request, client_address):
         """Give a connection its thread, at the limit in place of the slowest one; else 503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
@@ -14451,14 +14425,14 @@ class Server(ServerBase):
         request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
         return self.process_request_thread(request, client_address)
 
-    def shutdown_request(self, request: "Socket") -> None:
+    def shutdown_request(self, request):
         """Forget a connection and close it, while nobody cuts it."""
         with self._changed:
             self.connections.pop(request, None)
             super().shutdown_request(request)
             self._changed.notify_all()
 
-    def handle_error(self, *_: "object") -> None:
+    def handle_error(self, *_):
         """What ended a connection: a client that went away is no news."""
         error = sys.exc_info()[1]
         if isinstance(error, JobQueueError):    # in the middle of an answer
@@ -14466,7 +14440,7 @@ class Server(ServerBase):
         elif not isinstance(error, OSError):
             sys.__excepthook__(*sys.exc_info())
 
-    def answers_to(self, host: "str | None", address: "str") -> "bool":
+    def answers_to(self, host, address):
         """True if we may be asked under this name; a page of another site may use only its own."""
         is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
@@ -14478,8 +14452,8 @@ class Server(ServerBase):
         return host is None or everything or re.sub(":[0-9]+$", "", host.lower()) in self._names
 
 
-def open_server(app: "Application", host: "str", port: "int", clock: "AnyClock" = Clock,
-                background: "Callable[[], object] | None" = None) -> "Server":
+def open_server(app, host, port, clock=Clock,
+                background=None):
     """A Server that listens; CGI requests, too, read this file, and do without http.server."""
     import importlib
     import socket
@@ -14491,20 +14465,19 @@ def open_server(app: "Application", host: "str", port: "int", clock: "AnyClock" 
     kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
         "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
-    server: "Server" = kind(app, (host, port), clock, background, handler)
-    return server
+    return kind(app, (host, port), clock, background, handler)
 
 
-def run_cgi() -> None:
+def run_cgi():
     """Answer the one request for which a web server has started this process, and end."""
     os.umask(0o077)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
     given = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
-    environ: "Environ" = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,
+    environ = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,
                         "wsgi.run_once": True}
-    head: "list[str]" = []
+    head = []
 
-    def start_response(status: "str", headers: "list[Header]", _: "object" = None) -> None:
+    def start_response(status, headers, _=None):
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
     with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
@@ -14528,7 +14501,7 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
-def say(text: "str", end: "str" = "\n") -> None:
+def say(text, end="\n"):
     """Print to standard output at once, whatever its encoding; end where nobody reads on."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -14542,8 +14515,8 @@ def say(text: "str", end: "str" = "\n") -> None:
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
-def show(options: "Namespace", value: "JsonObject | list[JsonObject] | None",
-         text: "str | None") -> None:
+def show(options, value,
+         text):
     """Print a result: `value` as JSON if that was asked for, else `text`."""
     if options.json:
         text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
@@ -14551,7 +14524,7 @@ def show(options: "Namespace", value: "JsonObject | list[JsonObject] | None",
         say(text)
 
 
-def table(titles: "Sequence[str]", rows: "Iterable[Iterable[object]]") -> "str":
+def table(titles, rows):
     """Columns of text, each as wide as its widest cell."""
     lines = [titles, *(["" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
@@ -14563,7 +14536,7 @@ def table(titles: "Sequence[str]", rows: "Iterable[Iterable[object]]") -> "str":
 #
 # The command `serve`.
 
-def _tick_for_ever(queue: "JobQueue") -> None:
+def _tick_for_ever(queue):
     code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
@@ -14590,7 +14563,7 @@ sys.exit(jobqueue["main"]())
 """
 
 
-def _use_compiled_module(data: "Path") -> None:
+def _use_compiled_module(data):
     if __name__ != "__main__" or not sys.executable:
         return
     import marshal
@@ -14610,7 +14583,7 @@ def _use_compiled_module(data: "Path") -> None:
             "--data", str(data)])
 
 
-def _say_where(queue: "JobQueue", address: "tuple[str, int]") -> None:
+def _say_where(queue, address):
     """Print where the page is, and how it is opened for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
@@ -14620,7 +14593,7 @@ def _say_where(queue: "JobQueue", address: "tuple[str, int]") -> None:
             "    %s#setup=%s\n" % (link, queue.setup.code()))
 
 
-def cmd_serve(queue: "JobQueue", options: "Namespace") -> None:
+def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
@@ -14642,9 +14615,9 @@ def cmd_serve(queue: "JobQueue", options: "Namespace") -> None:
 #
 # Clients of commands: this host's queue, or another site over HTTP.
 
-if TYPE_CHECKING:
-    # A query or an object; JSON lines, one for each task; a file.
-    Given = Union[JsonObject, bytes, BinaryIO, None]
+
+
+
 
 
 class Shell(Person):
@@ -14654,18 +14627,17 @@ class Shell(Person):
     scope = own = token = expires_at = None
     who = scope, name
 
-    def __init__(self, users: "Users", owner: "str | None") -> None:
+    def __init__(self, users, owner):
         self._find = functools.partial(users.owner, owner)
 
     @property
-    def answerable(self) -> None:
+    def answerable(self):
         """Return None: nobody's rights count for what is asked."""
 
     @property
-    def id(self) -> "int":  # type: ignore[override]   # looked up when it is wanted: there may be no admin
+    def id(self):  # type: ignore[override]   # looked up when it is wanted: there may be no admin
         """Whose tasks are added: the named owner's, else the default one's."""
-        user_id: "int" = self._find()["id"]
-        return user_id
+        return self._find()["id"]
 
 
 class _Sent(NamedTuple):
@@ -14676,7 +14648,7 @@ class _Sent(NamedTuple):
     kind: "str"               # the type of the body
 
 
-def _as_sent(method: "str", given: "Given") -> "_Sent":
+def _as_sent(method, given):
     """Return what is given, such as an open file, as it is sent."""
     if isinstance(given, bytes):
         return _Sent("", given, LINES_TYPE)
@@ -14694,38 +14666,28 @@ class Site:
 
     clock: "AnyClock" = Clock
 
-    def answer(self, method: "str", path: "str", given: "Given" = None) -> "Any":
+    def ask(self, method, path, given=None):
         """Return what the API answers: an object, None for nothing, the pieces of a file.
         Errors are raised. `given` is the query of a GET, else the body."""
         raise NotImplementedError
-
-    def ask(self, method: "str", path: "str", given: "Given" = None) -> "JsonObject":
-        """Return the object that the API answers."""
-        found: "JsonObject" = self.answer(method, path, given)
-        return found
-
-    def pieces(self, path: "str", given: "Given" = None) -> "Iterable[bytes]":
-        """Return the pieces of the file that the API answers."""
-        found: "Iterable[bytes]" = self.answer("GET", path, given)
-        return found
 
 
 class ThisSite(Site):
     """The API of this host's own queue: the handlers, without a server between."""
 
-    def __init__(self, queue: "JobQueue") -> None:
+    def __init__(self, queue):
         self._app = Application(queue, "code")
         self.clock = queue.database.clock
 
-    def answer(self, method: "str", path: "str",
-               given: "Given" = None) -> "JsonObject | Iterable[bytes] | None":
-        """As Site.answer() says."""
+    def ask(self, method, path,
+               given=None):
+        """As Site.ask() says."""
         owner = None
         if method == "POST" and isinstance(given, dict):
             given = dict(given)
             owner = given.pop("owner", None)
         query, body, kind = _as_sent(method, given)
-        environ: "dict[str, Any]" = {
+        environ = {
             "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
             "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)),
             "wsgi.input": io.BytesIO(body) if isinstance(body, bytes) else given,
@@ -14740,7 +14702,7 @@ class ThisSite(Site):
 class OtherSite(Site):
     """The API of another site, over HTTP; whoever's token it is asks."""
 
-    def __init__(self, address: "str", token_file: "str | None") -> None:
+    def __init__(self, address, token_file):
         if not re.match("https?://", address):
             raise field_error("--server", "must be an address such as https://example.org/jobs")
         self._address = address.rstrip("/")
@@ -14748,9 +14710,9 @@ class OtherSite(Site):
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
-    def answer(self, method: "str", path: "str",
-               given: "Given" = None) -> "JsonObject | Iterable[bytes] | None":
-        """As Site.answer() says."""
+    def ask(self, method, path,
+               given=None):
+        """As Site.ask() says."""
         import urllib.request
         query, body, kind = _as_sent(method, given)
         with self._heard():
@@ -14758,7 +14720,7 @@ class OtherSite(Site):
                                              {"Content-Type": kind, "Content-Length": str(len(body))},
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
-            answer: "HTTPResponse" = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
+            answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
             kind = answer.headers.get("Content-Type", JSON_TYPE)
             if kind.startswith("text/html"):    # the page of something else: no API answers that
                 raise ValueError(kind)
@@ -14768,12 +14730,12 @@ class OtherSite(Site):
                 text = answer.read()
             return json.loads(text) if text else None
 
-    def _pieces(self, answer: "HTTPResponse") -> "Iterator[bytes]":
+    def _pieces(self, answer):
         with answer, self._heard():
             yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
 
     @contextlib.contextmanager
-    def _heard(self) -> "Iterator[None]":
+    def _heard(self):
         """What goes wrong with the other site becomes an error that people can read."""
         import http.client
         import urllib.error
@@ -14788,7 +14750,7 @@ class OtherSite(Site):
             raise SetupError("%s is not the address of a jobqueue." % self._address) from None
 
     @staticmethod
-    def _refusal(error: "HTTPError") -> "JobQueueError":
+    def _refusal(error):
         """The error that a site answered with, as it was raised there."""
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
@@ -14803,10 +14765,10 @@ class OtherSite(Site):
 #
 # Rows of COMMANDS that ask one route, and answers in words.
 
-if TYPE_CHECKING:
-    Argument = tuple[str, dict[str, Any]]       # its name or flag, and what argparse is told of it
-    # What runs a command: it gets a Site, the JobQueue or None, and the options.
-    Run = Callable[[Any, Namespace], Optional[int]]
+
+
+
+
 
 
 class Command(NamedTuple):
@@ -14816,10 +14778,10 @@ class Command(NamedTuple):
     arguments: "Sequence[Argument]"
 
 
-def argument(flag: "str", schema: "Schema", null: "str | None" = None,
-             parse: "Callable[[Schema, str], Any]" = parse_text, **details: "Any") -> "Argument":
+def argument(flag, schema, null=None,
+             parse=parse_text, **details):
     """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
-    def read(text: "str") -> "Any":
+    def read(text):
         import argparse
         value = None if text == null else parse(schema, text)
         errors = check_value(schema, value, "")
@@ -14829,7 +14791,7 @@ def argument(flag: "str", schema: "Schema", null: "str | None" = None,
             raise argparse.ArgumentTypeError(("%(field)s %(message)s" % errors[0]).strip())
         return value
 
-    row: "dict[str, Any]" = {"help": schema.get("description", "").replace("%", "%%")}
+    row = {"help": schema.get("description", "").replace("%", "%%")}
     if schema.get("type") == "boolean":
         return flag, {**row, "action": "store_const", "const": True}
     if "enum" in schema:
@@ -14838,12 +14800,12 @@ def argument(flag: "str", schema: "Schema", null: "str | None" = None,
 
 
 POSITIVE = integer_within(1, INTEGER_MAX)
-SWITCH: "Schema" = {"type": "boolean"}
-PLACES: "dict[str, Argument]" = {         # what stands in addresses
+SWITCH = {"type": "boolean"}
+PLACES = {         # what stands in addresses
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
 
-def arguments(schemas: "dict[str, Schema]", *names: "str") -> "list[Argument]":
+def arguments(schemas, *names):
     """The rows of the options that have these names in `schemas`."""
     return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
 
@@ -14851,7 +14813,7 @@ def arguments(schemas: "dict[str, Schema]", *names: "str") -> "list[Argument]":
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site: "Site", key: "str", given: "JsonObject") -> "JsonObject":
+def ask_all(site, key, given):
     """A list of the API with the rows of all its pages, or the first `limit`."""
     page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
     rows = page[key]
@@ -14864,8 +14826,8 @@ def ask_all(site: "Site", key: "str", given: "JsonObject") -> "JsonObject":
     return {**page, key: rows}
 
 
-def _over_route(method: "str", path: "str", run: "Run", words: "str | None",
-                rows: "Iterable[str | Argument]") -> "Command":
+def _over_route(method, path, run, words,
+                rows):
     """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
     the schemas of the arguments that are only named."""
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
@@ -14876,23 +14838,23 @@ def _over_route(method: "str", path: "str", run: "Run", words: "str | None",
                          if isinstance(row, str) else row for row in rows])
 
 
-def asks(method: "str", path: "str", *rows: "str | Argument", words: "str | None" = None,
-         text: "Callable[[JsonObject], str | None]" = lambda value: None, **fixed: "Any") -> "Command":
+def asks(method, path, *rows, words=None,
+         text=lambda value: None, **fixed):
     """A command that asks the API once and prints the answer as `text` does.
     It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
-    def run(site: "Site", options: "Namespace") -> None:
+    def run(site, options):
         given = {name: value() if callable(value) else value for name, value in fixed.items()}
         given.update(options.given)
         address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value: "JsonObject | None" = site.answer(method, address, given)
+        value = site.ask(method, address, given)
         show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
 
-def kind_text(schema: "Schema") -> "str":
+def kind_text(schema):
     """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
@@ -14900,7 +14862,7 @@ def kind_text(schema: "Schema") -> "str":
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
-def parameters_text(schema: "Schema") -> "str":
+def parameters_text(schema):
     """A function's parameters as they are written behind `add`; in brackets if not required."""
     required = schema.get("required", ())
     parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(one))
@@ -14908,17 +14870,17 @@ def parameters_text(schema: "Schema") -> "str":
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
-def status_text(task: "JsonObject") -> "str":
+def status_text(task):
     """Return a task's status, with the reason if it has one."""
     return "%s (%s)" % (task["status"], task["reason"]) if task["reason"] else task["status"]
 
 
-def _lines(value: "JsonObject") -> "str":
+def _lines(value):
     return "\n".join("%-15s %s" % (name, part if isinstance(part, str) else dump_json(part))
                      for name, part in value.items() if part not in (None, [], False))
 
 
-def _range_text(told: "Iterable[str]") -> "str":
+def _range_text(told):
     """A range of moments as people say it: in 10 to 15 minutes."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
@@ -14930,7 +14892,7 @@ def _range_text(told: "Iterable[str]") -> "str":
             if low == high else "in %d to %d %s" % (low, high, unit))
 
 
-def _forecast_text(told: "JsonObject | None") -> "str | None":
+def _forecast_text(told):
     if told is None:
         return None
     before = told["before"] if told["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
@@ -14940,7 +14902,7 @@ def _forecast_text(told: "JsonObject | None") -> "str | None":
     return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
 
 
-def task_text(task: "JsonObject") -> "str":
+def task_text(task):
     """Return a task as a command prints it."""
     error = task["error"] or {}
     words = error.get("traceback") or error.get("message") or ""
@@ -14948,7 +14910,7 @@ def task_text(task: "JsonObject") -> "str":
                    "forecast": _forecast_text(task.get("forecast"))})
 
 
-def _standing(one: "JsonObject") -> "str | None":
+def _standing(one):
     """Why a queue or a schedule does nothing, or what is wrong with it."""
     if not one["paused"]:
         return one.get("blocked") or one.get("problem") or one.get("warning")
@@ -14956,7 +14918,7 @@ def _standing(one: "JsonObject") -> "str | None":
     return "paused by %s%s" % (one["paused_by"], why)
 
 
-def schedule_text(shown: "JsonObject") -> "str":
+def schedule_text(shown):
     """Return a schedule with its coming and past runs, as a command prints it."""
     coming = ["%s  due%s" % (run["local"], run["note"] and ", " + run["note"] or "")
               for run in reversed(shown["upcoming"]) if not shown["paused"]]
@@ -14965,12 +14927,12 @@ def schedule_text(shown: "JsonObject") -> "str":
     return "\n".join([_lines({**shown, "upcoming": [], "history": []}), *coming, *history])
 
 
-def _count_text(name: "str") -> "Callable[[JsonObject], int | str]":
+def _count_text(name):
     return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
 # Columns of lists that are more than what a row has under their name.
-CELLS: "dict[str, Callable[[JsonObject], object]]" = {
+CELLS = {
     "parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
     "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
     "disabled": lambda one: "yes" if one["disabled"] else "",
@@ -14979,18 +14941,18 @@ CELLS: "dict[str, Callable[[JsonObject], object]]" = {
     "machines": lambda one: ",".join(one["machines"] or [])}
 
 
-def columns(names: "str", rows: "Iterable[JsonObject]") -> "str":
+def columns(names, rows):
     """A table of what rows of the API have under these names."""
     wanted = names.split()
     return table([name.upper() for name in wanted], [
         [CELLS[name](row) if name in CELLS else row[name] for name in wanted] for row in rows])
 
 
-def lists(key: "str", names: "str", *rows: "str | Argument", words: "str | None" = None) -> "Command":
+def lists(key, names, *rows, words=None):
     """A command that prints a list of the API as a table of the columns `names`."""
-    def run(site: "Site", options: "Namespace") -> None:
+    def run(site, options):
         if "format" in options.given:
-            pieces = site.pieces("/api/" + key, options.given)
+            pieces = site.ask("GET", "/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
@@ -14999,7 +14961,7 @@ def lists(key: "str", names: "str", *rows: "str | Argument", words: "str | None"
     return _over_route("GET", "/api/" + key, run, words, rows)
 
 
-def parse_rate(_: "Schema", text: "str") -> "JsonObject":
+def parse_rate(_, text):
     """Read a rate: COUNT/SECONDS."""
     count, pause = text.partition("/")[::2]
     return {"count": parse_text(POSITIVE, count), "seconds": parse_text({"type": "number"}, pause)}
@@ -15009,13 +14971,13 @@ def parse_rate(_: "Schema", text: "str") -> "JsonObject":
 #
 # Commands about functions and tasks.
 
-def known_function(site: "Site", name: "str") -> "JsonObject":
+def known_function(site, name):
     """What the API says of one function; the least of one that is not known."""
     known = ask_all(site, "functions", {})["functions"]
     return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
 
 
-def cmd_help_of(site: "Site", options: "Namespace") -> None:
+def cmd_help_of(site, options):
     """Print how one function is added: its parameters and what its options are unless said."""
     function = known_function(site, options.given["function"])
     if "name" not in function:
@@ -15032,9 +14994,9 @@ def cmd_help_of(site: "Site", options: "Namespace") -> None:
     say("\nAll options: python3 jobqueue.py add --help")
 
 
-def typed_arguments(function: "JsonObject", texts: "Iterable[str]") -> "JsonObject":
+def typed_arguments(function, texts):
     """What name=value texts say, each value as the function's schema wants it."""
-    given: "JsonObject" = {}
+    given = {}
     known = function["schema"]["properties"]
     for text in texts:
         name, equals, value = text.partition("=")
@@ -15046,9 +15008,9 @@ def typed_arguments(function: "JsonObject", texts: "Iterable[str]") -> "JsonObje
     return given
 
 
-def _hand_in(site: "Site", function: "JsonObject", given: "JsonObject") -> "JsonObject":
+def _hand_in(site, function, given):
     """Arguments with ids in the place of @paths, whose files are handed in."""
-    def send(value: "Any") -> "Any":
+    def send(value):
         if isinstance(value, list):
             return list(map(send, value))
         if not str(value).startswith("@"):
@@ -15059,7 +15021,7 @@ def _hand_in(site: "Site", function: "JsonObject", given: "JsonObject") -> "Json
                         if name in given}}
 
 
-def read_csv(path: "str") -> "Iterator[list[str]]":
+def read_csv(path):
     """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
     try:
@@ -15072,7 +15034,7 @@ def read_csv(path: "str") -> "Iterator[list[str]]":
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
-def _typed_rows(function: "JsonObject", words: "Sequence[str]", path: "str") -> "Iterator[JsonObject]":
+def _typed_rows(function, words, path):
     """The arguments in each row of a CSV file but the first, which names the parameters.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
@@ -15087,7 +15049,7 @@ def _typed_rows(function: "JsonObject", words: "Sequence[str]", path: "str") -> 
         yield typed_arguments(function, [*words, *texts])
 
 
-def cmd_add(site: "Site", options: "Namespace") -> None:
+def cmd_add(site, options):
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     request = dict(options.given)
     words, path = request.pop("words"), request.pop("each", None)
@@ -15107,7 +15069,7 @@ def cmd_add(site: "Site", options: "Namespace") -> None:
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
-def cmd_wait(site: "Site", options: "Namespace") -> "int":
+def cmd_wait(site, options):
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
     path = "/api/tasks/%(id)d" % options.given
     deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
@@ -15125,7 +15087,7 @@ def cmd_wait(site: "Site", options: "Namespace") -> "int":
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(site: "Site", options: "Namespace") -> None:
+def cmd_log(site, options):
     """Print what a task's last attempt printed, or that of --attempt."""
     given = dict(options.given)
     path = "/api/tasks/%d/log" % given.pop("id")
@@ -15136,11 +15098,11 @@ def cmd_log(site: "Site", options: "Namespace") -> None:
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _save_file(site: "Site", address: "str", path: "Path", size: "int") -> None:
+def _save_file(site, address, path, size):
     """Save what the site has there in a new file, all of it or nothing."""
     with open(path, "xb") as file:
         try:
-            file.writelines(site.pieces(address))
+            file.writelines(site.ask("GET", address))
             if file.tell() != size:
                 raise SetupError("%s has not come as a whole." % path.name)
         except BaseException:           # else the next time it would be in the way
@@ -15148,7 +15110,7 @@ def _save_file(site: "Site", address: "str", path: "Path", size: "int") -> None:
             raise
 
 
-def cmd_files(site: "Site", options: "Namespace") -> None:
+def cmd_files(site, options):
     """Print a task's files, or save what it left into the folder --save, which is made."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
     found = site.ask("GET", path)
@@ -15164,19 +15126,19 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
                  "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
-def _act_on_each(site: "Site", action: "str", ids: "Iterable[int]") -> "int":
+def _act_on_each(site, action, ids):
     """Do it to one after the other; the exit code of the last that could not be changed."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.answer(method, path % task_id)
+            site.ask(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def cmd_act(site: "Site", options: "Namespace") -> "int":
+def cmd_act(site, options):
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
     wanted, action = dict(options.given), options.command
     ids, sure = wanted.pop("ids"), wanted.pop("yes", False)
@@ -15187,7 +15149,7 @@ def cmd_act(site: "Site", options: "Namespace") -> "int":
         return _act_on_each(site, action, ids)
     wanted.pop("all", None)
     done = 0
-    place: "JsonObject" = {"expected_count": None}
+    place = {"expected_count": None}
     while place:
         try:
             answer = site.ask("POST", "/api/tasks/actions", {
@@ -15209,7 +15171,7 @@ def cmd_act(site: "Site", options: "Namespace") -> "int":
 #
 # Commands about settings, people, schedules, the host, its data.
 
-def cmd_settings(site: "Site", options: "Namespace") -> None:
+def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
@@ -15223,7 +15185,7 @@ def cmd_settings(site: "Site", options: "Namespace") -> None:
         show(options, row, str(row["value"]))
 
 
-def read_password() -> "str":
+def read_password():
     """A password from the terminal, asked twice, or the first line of standard input."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\n")
@@ -15234,7 +15196,7 @@ def read_password() -> "str":
     return password
 
 
-def cmd_add_token(site: "Site", options: "Namespace") -> None:
+def cmd_add_token(site, options):
     """Make an API token, which is printed once or written to a file."""
     given = dict(options.given)
     path = given.pop("file", None)
@@ -15245,11 +15207,11 @@ def cmd_add_token(site: "Site", options: "Namespace") -> None:
     try:
         write_private(Path(path), token["token"] + "\n")
     except OSError:
-        site.answer("DELETE", "/api/tokens/%d" % token["id"])
+        site.ask("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 
-def cmd_preview(_: None, options: "Namespace") -> None:
+def cmd_preview(_, options):
     """Print when a rule is due."""
     given = dict(options.given)
     given["rule"] = " ".join(given.pop("words"))
@@ -15257,7 +15219,7 @@ def cmd_preview(_: None, options: "Namespace") -> None:
     show(options, found, "\n".join(moment["local"] for moment in found["times"]))
 
 
-def cmd_add_schedule(site: "Site", options: "Namespace") -> None:
+def cmd_add_schedule(site, options):
     """Add a schedule and print its id."""
     given = dict(options.given)
     name, *words = given.pop("words") or [""]
@@ -15280,15 +15242,15 @@ SEED_FIGURES = {
     "maximum service time": "service.max"}
 
 
-def _figure(told: "JsonObject", path: "str") -> "str":
+def _figure(told, path):
     """A number of an answer by its names, as text; nothing was measured: a dash."""
-    found: "Any" = told
+    found = told
     for name in path.split("."):
         found = found[name]
     return "-" if found is None else "%.4g" % found if isinstance(found, float) else str(found)
 
 
-def _figures_table(titles: "Sequence[str]", rows: "Sequence[JsonObject]", paths: "Sequence[str]") -> "str":
+def _figures_table(titles, rows, paths):
     """A table of some figures of each row, with a bar of what ended."""
     most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
     return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
@@ -15297,7 +15259,7 @@ def _figures_table(titles: "Sequence[str]", rows: "Sequence[JsonObject]", paths:
          "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
 
 
-def cmd_stats(site: "Site", options: "Namespace") -> None:
+def cmd_stats(site, options):
     """Print how much was done and how long it took: by time, by function, and all of it."""
     given, now = dict(options.given), site.clock.now()
     since = given.pop("since", "1d")
@@ -15313,7 +15275,7 @@ def cmd_stats(site: "Site", options: "Namespace") -> None:
                             for name, path in SEED_FIGURES.items()])]))
 
 
-def cmd_set_queue(site: "Site", options: "Namespace") -> None:
+def cmd_set_queue(site, options):
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
     name = limits.pop("name")
@@ -15324,17 +15286,17 @@ def cmd_set_queue(site: "Site", options: "Namespace") -> None:
     show(options, made, None)
 
 
-def _channel_text(one: "JsonObject") -> "str":
+def _channel_text(one):
     state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
     return "%s %s: %s" % (one["channel"], one["recipient"], state)
 
 
-def cmd_test_alerts(site: "Site", options: "Namespace") -> "int":
+def cmd_test_alerts(site, options):
     """Send everybody who is told of alerts a message, once, and say how that went."""
     made = {(one["channel"], one["recipient"]): one["id"] for one in
             site.ask("POST", "/api/alerts/test", {})["deliveries"]}
     until = time.monotonic() + SENDING_SECONDS
-    found: "list[JsonObject]" = []
+    found = []
     while time.monotonic() < until:
         states = site.ask("GET", "/api/alerts")["channels"]
         found = [one for one in states if one["last"] == made.get(
@@ -15346,13 +15308,13 @@ def cmd_test_alerts(site: "Site", options: "Namespace") -> "int":
     return 1 if len(found) < len(made) or any(one["error"] for one in found) else 0
 
 
-def cmd_tick(queue: "JobQueue", _: "Namespace") -> None:
+def cmd_tick(queue, _):
     """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
 
-def cmd_backup(queue: "JobQueue", options: "Namespace") -> None:
+def cmd_backup(queue, options):
     """Copy the database to a file, while everything goes on."""
     path = options.given["file"]
     back_up(queue, path)
@@ -15360,13 +15322,13 @@ def cmd_backup(queue: "JobQueue", options: "Namespace") -> None:
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB, checked" % (path, size / 1e6))
 
 
-def cmd_restore(_: None, options: "Namespace") -> None:
+def cmd_restore(_, options):
     """Put a backup in the place of the database, which is kept under another name."""
     kept = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(kept)}, "It is restored. What was there is now %s" % kept)
 
 
-def cmd_export(queue: "JobQueue", options: "Namespace") -> None:
+def cmd_export(queue, options):
     """Write all that is kept as lines of JSON, which import reads."""
     path = options.given["file"]
     if path == "-":
@@ -15378,7 +15340,7 @@ def cmd_export(queue: "JobQueue", options: "Namespace") -> None:
     show(options, {"file": path, "bytes": size}, "%s: %.1f MB" % (path, size / 1e6))
 
 
-def cmd_import(queue: "JobQueue", options: "Namespace") -> None:
+def cmd_import(queue, options):
     """Read what export wrote into a database without users and tasks; its queues are paused."""
     import shutil
     import tempfile
@@ -15395,7 +15357,7 @@ def cmd_import(queue: "JobQueue", options: "Namespace") -> None:
                           "are paused: see python3 jobqueue.py queue resume" % counts)
 
 
-def watch_worker_test(queue: "JobQueue") -> None:
+def watch_worker_test(queue):
     """Start a test worker and say at the end whether it lives."""
     complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
     test = start_worker_test(queue, None)
@@ -15405,14 +15367,14 @@ def watch_worker_test(queue: "JobQueue") -> None:
     complain(test["text"])
 
 
-def cmd_check(_: None, options: "Namespace") -> "int":
+def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
     is_quick = {"quick", "files"} & options.given.keys()
     report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
-    shown: "JsonObject" = {"checks": [check._asdict() for check in report.checks], "advice": None,
+    shown = {"checks": [check._asdict() for check in report.checks], "advice": None,
                          "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
     if queue:
@@ -15439,23 +15401,23 @@ QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 # schemas. What runs a command gets the site, and the options: `given` is what its own arguments
 # are. It returns the exit code, if that is not 0.
 
-OWNER: "Argument" = ("--owner", {"metavar": "USER"})
+OWNER = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
 LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")
 ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
 # Of all commands, and of those that ask the API.
-COMMON: "list[Argument]" = [
+COMMON = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
-ABOUT_SITES: "list[Argument]" = [
+ABOUT_SITES = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
     ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
 
 # {a command, or two words for an action of one: its row}. Those in LOCAL are about this host and
 # get its queue; all others get a site whose API they ask.
-COMMANDS: "dict[str, Command]" = {
+COMMANDS = {
     "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
         argument("--port", integer_within(0, 65535), default=8000, help="port to listen on (8000)")]),
@@ -15561,14 +15523,14 @@ LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
-def terminal_width() -> "int":
+def terminal_width():
     """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
 
 
-def command_parser(words: "list[str]") -> "ArgumentParser":
+def command_parser(words):
     """The parser of all commands, with the arguments of the one that these words are of: of all
     they take longer than most commands."""
     import argparse
@@ -15609,7 +15571,7 @@ class ParsedCommand(NamedTuple):
     run: "Run"
 
 
-def parse_command(words: "list[str]") -> "ParsedCommand":
+def parse_command(words):
     """Read a command line; name=value may also stand behind --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
@@ -15623,7 +15585,7 @@ def parse_command(words: "list[str]") -> "ParsedCommand":
     return ParsedCommand(options, cmd_help_of if wants_help else options.run)
 
 
-def _site(options: "Namespace") -> "JobQueue | Site | None":
+def _site(options):
     """What a command asks: this host's queue or its API, or another site's; None for nothing."""
     name = options.name_of_command
     if name in NEED_NOTHING:
@@ -15636,7 +15598,7 @@ def _site(options: "Namespace") -> "JobQueue | Site | None":
     return queue if name in LOCAL else ThisSite(queue)
 
 
-def main(words: "list[str] | None" = None) -> "int":
+def main(words=None):
     """Run one command; returns its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:      # who started us has closed it
@@ -15658,7 +15620,7 @@ def main(words: "list[str] | None" = None) -> "int":
         return 130
 
 
-def _start() -> "int":
+def _start():
     """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()

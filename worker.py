@@ -47,16 +47,15 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Connection, Every, Fail, FileSite,
-                      Function, Generic, JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter,
-                      TaskContext, append_log, declared, dump_json, is_deep, storable)
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Every, Fail, FileSite, Generic, JobQueue,
+                      JobQueueError, NamedTuple, Outcome, RetryAfter, TaskContext, append_log,
+                      declared, dump_json, is_deep, storable)
 
 # A copy that broke off lacks the last lines of worker.py:
 #     if __name__ == "__main__":
@@ -67,13 +66,7 @@ jobqueue.refuse_half(__file__)
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
 
 if TYPE_CHECKING:
-    from argparse import Namespace
-    from http.client import HTTPResponse
-    from typing import Any, BinaryIO, Protocol, TextIO, TypeVar, TypedDict
-    from urllib.request import OpenerDirector, Request
-
-    from jobqueue import (AnnouncedFunction, Announcement, AnyClock, AnyTuple, ClaimedTask,
-                          FieldError, JsonObject, Schema, Stamps)
+    from typing import TypeVar
 
 
 # worker/signatures.py --------------------------------------------------------
@@ -86,34 +79,34 @@ if TYPE_CHECKING:
 # Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
-if TYPE_CHECKING:
-    TypeHint = Any                      # a type, or what typing makes of types; NOTHING for none
+                      # a type, or what typing makes of types; NOTHING for none
+
 
 NOTHING = object()                      # no default, no type hint
 
-SIMPLE_TYPES: "dict[TypeHint, Schema]" = {
+SIMPLE_TYPES = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
     bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
     set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string", "format": "file"},
     date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
     datetime: {"type": "string", "format": "date-time"}}
-CONVERSIONS: "dict[TypeHint, Callable[[Any], Any]]" = {
+CONVERSIONS = {
     datetime: jobqueue.parse_moment, date: date.fromisoformat, clock_time: clock_time.fromisoformat,
     int: int, float: float, Path: Path, set: set, tuple: tuple}
 
 
-def is_union(origin: "TypeHint") -> "bool":
+def is_union(origin):
     """True for Optional[X], Union[X, Y] and X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
-def are_alike(inner: "tuple[TypeHint, ...]") -> "bool":
+def are_alike(inner):
     """True if all items have one type; those of Tuple[str, int] have one for each place."""
     return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
 
 
-def type_schema(kind: "TypeHint") -> "Schema":
+def type_schema(kind):
     """The schema of a type hint; {} (a text field) for what is not understood."""
     import typing
     with contextlib.suppress(TypeError):
@@ -121,7 +114,7 @@ def type_schema(kind: "TypeHint") -> "Schema":
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
-    origin: "TypeHint" = typing.get_origin(kind)
+    origin = typing.get_origin(kind)
     inner = typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
@@ -134,7 +127,7 @@ def type_schema(kind: "TypeHint") -> "Schema":
     return dict(SIMPLE_TYPES.get(origin, {}))
 
 
-def make_nullable(schema: "Schema") -> "Schema":
+def make_nullable(schema):
     """The schema that also allows null."""
     if "enum" in schema:
         return schema if None in schema["enum"] else jobqueue.or_null(schema)
@@ -142,12 +135,12 @@ def make_nullable(schema: "Schema") -> "Schema":
     return jobqueue.or_null({**schema, "type": kind}) if isinstance(kind, str) else schema
 
 
-def to_python(kind: "TypeHint", value: "Any") -> "Any":
+def to_python(kind, value):
     """A JSON value as the type hint wants it."""
     if value is None or kind is type(value) or kind in (None, NOTHING):
         return value
     import typing
-    origin: "TypeHint" = typing.get_origin(kind)
+    origin = typing.get_origin(kind)
     inner = typing.get_args(kind)
     if is_union(origin):
         others = [member for member in inner if member is not type(None)]
@@ -165,7 +158,7 @@ def to_python(kind: "TypeHint", value: "Any") -> "Any":
     return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
 
 
-def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
+def type_hints(target):
     """{name: type} of a function; hints that cannot be evaluated are left out."""
     import typing
     with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
@@ -180,7 +173,7 @@ def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
     return hints
 
 
-def parameter_help(text: "str") -> "dict[str, str]":
+def parameter_help(text):
     """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
     found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.*\S)", text, re.MULTILINE))
     section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
@@ -192,7 +185,7 @@ def parameter_help(text: "str") -> "dict[str, str]":
     return found
 
 
-def documentation(function: "Function") -> "str":
+def documentation(function):
     """A Python function's docstring without its indentation; empty for all others."""
     from inspect import getdoc
     return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
@@ -201,7 +194,7 @@ def documentation(function: "Function") -> "str":
 class Parameters:
     """A function's parameters: their type hints, defaults and documentation."""
 
-    def __init__(self, function: "Function") -> None:
+    def __init__(self, function):
         self.function, self.open, given = function, False, function.parameters
         if given is None:
             from inspect import signature
@@ -220,7 +213,7 @@ class Parameters:
             if self.kinds[name] is NOTHING and default is not None:
                 self.kinds[name] = type(default)
 
-    def schema(self) -> "Schema":
+    def schema(self):
         """JSON Schema 2020-12 of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
@@ -229,15 +222,15 @@ class Parameters:
                 "additionalProperties": self.open}
 
     @functools.cached_property
-    def files(self) -> "list[str]":
+    def files(self):
         """The names of those that are files."""
         return jobqueue.file_parameters(self.schema())
 
-    def convert(self, arguments: "JsonObject") -> "dict[str, Any]":
+    def convert(self, arguments):
         """JSON arguments as Python values."""
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
 
-    def _property(self, name: "str", text: "str | None") -> "Schema":
+    def _property(self, name, text):
         schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
@@ -257,7 +250,7 @@ class Parameters:
         return schema
 
 
-def describe(function: "Function") -> "AnnouncedFunction":
+def describe(function):
     """A function as the catalogue keeps it."""
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
@@ -268,10 +261,10 @@ def describe(function: "Function") -> "AnnouncedFunction":
             "external": function.kind == "external"}
 
 
-def describe_schedules() -> "list[JsonObject]":
+def describe_schedules():
     """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
-    described: "list[JsonObject]" = []
-    numbers: "dict[str, int]" = {}
+    described = []
+    numbers = {}
     for target, given in jobqueue.scheduled:
         name = getattr(target, "name", None) or target.__name__
         if name not in declared:
@@ -284,13 +277,13 @@ def describe_schedules() -> "list[JsonObject]":
     return described
 
 
-def is_owners(file: "str") -> "bool":
+def is_owners(file):
     """True for the owner's files: beside tasks.py, or beside ours."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
 
 
-def explain_import(error: "BaseException") -> "JsonObject":
+def explain_import(error):
     """What is wrong with tasks.py, where: {"message", "file", "line"}."""
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
@@ -303,16 +296,16 @@ def explain_import(error: "BaseException") -> "JsonObject":
             "file": file, "line": line}
 
 
-def working_folder() -> "str":
+def working_folder():
     """The folder of tasks.py; for the samples there may be none."""
     folder = jobqueue.TASKS_FILE.parent
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
-def declare_samples() -> None:
+def declare_samples():
     """Functions to try the page with; gone once there is a tasks.py."""
     @jobqueue.task
-    def add(a: "int", b: "int", seconds: "float" = 0) -> "int":
+    def add(a, b, seconds=0):
         """Add two numbers, slowly if you like.
 
         :param seconds: how long to think about it
@@ -322,7 +315,7 @@ def declare_samples() -> None:
         return a + b
 
     @jobqueue.task
-    def count_down(start: "int" = 10) -> "str":
+    def count_down(start=10):
         """Count down once a second, and say how far it is."""
         for left in range(start, 0, -1):
             print(left, flush=True)
@@ -331,7 +324,7 @@ def declare_samples() -> None:
         return "lift-off"
 
 
-def read_functions() -> "Announcement":
+def read_functions():
     """Import tasks.py and announce what it declares, or what is wrong with it."""
     os.chdir(working_folder())
     samples = not jobqueue.TASKS_FILE.exists()
@@ -348,7 +341,7 @@ def read_functions() -> "Announcement":
             if one.kind != "external" and queue in external:
                 raise ValueError("%s: the queue %s is for external functions" % (one.name, queue))
         functions = [describe(function) for function in declared.values()]
-        found: "Announcement" = {
+        found = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
         found = {"error": explain_import(error)}
@@ -373,7 +366,7 @@ class CommandFailed(Exception):
     """A program ended with an exit code other than 0."""
 
 
-def as_word(value: "object") -> "str":
+def as_word(value):
     """A value as programs read it."""
     if value is None or isinstance(value, (str, Path)):
         return str(value or "")
@@ -381,9 +374,9 @@ def as_word(value: "object") -> "str":
     return text[1:-1] if text.startswith('"') else text
 
 
-def fill_parts(target: "list[str]", arguments: "JsonObject") -> "list[str]":
+def fill_parts(target, arguments):
     """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
-    parts: "list[str]" = []
+    parts = []
     guarded = True
     for part in target:
         names = re.findall(jobqueue.PLACE, part)
@@ -402,7 +395,7 @@ def fill_parts(target: "list[str]", arguments: "JsonObject") -> "list[str]":
     return parts
 
 
-def run_program(parts: "list[str]", context: "TaskContext") -> "dict[str, int]":
+def run_program(parts, context):
     """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
     environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
@@ -421,12 +414,12 @@ def run_program(parts: "list[str]", context: "TaskContext") -> "dict[str, int]":
     return {"exit_code": 0}
 
 
-def run_command(function: "Function", arguments: "JsonObject", context: "TaskContext") -> "dict[str, int]":
+def run_command(function, arguments, context):
     """Run a program with the arguments in their places; no shell."""
     return run_program(fill_parts(function.target, arguments), context)
 
 
-def run_script(function: "Function", arguments: "JsonObject", context: "TaskContext") -> "dict[str, int]":
+def run_script(function, arguments, context):
     """Run a script of the folders with schedules, never one twice at once."""
     import fcntl
     name = arguments["script"]
@@ -460,7 +453,7 @@ ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 
 
-def refuse_climbing(template: "str", arguments: "JsonObject") -> None:
+def refuse_climbing(template, arguments):
     """Fail if a value would lead out of its place in the path, however often a server decodes it.
 
     nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
@@ -476,7 +469,7 @@ def refuse_climbing(template: "str", arguments: "JsonObject") -> None:
                        "would lead out of its place in the address" % " and ".join(names))
 
 
-def build_request(target: "JsonObject", arguments: "JsonObject", context: "TaskContext") -> "Request":
+def build_request(target, arguments, context):
     """The urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
@@ -496,7 +489,7 @@ def build_request(target: "JsonObject", arguments: "JsonObject", context: "TaskC
 
 
 @functools.lru_cache(maxsize=None)
-def http_opener(authorities: "str | None" = None, by_proxy: "bool" = False) -> "OpenerDirector":
+def http_opener(authorities=None, by_proxy=False):
     """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
     proxy is that of the environment."""
     import ssl
@@ -508,7 +501,7 @@ def http_opener(authorities: "str | None" = None, by_proxy: "bool" = False) -> "
     return opener
 
 
-def run_request(function: "Function", arguments: "JsonObject", context: "TaskContext") -> "Any":
+def run_request(function, arguments, context):
     """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
@@ -544,7 +537,7 @@ TRY_AGAIN = (408, 429, 502, 503, 504)
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
 
 
-def told_by(answer: "HTTPResponse") -> "str":
+def told_by(answer):
     """What an answer says that is no success; Fail if jobqueue itself refuses for good."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
@@ -556,11 +549,11 @@ def told_by(answer: "HTTPResponse") -> "str":
 class TaskSite:
     """The site that has the files of a task, and the results of those that it comes after."""
 
-    def __init__(self, place: "FileSite", context: "TaskContext") -> None:
+    def __init__(self, place, context):
         self._address, self._authorities = place
         self._context = context
 
-    def ask(self, path: "str", file: "BinaryIO | None" = None) -> "HTTPResponse":
+    def ask(self, path, file=None):
         """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
         from http.client import HTTPException
         from urllib.request import Request
@@ -575,10 +568,10 @@ class TaskSite:
         for pause in FILE_PAUSES:
             request = Request(place, file and jobqueue.Portion(file, size), headers)
             try:
-                answer: "HTTPResponse" = opener.open(request, timeout=FILE_SECONDS)
+                answer = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
-                told: "str | Exception" = told_by(answer)
+                told = told_by(answer)
             except (HTTPException, OSError) as error:
                 told = error
             time.sleep(pause)
@@ -590,11 +583,11 @@ class TaskSite:
 class TaskFiles:
     """The files of the task that runs; `site` has them if they are not here."""
 
-    def __init__(self, site: "FileSite | None", context: "TaskContext", data: "Path") -> None:
+    def __init__(self, site, context, data):
         self.site = TaskSite(site, context) if site else None
         self._context, self._data = context, data
 
-    def bring(self, value: "Any") -> "Any":
+    def bring(self, value):
         """An argument with paths of copies in the place of the ids of files."""
         if isinstance(value, list):
             return list(map(self.bring, value))
@@ -613,13 +606,13 @@ class TaskFiles:
         raise Fail("the file that it was given, %s, is not there any more" % value)
 
     @staticmethod
-    def _copy(file: "BinaryIO", path: "Path") -> "str":
+    def _copy(file, path):
         import shutil
         with open(path, "wb") as copy:
             shutil.copyfileobj(file, copy, jobqueue.PIECE_BYTES)
         return str(path)
 
-    def leave(self, path: "Path") -> "str":
+    def leave(self, path):
         """The name of a file that the function returns: it becomes the task's. Of a path that leads
         to no file it is all."""
         if not path.is_file():
@@ -629,7 +622,7 @@ class TaskFiles:
                 self._copy(file, self._context.folder / path.name)
         return path.name
 
-    def close(self) -> None:
+    def close(self):
         """Remove what it was given; send what it leaves if that belongs elsewhere."""
         if not self._context.has_folder:
             return
@@ -665,70 +658,70 @@ class TaskFiles:
 # one: some of it is undone, the rest is found, told as what the task left behind, and the worker
 # replaces the runner. A fork of it never speaks for it.
 
-if TYPE_CHECKING:
-    # What a process has used: seconds of the processor with ended children, and the peak of memory in
-    # bytes. It is made for each attempt, so it is a plain pair.
-    Usage = tuple[float, int]
 
-    class Report(TypedDict):
-        """What a function says of its progress."""
 
-        progress: "float | None"          # from 0 to 1
-        message: "str | None"
 
-    class _Ended(TypedDict):
-        kind: "str"                       # succeeded, error, fail or unknown_function
 
-    class ToldOutcome(_Ended, total=False):
-        """How an attempt ended, in the runner's words."""
 
-        result: "str"                     # JSON text
-        error_type: "str"
-        error_message: "str"
-        retry_after: "float"
-        seconds: "float"
-        cpu_seconds: "float"
-        peak_memory: "int"
-        traceback: "str"
-        report: "Report"                  # the last, if it was not told yet
-        left: "str"                       # what the task left behind in the runner
 
-    class ToWorker(TypedDict, total=False):
-        """A line from the runner: its functions, or the claim of an attempt and what is said of it."""
 
-        announce: "Announcement"
-        claim: "str"
-        report: "Report"
-        enqueue: "list[JsonObject]"       # requests for tasks
-        more: "bool"                      # more of them follow
-        results: "bool"                   # asks for the results of the tasks that this one comes after
-        outcome: "ToldOutcome"
 
-    class RunOrder(TypedDict):
-        """What the runner is told of an attempt that it is to run."""
 
-        id: "int"
-        owner: "str"
-        attempt: "int"
-        crashes: "int"
-        claim: "str"
-        function: "str"
-        arguments: "str"                  # JSON text
-        site: "FileSite | None"           # where its files are, if they are not here
 
-    class ToRunner(TypedDict, total=False):
-        """A line from the worker: orders, or one of the answers to what was asked last."""
 
-        orders: "list[RunOrder]"
-        ids: "list[int]"                  # of the tasks that were added
-        results: "list[Any]"
-        refused: "Refusal"
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
 BATCH_MAX = 128                         # tasks in a batch
-RUN_KINDS: "dict[str, Callable[[Function, JsonObject, TaskContext], Any]]" = {
+RUN_KINDS = {
     "command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
 
@@ -742,7 +735,7 @@ class Refusal(NamedTuple):
     retry_after: "float | None"
 
 
-def arm_lifeline(end: "int") -> None:
+def arm_lifeline(end):
     """Have the kernel kill this whole process group once the worker's end is closed."""
     import fcntl
     os.set_inheritable(end, False)
@@ -752,7 +745,7 @@ def arm_lifeline(end: "int") -> None:
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
     except OSError:                     # no such kernel: a thread waits for the end of the file
-        def wait() -> None:
+        def wait():
             os.set_blocking(end, True)
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -761,7 +754,7 @@ def arm_lifeline(end: "int") -> None:
         os._exit(0)                     # it was closed before we were armed
 
 
-def write_result(result: "object") -> "str":
+def write_result(result):
     """What a function returned, as JSON; ValueError that says what would be right."""
     try:
         return "null" if result is None else dump_json(result)
@@ -770,7 +763,7 @@ def write_result(result: "object") -> "str":
                          "lists or dictionaries" % error) from None
 
 
-def outcome_of_exception(error: "BaseException", kind: "str") -> "ToldOutcome":
+def outcome_of_exception(error, kind):
     """An exception as an outcome: type, message, and the traceback below our own frames."""
     import traceback
     frames = error.__traceback__
@@ -784,7 +777,7 @@ def outcome_of_exception(error: "BaseException", kind: "str") -> "ToldOutcome":
             "error_message": storable(str(said))[:4000], "traceback": storable(text)[-100_000:]}
 
 
-def usage() -> "Usage":
+def usage():
     """Return what this process has used so far."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
@@ -794,21 +787,21 @@ def usage() -> "Usage":
 # What a task changes in its process the next would feel. Some of it is looked at after each task,
 # all of it after the last of a batch and after each that did one of CHANGES (Python's audit
 # events): a look at all takes 10 us, and quick functions run 15,000 times a second.
-LIMITS: "list[int]" = [getattr(resource, "RLIMIT_" + name)
+LIMITS = [getattr(resource, "RLIMIT_" + name)
                      for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
                      if hasattr(resource, "RLIMIT_" + name)]
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
 ENVIRONMENT = os.environ                # the owner's code may put another in its place
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED: "list[int]" = [getattr(signal, "SIG" + name) for name in
+HANDLED = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
                "threads", "other functions of Python", "other settings of Python")
 ALL_TRACES = "limits", "a child", "another priority"
 
 
-def some_traces() -> "AnyTuple":
+def some_traces():
     """What SOME_TRACES says, by the modules of C, which are quicker."""
     return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
             _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
@@ -819,7 +812,7 @@ def some_traces() -> "AnyTuple":
             (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
 
 
-def all_traces() -> "AnyTuple":
+def all_traces():
     """What ALL_TRACES says."""
     has_child = False                   # that runs, or has ended and was not waited for
     with contextlib.suppress(ChildProcessError):
@@ -828,7 +821,7 @@ def all_traces() -> "AnyTuple":
     return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def lowest_free() -> "int | None":
+def lowest_free():
     """The lowest number that no descriptor has; None if there may be no more."""
     with contextlib.suppress(OSError):
         descriptor = os.dup(0)
@@ -840,27 +833,27 @@ def lowest_free() -> "int | None":
 class Runner:
     """Runs one attempt after another as the worker hands them over; knows no database."""
 
-    def __init__(self, channel: "socket.socket", bell: "int", data: "Path", lock: "int | None" = None) -> None:
+    def __init__(self, channel, bell, data, lock=None):
         self._channel, self._data, self._pid = channel, data, os.getpid()
         self._bell = bell               # rung when the worker should look at the channel
         self._worker_lock = lock        # it is free once both are dead
         self._lock = threading.RLock()  # of who speaks to the worker: the function may have threads
-        self._claim: "str | None" = None  # of the attempt that is going on
+        self._claim = None  # of the attempt that is going on
         self._arrived = b""
-        self._descriptors: "list[int]" = []       # that came with what arrived
-        self._go: "int | None" = None     # of a batch: a byte in it for each order not begun
+        self._descriptors = []       # that came with what arrived
+        self._go = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
-        self._streams: "dict[str, TextIO]" = {}   # our stdout and stderr
-        self._some: "AnyTuple" = ()       # the traces that there were before the first task
-        self._all: "AnyTuple" = ()
-        self._free: "int | None" = None   # the lowest descriptor before the first task of a batch
+        self._streams = {}   # our stdout and stderr
+        self._some = ()       # the traces that there were before the first task
+        self._all = ()
+        self._free = None   # the lowest descriptor before the first task of a batch
         self._folder = ""
-        self._used: "Usage" = (0.0, 0)    # from run() on that at the end of the last attempt
+        self._used = (0.0, 0)    # from run() on that at the end of the last attempt
         self._changed = False           # the task did one of CHANGES
-        self._unsent: "Report | None" = None
+        self._unsent = None
         self._next_report = 0.0
 
-    def run(self) -> "int":
+    def run(self):
         """Announce the functions, then run what comes until the channel ends."""
         self._send({"announce": read_functions()})
         sys.addaudithook(self._heed)
@@ -870,11 +863,11 @@ class Runner:
             self._run_in_a_row(message["orders"])
         return 0
 
-    def _heed(self, event: "str", _: "object") -> None:
+    def _heed(self, event, _):
         if event in CHANGES:
             self._changed = True
 
-    def forget(self) -> None:
+    def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
@@ -882,7 +875,7 @@ class Runner:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _run_in_a_row(self, orders: "list[RunOrder]") -> None:
+    def _run_in_a_row(self, orders):
         """Run these, but not those that the worker takes back before they begin."""
         if self._go is not None:
             os.close(self._go)
@@ -894,7 +887,7 @@ class Runner:
             elif self._attempt(order, log, order is orders[0], order is orders[-1]):
                 return                  # the next need a runner in which nothing was left
 
-    def _attempt(self, order: "RunOrder", log: "int", is_first: "bool", is_last: "bool") -> "str | None":
+    def _attempt(self, order, log, is_first, is_last):
         """Run it and say how it ended; what it left in this process, or None."""
         self._print_to(log)
         self._tidy()
@@ -937,7 +930,7 @@ class Runner:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         return left
 
-    def _left(self, is_last: "bool") -> "str | None":
+    def _left(self, is_last):
         """What a task left behind, in words; None if nothing is seen. Limits are set back."""
         some = some_traces()
         if some == self._some and not (is_last or self._changed):
@@ -953,7 +946,7 @@ class Runner:
             found = ["an open file"] if self._free != lowest_free() else []
         return ", ".join(found) or None
 
-    def _tidy(self) -> None:
+    def _tidy(self):
         """Undo what the last task may have done without a trace."""
         os.chdir(self._folder)
         os.umask(0o077)
@@ -964,7 +957,7 @@ class Runner:
                     descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
             setattr(sys, name, known)
 
-    def _outcome(self, order: "RunOrder", context: "TaskContext", files: "TaskFiles") -> "ToldOutcome":
+    def _outcome(self, order, context, files):
         function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",
@@ -986,8 +979,8 @@ class Runner:
                 files.close()
             return outcome
 
-    def _call(self, function: "Function", arguments: "JsonObject", context: "TaskContext",
-              files: "TaskFiles") -> "Any":
+    def _call(self, function, arguments, context,
+              files):
         parameters = parameters_of(function)
         for name in parameters.files:
             if name in arguments:
@@ -997,23 +990,23 @@ class Runner:
             return function.target(**values)
         return RUN_KINDS[function.kind](function, {**parameters.defaults, **values}, context)
 
-    def _print_to(self, descriptor: "int") -> None:
+    def _print_to(self, descriptor):
         os.dup2(descriptor, 1)
         os.dup2(descriptor, 2)
         if descriptor != self._null:
             os.close(descriptor)
 
     @contextlib.contextmanager
-    def _speaking(self) -> "Iterator[str]":
+    def _speaking(self):
         """The claim that this thread, and no other meanwhile, may speak of."""
         with self._lock:
             if self._claim is None:
                 raise RuntimeError("the task has ended")
             yield self._claim
 
-    def _report(self, progress: "float | None", message: "str | None") -> None:
+    def _report(self, progress, message):
         """Pass progress on, but not more often than anybody could see."""
-        report: "Report" = {
+        report = {
             "progress": progress, "message": message and storable(str(message))[:500]}
         with self._speaking() as claim:
             if time.monotonic() < self._next_report:
@@ -1023,9 +1016,9 @@ class Runner:
             self._unsent = None
             self._send({"claim": claim, "report": report})
 
-    def _enqueue(self, requests: "list[JsonObject]") -> "list[int]":
+    def _enqueue(self, requests):
         """Add tasks through the worker, in lines that are short enough, all or none."""
-        parts: "list[list[JsonObject]]" = [[]]
+        parts = [[]]
         size = 0
         for request in requests:
             length = len(dump_json(request))
@@ -1034,22 +1027,22 @@ class Runner:
                 size = 0
             parts[-1].append(request)
             size += length
-        lines: "list[ToWorker]" = [
+        lines = [
             {"enqueue": part, "more": part is not parts[-1]} for part in parts]
         return self._ask(*lines)["ids"]
 
-    def _results(self, files: "TaskFiles") -> "list[Any]":
+    def _results(self, files):
         """The results of the tasks that this one comes after."""
         if files.site:
             with files.site.ask("results") as answer:
-                results: "list[Any]" = json.load(answer)["results"]
+                results = json.load(answer)["results"]
             return results
         return self._ask({"results": True})["results"]
 
-    def _ask(self, *messages: "ToWorker") -> "ToRunner":
+    def _ask(self, *messages):
         """What the worker answers; what it refuses is raised."""
         with self._speaking() as claim:
-            lines: "list[ToWorker]" = [{"claim": claim, **message} for message in messages]
+            lines = [{"claim": claim, **message} for message in messages]
             self._send(*lines)
             answer = self._receive()
         if answer is None:
@@ -1059,7 +1052,7 @@ class Runner:
             raise getattr(jobqueue, kind)(*why)
         return answer
 
-    def _send(self, *messages: "ToWorker", ring: "bool" = True) -> None:
+    def _send(self, *messages, ring=True):
         """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only that itself can report")
@@ -1070,7 +1063,7 @@ class Runner:
         if ring and self._go is not None:
             os.write(self._bell, b".")
 
-    def _receive(self) -> "ToRunner | None":
+    def _receive(self):
         """The next message, or None once the worker is gone; descriptors are put aside."""
         while b"\n" not in self._arrived:
             data, descriptors, _, _ = socket.recv_fds(
@@ -1080,8 +1073,7 @@ class Runner:
                 return None
             self._arrived += data
         line, _, self._arrived = self._arrived.partition(b"\n")
-        message: "ToRunner" = json.loads(line)
-        return message
+        return json.loads(line)
 
 
 # worker/log.py ---------------------------------------------------------------
@@ -1106,21 +1098,21 @@ class LogPiece(NamedTuple):
 class LogPipe:
     """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
 
-    def __init__(self, end: "int | None" = None) -> None:
+    def __init__(self, end=None):
         self.end = end                  # None before it is handed over, and after the end of the file
-        self._decoder: "codecs.IncrementalDecoder | None" = None  # made when something is printed
+        self._decoder = None  # made when something is printed
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces: "list[LogPiece]" = []        # that are not known to be stored
+        self.pieces = []        # that are not known to be stored
         self.start = 0                  # offset of what waits
         if end is not None:
             self.attach(end)
 
-    def attach(self, end: "int") -> None:
+    def attach(self, end):
         """Read from this end from now on."""
         os.set_blocking(end, False)
         self.end = end
 
-    def read(self) -> None:
+    def read(self):
         """Take what was printed since, LOG_MAX_BYTES at most; close at the end of the file."""
         for _ in range(jobqueue.LOG_MAX_BYTES // PIECE_BYTES):
             if self.end is None:
@@ -1138,7 +1130,7 @@ class LogPipe:
                 del self._waiting[:excess]
                 self.start += excess
 
-    def close(self) -> "bool":
+    def close(self):
         """Read no more; True if something could still be printed."""
         if self.end is None:
             return False
@@ -1147,14 +1139,14 @@ class LogPipe:
         return True
 
     @property
-    def is_full(self) -> "bool":
+    def is_full(self):
         """True if it should be stored before more is read."""
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
-    def __bool__(self) -> "bool":
+    def __bool__(self):
         return bool(self._waiting or self.pieces)
 
-    def take_pieces(self, final: "bool") -> "list[LogPiece]":
+    def take_pieces(self, final):
         """Return what is to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
@@ -1164,7 +1156,7 @@ class LogPipe:
             self.put(storable(text))
         return self.pieces
 
-    def put(self, text: "str") -> None:
+    def put(self, text):
         """Add a text behind what was decoded so far."""
         for place in range(0, len(text), PIECE_BYTES):
             piece = text[place:place + PIECE_BYTES]
@@ -1184,20 +1176,20 @@ class LogPipe:
 # Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
 # group is killed only while its leader's pid cannot be anyone else's.
 
-if TYPE_CHECKING:
-    class Process(Protocol):
-        """What is used of a Popen: `returncode` is set once the process was collected."""
 
-        pid: "int"
-        returncode: "int | None"
+
+
+
+
+
 
 
 class Fork:
     """A process that this one has forked, in the place of a Popen."""
 
-    def __init__(self, pid: "int") -> None:
+    def __init__(self, pid):
         self.pid = pid
-        self.returncode: "int | None" = None
+        self.returncode = None
 
 
 class Started(NamedTuple):
@@ -1215,10 +1207,10 @@ class Death(NamedTuple):
     peak_memory: "int"                    # bytes
 
 
-spares: "list[Started]" = []              # what fork_runner made and start_runner has not taken
+spares = []              # what fork_runner made and start_runner has not taken
 
 
-def start_runner(data: "Path") -> "Started":
+def start_runner(data):
     """Start a runner, or take a spare one."""
     while spares:
         spare = spares.pop()
@@ -1237,7 +1229,7 @@ def start_runner(data: "Path") -> "Started":
 class Child:
     """The worker's side of its runner: pipes, life line, signals, death certificate."""
 
-    def __init__(self, data: "Path", lock: "int", files: "Stamps", wake: "int | None") -> None:
+    def __init__(self, data, lock, files, wake):
         self.process, self._channel = start_runner(data)
         self._bell, bell = os.pipe()
         self._lifeline: "int | None"
@@ -1249,18 +1241,18 @@ class Child:
         self._channel.setblocking(False)
         self._arrived = b""
         self.unread = b""               # what it was told and has not read: no order may follow
-        self._go: "int | None" = None     # of a batch: a byte in it for each order not begun
+        self._go = None     # of a batch: a byte in it for each order not begun
         self._wake = wake               # readable when a signal has come
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
         self.has_leftovers = False      # a task left something in it
         self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
         self.files = files              # what it was made from
-        self.owner: "int | None" = None   # whose tasks it runs, where each owner has their own
+        self.owner = None   # whose tasks it runs, where each owner has their own
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
-        self.death: "Death | None" = None
+        self.death = None
 
-    def hand_over(self, orders: "Sequence[RunOrder]") -> "list[int]":
+    def hand_over(self, orders):
         """Send orders to be run one after another; returns our ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
@@ -1279,7 +1271,7 @@ class Child:
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
-    def take_back(self) -> "int":
+    def take_back(self):
         """Take back the orders that have not begun; how many."""
         if self._go is None:
             return 0
@@ -1288,12 +1280,12 @@ class Child:
         self._go = None
         return left
 
-    def reply(self, message: "ToRunner") -> None:
+    def reply(self, message):
         """Answer the runner."""
         self.unread += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
 
-    def wait(self, seconds: "float", log_end: "int | None" = None) -> None:
+    def wait(self, seconds, log_end=None):
         """Wait until something happens, `seconds` at most; printing into a log is something.
 
         While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
@@ -1314,7 +1306,7 @@ class Child:
             elif descriptor == self._channel.fileno() and self.unread:
                 self._flush()
 
-    def messages(self) -> "Iterator[JsonObject]":
+    def messages(self):
         """What the runner said; anything against the rules ends it."""
         while not self.ended:
             try:
@@ -1339,7 +1331,7 @@ class Child:
                 return
             yield message
 
-    def is_dead(self) -> "bool":
+    def is_dead(self):
         """True once the runner has ended; what is left of its group is then killed."""
         if self.death is None:
             found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -1351,13 +1343,13 @@ class Child:
             self.death = Death(code, used.ru_utime + used.ru_stime, used.ru_maxrss * MAXRSS_BYTES)
         return True
 
-    def signal(self, number: "int") -> None:
+    def signal(self, number):
         """Send a signal to the runner's whole group; only while its leader is not collected."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
-    def end(self) -> None:
+    def end(self):
         """Kill the group and wait for the runner; everything is closed afterwards."""
         if self.death is None:
             self.signal(signal.SIGKILL)
@@ -1370,7 +1362,7 @@ class Child:
             os.close(self._lifeline)
             self._lifeline = None
 
-    def _flush(self) -> None:
+    def _flush(self):
         try:
             while self.unread:
                 self.unread = self.unread[self._channel.send(self.unread):]
@@ -1413,7 +1405,7 @@ OUTCOME_SCHEMA = {"type": "object", "required": ["kind"], "properties": {
 OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
 
 
-def is_outcome(said: "Any") -> "bool":
+def is_outcome(said):
     """True for an outcome as a runner tells it; its result is JSON that all readers take."""
     if jobqueue.check_value(OUTCOME_SCHEMA, said, "outcome"):
         return False
@@ -1437,58 +1429,58 @@ class WatchedAttempt:
     5. Its Outcome is what the runner said in time, else how the runner died.
     """
 
-    def __init__(self, clock: "AnyClock", child: "Child", row: "ClaimedTask") -> None:
+    def __init__(self, clock, child, row):
         self.row, self._clock, self._child = row, clock, child
         self.key = row["id"], row["claim"]
         self.log = LogPipe()            # which has nothing to read until it was handed over
-        self.report: "Report | None" = None       # progress not stored yet
-        self.traceback: "str | None" = None       # the log's last piece
+        self.report = None       # progress not stored yet
+        self.traceback = None       # the log's last piece
         # When it began; when looking was last tried.
         self.started = self._looked = self._clock.monotonic()
         # When nobody was about to take the claim; of a remote one the site says that.
-        self._unclaimed: "float" = row.get("claimed", self.started)
+        self._unclaimed = row.get("claimed", self.started)
         self._is_doubted = False
-        self._requests: "list[JsonObject]" = []   # what it adds, until all of it came
+        self._requests = []   # what it adds, until all of it came
         self.enqueued = 0               # how often
-        self.said: "Outcome | None" = None        # in the runner's words
-        self.left: "str | None" = None    # what it left in the runner
-        self.ending: "str | None" = None  # kind of outcome if we end it
-        self._why: "str | None" = None
-        self._killed_at: "float | None" = None
+        self.said = None        # in the runner's words
+        self.left = None    # what it left in the runner
+        self.ending = None  # kind of outcome if we end it
+        self._why = None
+        self._killed_at = None
 
     # Where the claim is.
 
-    def lease_seconds(self) -> "float":
+    def lease_seconds(self):
         """Return how long a claim holds without being renewed."""
         raise NotImplementedError
 
-    def site(self) -> "FileSite | None":
+    def site(self):
         """Return where its files are; None if they are here."""
         raise NotImplementedError
 
-    def _may_begin(self) -> "bool":
+    def _may_begin(self):
         """Store what must be stored before it begins. False if the claim was lost."""
         raise NotImplementedError
 
-    def _look_at_claim(self) -> None:
+    def _look_at_claim(self):
         """See whether it is to be cancelled, was lost, or is doubted."""
         raise NotImplementedError
 
-    def _store(self, now: "float") -> None:
+    def _store(self, now):
         """Renew the claim and store log and progress, if it is time; tried once a second."""
         raise NotImplementedError
 
-    def _enqueue(self, requests: "list[JsonObject]") -> None:
+    def _enqueue(self, requests):
         """Add what the function asks for, at once and for the same owner."""
         raise NotImplementedError
 
-    def _tell_results(self) -> "bool":
+    def _tell_results(self):
         """Answer with the results of the tasks that it comes after. False if nobody may ask that here."""
         raise NotImplementedError
 
     # What all have in common.
 
-    def make_order(self) -> "RunOrder | None":
+    def make_order(self):
         """What the runner is told, None if the claim was lost; what must be stored before is."""
         if not self._may_begin():
             return None
@@ -1497,12 +1489,12 @@ class WatchedAttempt:
                 "owner": row["owner"], "crashes": row["crashes"], "claim": row["claim"],
                 "function": row["function"], "arguments": row["arguments"]}
 
-    def end(self, kind: "str", why: "str | None" = None) -> None:
+    def end(self, kind, why=None):
         """Have it ended, for the first reason that comes."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    def take(self, message: "JsonObject") -> "bool":
+    def take(self, message):
         """Take what the runner says of it; False if that is against the rules."""
         if message.get("claim") != self.row["claim"] or self.said is not None:
             return False
@@ -1524,7 +1516,7 @@ class WatchedAttempt:
             return message.get("results") is True and self._tell_results()
         return True
 
-    def check(self) -> "Outcome | None":
+    def check(self):
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
         self.log.read()
         outcome = self._outcome() if self.said or self._child.ended or self.ending else None
@@ -1532,23 +1524,23 @@ class WatchedAttempt:
             self._keep(self._clock.monotonic())
         return outcome
 
-    def reply(self, message: "ToRunner") -> None:
+    def reply(self, message):
         """Answer the function, which waits for what became of the tasks that it adds."""
         self._child.reply(message)
 
-    def patience(self) -> "float":
+    def patience(self):
         """How many seconds it can be left alone."""
         if self.ending:
             return 0.05
-        limit: "float" = self.started + self.row["timeout"] - self._clock.monotonic()
+        limit = self.started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
 
-    def drop(self) -> None:
+    def drop(self):
         """Forget what was stored, or cannot be."""
         self.log.pieces = []
         self.report = self.traceback = None
 
-    def _keep(self, now: "float") -> None:
+    def _keep(self, now):
         """Renew, store what was printed, see whether it is to be ended."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
@@ -1568,12 +1560,12 @@ class WatchedAttempt:
         elif now - self._killed_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
-    def is_sure(self, now: "float") -> "bool":
+    def is_sure(self, now):
         """False once others could soon take the claim, as far as this worker knows."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
         return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
-    def _outcome(self) -> "Outcome | None":
+    def _outcome(self):
         """The Outcome if it has ended: what the runner said, else how the runner died."""
         if self.said is not None and self.ending != "lost":
             self._child.memory = self.said.peak_memory or 0
@@ -1599,46 +1591,46 @@ class WatchedAttempt:
 class Attempt(WatchedAttempt):
     """An attempt whose claim is in the database."""
 
-    def __init__(self, queue: "JobQueue", child: "Child", row: "ClaimedTask") -> None:
+    def __init__(self, queue, child, row):
         super().__init__(queue.database.clock, child, row)
         self._queue, self._claims, self._database = queue, queue.claims, queue.database
         # When storing was last tried, and when the claim was renewed.
         self._stored = self._renewed = self.started
-        self._seen_version: "object" = None
+        self._seen_version = None
 
-    def lease_seconds(self) -> "float":
+    def lease_seconds(self):
         """Return how long a claim holds without being renewed."""
         return self._database.lease_seconds
 
-    def site(self) -> "FileSite | None":
+    def site(self):
         """Return where its files are; None if they are here."""
         return self._queue.files.site()
 
-    def _may_begin(self) -> "bool":
+    def _may_begin(self):
         if self.row["on_crash"] != "fail":
             return True
         with self._database.transaction(durable=True) as transaction:   # known even after a power cut
             return self.renew(transaction)
 
-    def renew(self, transaction: "Connection") -> "bool":
+    def renew(self, transaction):
         """Hold the claim for another lease; False if it was lost."""
         return self._claims.renew(transaction, *self.key, self._clock.now())
 
-    def _enqueue(self, requests: "list[JsonObject]") -> None:
+    def _enqueue(self, requests):
         self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
 
-    def _tell_results(self) -> "bool":
+    def _tell_results(self):
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         return True
 
-    def _answer(self, find: "Callable[[], ToRunner]") -> None:
+    def _answer(self, find):
         try:
             self.reply(find())
         except JobQueueError as error:
             kind = type(error).__name__
             self.reply({"refused": Refusal(kind, error.detail, error.errors, error.retry_after)})
 
-    def _look_at_claim(self) -> None:
+    def _look_at_claim(self):
         version = self._database.version_seen()
         if version == self._seen_version and self._database.hears_all:
             return
@@ -1650,7 +1642,7 @@ class Attempt(WatchedAttempt):
             self.end("cancelled", "cancelled while it ran")
         self._is_doubted = bool(self._claims.leases.is_doubted(*self.key))
 
-    def _store(self, now: "float") -> None:
+    def _store(self, now):
         due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
         if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
             return
@@ -1664,7 +1656,7 @@ class Attempt(WatchedAttempt):
             self._renewed = now
             self.drop()
 
-    def write_ending(self, transaction: "Connection") -> None:
+    def write_ending(self, transaction):
         """Store what is left of it, in the transaction that records its outcome."""
         if (not (self.log or self.report or self.traceback)
                 or self._claims.cancel_asked(*self.key) is None):
@@ -1675,7 +1667,7 @@ class Attempt(WatchedAttempt):
             self.traceback = None
         self._write(transaction, final=True)
 
-    def _write(self, transaction: "Connection", final: "bool") -> None:
+    def _write(self, transaction, final):
         now = self._clock.now()
         for start, text in self.log.take_pieces(final):
             append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
@@ -1693,17 +1685,17 @@ else:
 class Batch(Generic[AnyAttempt]):
     """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
 
-    def __init__(self, clock: "AnyClock", child: "Child", attempts: "list[AnyAttempt]",
-                 note_end: "Callable[[AnyAttempt, Outcome], None]") -> None:
+    def __init__(self, clock, child, attempts,
+                 note_end):
         self._clock = clock
         self._note_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
-        self.unbegun: "list[AnyAttempt]" = []     # that were taken back
-        self.ended: "list[tuple[AnyAttempt, Outcome]]" = []
+        self.unbegun = []     # that were taken back
+        self.ended = []
         self.record_by = math.inf       # when what has ended is recorded at the latest
 
-    def begin(self) -> None:
+    def begin(self):
         """Hand all of it over; take it back if what must be stored before cannot be, or if the
         worker has stood still since the claim, so that others may have it."""
         is_sure = self.running[0].is_sure(self._clock.monotonic())
@@ -1724,7 +1716,7 @@ class Batch(Generic[AnyAttempt]):
         self.running[0].started = now
         self.record_by = now + BATCH_SECONDS if len(orders) > 1 else math.inf
 
-    def watch(self) -> None:
+    def watch(self):
         """Wait for the runner, take what it says, keep alive what it runs."""
         first = self.running[0]
         due = self.record_by - self._clock.monotonic()
@@ -1741,7 +1733,7 @@ class Batch(Generic[AnyAttempt]):
             self.take_back()
         self._check()
 
-    def _check(self) -> None:
+    def _check(self):
         outcome = self.running[0].check() if self.running else None
         if outcome is None:
             return
@@ -1756,7 +1748,7 @@ class Batch(Generic[AnyAttempt]):
         if self.running:
             self.running[0].started = now
 
-    def take_back(self) -> None:
+    def take_back(self):
         """Take back what the runner has not begun."""
         kept = len(self.running) - self.child.take_back()
         for attempt in self.running[kept:]:
@@ -1773,15 +1765,15 @@ class Pace:
     takes is one of many workers: its batches grow faster, so that all wait less often.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         is_unlimited = limit == resource.RLIM_INFINITY
         self._most = BATCH_MAX if is_unlimited else max(1, min(BATCH_MAX, limit // 4 - 16))
-        self.function: "str | None" = None    # that keeps ending quickly
+        self.function = None    # that keeps ending quickly
         self._count, self._seconds = 0, 0.0     # how often it did; how long it takes
         self.size = 1                       # how many may be claimed
 
-    def note(self, function: "str", outcome: "Outcome", waited: "float" = 0.0) -> None:
+    def note(self, function, outcome, waited=0.0):
         """Learn from an attempt that has ended; so long was last waited for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
@@ -1795,11 +1787,11 @@ class Pace:
             room = int(BATCH_SECONDS / 2 / max(self._seconds, 1e-4))
             self.size = max(1, min(self.size + step, self._most, room))
 
-    def slow_down(self) -> None:
+    def slow_down(self):
         """A batch was late: half as many the next time."""
         self.size = max(1, self.size // 2)
 
-    def _begin_again(self, function: "str | None") -> None:
+    def _begin_again(self, function):
         self.function, self._count, self._seconds, self.size = function, 0, 0.0, 1
 
 
@@ -1828,15 +1820,15 @@ class Place:
        free; they end its runner and remove both.
     """
 
-    def __init__(self, queue: "JobQueue", mode: "str") -> None:
+    def __init__(self, queue, mode):
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
         self.id, self._lock_name, self.lock = 0, "", -1     # once it is taken; `lock` is its descriptor
         self.state, self.tasks = "idle", 0
-        self.runner: "tuple[int | None, str | None]" = (None, None)   # its pid and birth
+        self.runner = (None, None)   # its pid and birth
         self.stopping = ""              # why the worker will leave
 
-    def take(self, row: "int | None", lock: "str | None") -> "bool":
+    def take(self, row, lock):
         """True once it is ours; a service waits until there is one, whoever keeps it alive."""
         if row is not None and lock is not None and self._arrive(row, lock):
             return True
@@ -1848,7 +1840,7 @@ class Place:
             self._queue.tick.maybe("worker")
             self._database.clock.sleep(2.0)
 
-    def _arrive(self, row: "int", lock: "str") -> "bool":
+    def _arrive(self, row, lock):
         handle, proven = jobqueue.take_lock(self._workers.locks / lock)
         if self._workers.arrive(row, lock, proven, os.getpid()):
             self.id, self._lock_name, self.lock = row, lock, handle
@@ -1856,32 +1848,32 @@ class Place:
         self._workers.remove_lock(lock, handle)
         return False
 
-    def heartbeat(self, transaction: "Connection", state: "str | None" = None) -> None:
+    def heartbeat(self, transaction, state=None):
         """Say that the worker lives, and what it does."""
         self.state = state or self.state
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
-    def stop(self, reason: "str") -> None:
+    def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid: "int", born: "str | None") -> None:
+    def note_runner(self, pid, born):
         """Have the next heartbeat name the runner."""
         self.runner = pid, born
 
-    def no_runner(self, error: "OSError") -> None:
+    def no_runner(self, error):
         """Say why there is no runner, and leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
 
-    def leave(self) -> None:
+    def leave(self):
         """Remove the row, if it is still there, then the lock file."""
         with self._database.deadline(), self._database.transaction(durable=False) as transaction:
             self._workers.leave(transaction, self.id, self.stopping, self.tasks)
         self._workers.remove_lock(self._lock_name, self.lock)
 
-    def start_successor(self, least: "int") -> None:
+    def start_successor(self, least):
         """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
@@ -1894,20 +1886,20 @@ class Place:
 #
 # Runners: the processes that run tasks for a worker.
 
-if TYPE_CHECKING:
-    class Registration(Protocol):
-        """What is used of a worker's Place: the lock that its runner holds as well, and who hears of it."""
 
-        @property
-        def lock(self) -> "int": ...
-        def note_runner(self, pid: "int", born: "str | None") -> None: ...
-        def no_runner(self, error: "OSError") -> None: ...
 
-    class Functions(Protocol):
-        """What is used of the Catalogue: it keeps the functions that a runner announces."""
 
-        def files(self) -> "list[Path | str]": ...
-        def store(self, announcement: "Announcement", stamps: "Stamps") -> "Stamps": ...
+
+
+
+
+
+
+
+
+
+
+
 
 
 class Runners:
@@ -1921,24 +1913,24 @@ class Runners:
        leftovers of a task or is made of old files runs no more.
     """
 
-    def __init__(self, clock: "AnyClock", data: "Path", functions: "Functions", place: "Registration",
-                 settings: "Mapping[str, Any]") -> None:
+    def __init__(self, clock, data, functions, place,
+                 settings):
         self._clock, self._data, self._functions = clock, data, functions
         self._place, self._settings = place, settings
-        self.wake: "int | None" = None    # what is readable when a signal has come
-        self._announcement: "Announcement | None" = None  # not stored yet
-        self._broken_until: "float | None" = None     # when tasks.py is tried again that cannot be read
+        self.wake = None    # what is readable when a signal has come
+        self._announcement = None  # not stored yet
+        self._broken_until = None     # when tasks.py is tried again that cannot be read
         self._stamps = Every(CHECK_SECONDS, self._clock)
-        self.current: "Child | None" = None
+        self.current = None
 
     @property
-    def child(self) -> "Child":
+    def child(self):
         """The current runner, for who knows that there is one."""
         if self.current is None:
             raise RuntimeError("there is no runner")
         return self.current
 
-    def start(self) -> None:
+    def start(self):
         """Replace the runner; if the host refuses one, say so and leave."""
         self.end()
         self._announcement = self._broken_until = None
@@ -1949,7 +1941,7 @@ class Runners:
         except OSError as error:
             self._place.no_runner(error)
 
-    def catch_signals(self, note: "Callable[..., None]") -> "int":
+    def catch_signals(self, note):
         """Have `note` called for signals from now on; they, and what is written to the descriptor
         that is returned, wake who waits for the runner."""
         self.wake, waker = os.pipe()
@@ -1960,20 +1952,20 @@ class Runners:
             signal.signal(number, note)
         return waker
 
-    def calm(self) -> None:
+    def calm(self):
         """Wait again: whoever was woken has looked why."""
         if self.wake is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 100)
 
-    def rest(self, seconds: "float", alarm: "int | None") -> None:
+    def rest(self, seconds, alarm):
         """Wait without work; one that speaks or dies meanwhile is replaced."""
         child = self.child
         child.wait(seconds, alarm)
         if list(child.messages()) or child.ended or child.is_dead():
             self.start()
 
-    def hear(self) -> "bool":
+    def hear(self):
         """Wait a moment for what the runner announces; True once it may be given tasks."""
         child = self.child
         if self._broken_until is not None:
@@ -1992,13 +1984,12 @@ class Runners:
             self._broken_until = self._clock.monotonic() + BROKEN_RETRY_SECONDS
         return child.ready
 
-    def _listen(self, child: "Child") -> "Announcement | None":
+    def _listen(self, child):
         """What the runner announces, or why it does not; None if it may yet."""
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
-                announcement: "Announcement" = message["announce"]
-                return announcement
+                return message["announce"]
         if child.ended or child.is_dead():
             problem = "the process that runs the functions ended at its start"
         elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:
@@ -2007,7 +1998,7 @@ class Runners:
             return None
         return {"error": {"message": problem, "file": "tasks.py", "line": None}}
 
-    def is_stale(self) -> "bool":
+    def is_stale(self):
         """True if the next task should get a fresh runner."""
         child, settings = self.child, self._settings
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
@@ -2018,7 +2009,7 @@ class Runners:
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 
-    def end(self) -> None:
+    def end(self):
         """End the current one, if there is one."""
         if self.current:
             self.current.end()
@@ -2040,11 +2031,11 @@ class Recorder:
        task with a StorageError. So no task takes others of its batch with it.
     """
 
-    def __init__(self, queue: "JobQueue", place: "Place", say: "Callable[..., None]") -> None:
+    def __init__(self, queue, place, say):
         self._claims, self._database, self._files = queue.claims, queue.database, queue.files
         self._place, self._say = place, say
 
-    def record(self, batch: "Batch[Attempt]", pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
+    def record(self, batch, pace=None, most=0):
         """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
         them."""
         try:
@@ -2059,7 +2050,7 @@ class Recorder:
         batch.ended, batch.unbegun, batch.record_by = [], [], math.inf
         return rows
 
-    def hold(self, batch: "Batch[Attempt] | None") -> None:
+    def hold(self, batch):
         """Renew the claims of what is not recorded yet, and say that the worker lives."""
         kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
         with contextlib.suppress(*WRITE_LATER), \
@@ -2068,7 +2059,7 @@ class Recorder:
                 attempt.renew(transaction)
             self._place.heartbeat(transaction)
 
-    def _record_alone(self, batch: "Batch[Attempt]", attempt: "Attempt", outcome: "Outcome") -> None:
+    def _record_alone(self, batch, attempt, outcome):
         try:
             self._write(batch, [(attempt, outcome)], [])
         except WRITE_LATER:
@@ -2079,9 +2070,9 @@ class Recorder:
                               error_message="its outcome could not be stored: %s" % error)
             self._write(batch, [(attempt, outcome)], [])
 
-    def _write(self, batch: "Batch[Attempt]", ended: "list[tuple[Attempt, Outcome]]", unbegun: "list[Attempt]",
-               pace: "Pace | None" = None, most: "int" = 0) -> "list[ClaimedTask]":
-        rows: "list[ClaimedTask]" = []
+    def _write(self, batch, ended, unbegun,
+               pace=None, most=0):
+        rows = []
         size = min(pace.size, most) if pace else 0
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
         endings += [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
@@ -2121,28 +2112,28 @@ class Loop(Generic[AnyAttempt]):
 
     _runners: "Runners"                   # a kind of worker makes them
 
-    def __init__(self, clock: "AnyClock", verbose: "bool") -> None:
+    def __init__(self, clock, verbose):
         self._clock, self._verbose = clock, verbose
-        self._settings: "JsonObject" = {}     # read now and then, never between a claim and its beginning
+        self._settings = {}     # read now and then, never between a claim and its beginning
         self._signals = 0               # that asked us to stop
-        self._stopped_at: "float | None" = None
-        self._batch: "Batch[AnyAttempt] | None" = None    # in the runner's hands
+        self._stopped_at = None
+        self._batch = None    # in the runner's hands
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
-    def _attempt(self, child: "Child", row: "ClaimedTask") -> "AnyAttempt":
+    def _attempt(self, child, row):
         """Return the attempt at a task that was claimed, for this runner."""
         raise NotImplementedError
 
-    def _waited(self) -> "float":
+    def _waited(self):
         """Return how many seconds were last waited for the write lock."""
         return 0.0
 
-    def _note_signal(self, *_: "object") -> None:
+    def _note_signal(self, *_):
         self._signals += 1
 
-    def _wind_up(self) -> None:
+    def _wind_up(self):
         """After the first signal the running task may end, for GRACE_SECONDS at most; the second
         ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
@@ -2152,7 +2143,7 @@ class Loop(Generic[AnyAttempt]):
                 for attempt in self._batch.running:
                     attempt.end("interrupted", "the worker was stopped")
 
-    def _hand_over(self, rows: "Sequence[ClaimedTask]") -> None:
+    def _hand_over(self, rows):
         child = self._runners.child
         batch = self._batch = Batch(
             self._clock, child, [self._attempt(child, row) for row in rows], self._note_end)
@@ -2161,12 +2152,12 @@ class Loop(Generic[AnyAttempt]):
             child.owner = rows[0]["owner_id"]
         batch.begin()
 
-    def _note_end(self, attempt: "AnyAttempt", outcome: "Outcome") -> None:
+    def _note_end(self, attempt, outcome):
         self._pace.note(attempt.row["function"], outcome, self._waited())
         left = ", left behind: %s" % attempt.left if attempt.left else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
-    def _say(self, text: "str", *values: "object") -> None:
+    def _say(self, text, *values):
         if self._verbose:
             print(jobqueue.iso(self._clock.now()), text % values, file=sys.stderr, flush=True)
 
@@ -2184,8 +2175,8 @@ class Worker(Loop[Attempt]):
        what the runner announces, or rest.
     """
 
-    def __init__(self, queue: "JobQueue", mode: "str", verbose: "bool" = False,
-                 seconds: "float | None" = None) -> None:
+    def __init__(self, queue, mode, verbose=False,
+                 seconds=None):
         super().__init__(queue.database.clock, verbose)
         self._queue, self._mode = queue, mode
         self._claims, self._database = queue.claims, queue.database
@@ -2196,11 +2187,11 @@ class Worker(Loop[Attempt]):
         self._runners = Runners(
             self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._seen_version: "object" = None   # of the database when nothing could be claimed
+        self._seen_version = None   # of the database when nothing could be claimed
         self._next_due = -math.inf      # when something can be, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
-    def run(self, row: "int | None" = None, lock: "str | None" = None) -> "bool":
+    def run(self, row=None, lock=None):
         """Work until there is a reason to leave; True if a signal was one."""
         if not self._place.take(row, lock):
             return False
@@ -2218,7 +2209,7 @@ class Worker(Loop[Attempt]):
             self._place.start_successor(int(self._has_work_soon()))
         return self._signals > 0
 
-    def _is_over(self) -> "bool":
+    def _is_over(self):
         """One round, True if it was the last; while nobody can write the next one comes later."""
         try:
             with self._database.deadline():
@@ -2234,19 +2225,19 @@ class Worker(Loop[Attempt]):
             self._clock.sleep(0.2)
         return False
 
-    def _heed_signals(self) -> None:
+    def _heed_signals(self):
         if self._signals:
             self._runners.calm()
             self._place.stop(jobqueue.STOPPED)
             self._wind_up()
 
-    def _attempt(self, child: "Child", row: "ClaimedTask") -> "Attempt":
+    def _attempt(self, child, row):
         return Attempt(self._queue, child, row)
 
-    def _waited(self) -> "float":
+    def _waited(self):
         return self._database.waited
 
-    def _step(self) -> None:
+    def _step(self):
         batch = self._batch
         if batch and not batch.running:
             return self._record_late(batch)
@@ -2268,7 +2259,7 @@ class Worker(Loop[Attempt]):
         else:
             self._rest()
 
-    def _record_late(self, batch: "Batch[Attempt]") -> None:
+    def _record_late(self, batch):
         """Record what could not be, before all that shares this round's waiting."""
         try:
             self._go_on(batch)
@@ -2277,7 +2268,7 @@ class Worker(Loop[Attempt]):
                 self._recorder.hold(self._batch)
             raise
 
-    def _check_self(self) -> None:
+    def _check_self(self):
         """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
         if not self._checks.is_due():
             return
@@ -2295,10 +2286,10 @@ class Worker(Loop[Attempt]):
         if self._heartbeats.is_due():
             self._recorder.hold(self._batch)
 
-    def _read_settings(self) -> None:
+    def _read_settings(self):
         self._settings.update((name, self._queue.settings.get(name)) for name in WORKER_SETTINGS)
 
-    def _is_idle_for_good(self) -> "bool":
+    def _is_idle_for_good(self):
         if self._mode == "service":
             return False
         has_waited = self._clock.monotonic() - self._last_work >= self._settings["linger"]
@@ -2307,20 +2298,20 @@ class Worker(Loop[Attempt]):
             has_waited = child is not None and child.ready and self._next_due > -math.inf
         return has_waited and not self._has_work_soon()
 
-    def _has_work_soon(self) -> "bool":
+    def _has_work_soon(self):
         """True if what becomes claimable soon is worth waiting for."""
         alone = self._queue.workers.idles_alone(self._place.id)
-        due: "float | None" = self._queue.tick.next_work(alone)
+        due = self._queue.tick.next_work(alone)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
             due = self._claims.rate_opens()
-        patience: "float" = self._settings["linger_due"]
+        patience = self._settings["linger_due"]
         if self._until is not None:
             patience = self._until - self._clock.monotonic()
         elif alone and self._settings["stay_asleep"] == "yes":
             patience = math.inf
         return due is not None and due <= self._clock.now() + patience
 
-    def _leave_unless_needed(self) -> None:
+    def _leave_unless_needed(self):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
@@ -2330,12 +2321,12 @@ class Worker(Loop[Attempt]):
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)
         self._place.stop("idle")
 
-    def _claim_next(self) -> "list[ClaimedTask]":
+    def _claim_next(self):
         """Rows claimed, if there may be some and the runner is good; what is committed is ours."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
-        rows: "list[ClaimedTask]" = []
+        rows = []
         self._next_due = now = self._clock.now()
         if not self._claims.claimable(1):
             moments = (self._claims.next_due(), self._claims.rate_opens(),
@@ -2356,7 +2347,7 @@ class Worker(Loop[Attempt]):
         self._seen_version = version
         return rows
 
-    def _rest(self) -> None:
+    def _rest(self):
         """Wait a little before looking again: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
@@ -2368,16 +2359,16 @@ class Worker(Loop[Attempt]):
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
-    def _begin(self, rows: "Sequence[ClaimedTask]") -> None:
+    def _begin(self, rows):
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt: "Attempt", outcome: "Outcome") -> None:
+    def _note_end(self, attempt, outcome):
         super()._note_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
-    def _go_on(self, batch: "Batch[Attempt]") -> None:
+    def _go_on(self, batch):
         """Record what has ended, if it is time; claim the next if the runner is still good."""
         if not batch.running:
             batch.child.take_back()
@@ -2403,42 +2394,42 @@ class Worker(Loop[Attempt]):
 # Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
 # not know yet.
 
-if TYPE_CHECKING:
-    class RemoteTask(ClaimedTask):
-        """A task that the site gave us. It has no `claimed` until the site has confirmed it. From then on
-        that is when the call was sent which renewed the claim last. `owner_id` is the owner's name."""
 
-        state: "str"                      # what the site said last: running, cancel, or that others have it
 
-    class LogItem(TypedDict):
-        """A part of a log that begins at byte `start`."""
 
-        start: "int"
-        text: "str"
 
-    class _Attempt(TypedDict):
-        id: "int"
-        claim: "str"
 
-    class AttemptItem(_Attempt, total=False):
-        """What the site is told of an attempt: `id` and `claim` are what it knows that by."""
 
-        progress: "float | None"
-        message: "str | None"
-        log: "list[LogItem]"
-        outcome: "JsonObject"             # what is not None of an Outcome, once it has ended
 
-    class RemoteQueue(Protocol):
-        """What a RemoteAttempt needs of its RemoteWorker."""
 
-        @property
-        def clock(self) -> "AnyClock": ...
-        @property
-        def lease_seconds(self) -> "float": ...
-        @property
-        def site(self) -> "Site": ...
-        @property
-        def adds(self) -> "list[Addition]": ...
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
 
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
 WAIT_SECONDS = 20.0                     # the site may wait for a task
@@ -2453,7 +2444,7 @@ ANSWER_BYTES = 16 << 20
 class NotHeard(Exception):
     """There was no answer of jobqueue, or it is busy: ask again."""
 
-    def __init__(self, why: "str", pause: "float | None" = None) -> None:
+    def __init__(self, why, pause=None):
         super().__init__(why)
         self.why = why
         self.pause = pause              # seconds, if the site said so
@@ -2462,7 +2453,7 @@ class NotHeard(Exception):
 class Site:
     """The site that a remote worker works for."""
 
-    def __init__(self, address: "str", token_file: "str", authorities: "str | None" = None) -> None:
+    def __init__(self, address, token_file, authorities=None):
         parts, token = urlsplit(address), Path(token_file)
         is_near = parts.scheme == "http" and parts.hostname in (*jobqueue.LOOPBACK, "localhost")
         if not parts.hostname or parts.username or not (is_near or parts.scheme == "https"):
@@ -2476,10 +2467,10 @@ class Site:
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
 
-    def ask(self, call: "Call") -> "JsonObject":
+    def ask(self, call):
         """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
         from urllib.request import Request
-        told: "JsonObject | None" = None
+        told = None
         request = Request(self.place.address + call.path, call.body, {
             "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
             **call.headers})
@@ -2500,22 +2491,22 @@ class Site:
 class Call:
     """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
 
-    def __init__(self, path: "str", wanted: "str", body: "str", seconds: "float" = 0.0,
-                 headers: "Mapping[str, str] | None" = None) -> None:
+    def __init__(self, path, wanted, body, seconds=0.0,
+                 headers=None):
         self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found: "JsonObject" = {}     # the answer, which is never empty
-        self.error: "NotHeard | None" = None
+        self.found = {}     # the answer, which is never empty
+        self.error = None
         # Of a turn: what it tells, what it asks for besides, and the session that it is for.
-        self.ends: "list[AttemptItem]" = []
-        self.news: "list[News]" = []
-        self.given: "JsonObject" = {}
+        self.ends = []
+        self.news = []
+        self.given = {}
         self.session = ""
 
-    def start(self, site: "Site", waker: "int") -> None:
+    def start(self, site, waker):
         """Make it; `waker` is written to when it is over."""
-        def run() -> None:
+        def run():
             try:
                 self.found = site.ask(self)
             except NotHeard as error:
@@ -2526,7 +2517,7 @@ class Call:
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
 
-    def is_over(self) -> "bool":
+    def is_over(self):
         """True once there is an answer, or it is not waited for any longer."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
@@ -2539,7 +2530,7 @@ class Spool:
     The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
     task has closed everything. The lock file names it, so that it is ended before others begin."""
 
-    def __init__(self, base: "Path") -> None:
+    def __init__(self, base):
         import fcntl
         for number in range(1, 1000):
             self.folder = base / str(number)
@@ -2550,20 +2541,20 @@ class Spool:
                 break
             except BlockingIOError:     # another worker's
                 os.close(self.lock)
-        self.ends: "dict[str, AttemptItem]" = {}  # by their claims
+        self.ends = {}  # by their claims
         for path in self.folder.glob("*.outcome"):
             with contextlib.suppress(ValueError):       # a power cut leaves files empty
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
-    def note_runner(self, pid: "int", born: "str | None") -> None:
+    def note_runner(self, pid, born):
         """Name the runner, in place of the one before: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
-    def former(self) -> "str | None":
+    def former(self):
         """The session of the worker that had this folder. None in a copy of it, since that may
         live, and as long as its runner does."""
         with contextlib.suppress(OSError, ValueError):
@@ -2571,23 +2562,23 @@ class Spool:
             return session if space + place == self._place and self._end_runner() else None
         return None
 
-    def _end_runner(self) -> "bool":
+    def _end_runner(self):
         named = os.pread(self.lock, 200, 0).decode("ascii").split()
         if len(named) < 3 or named[0] != jobqueue.boot_id():
             return True
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
-    def begin(self, session: "str") -> None:
+    def begin(self, session):
         """Keep the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
-    def keep(self, item: "AttemptItem") -> None:
+    def keep(self, item):
         """Keep an outcome until it is told; a full disk does not keep it from being told."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
-    def forget(self, item: "AttemptItem") -> None:
+    def forget(self, item):
         """The site knows it; nothing of the task is left here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
@@ -2595,12 +2586,12 @@ class Spool:
         jobqueue.remove_task_folder(self.folder, item["id"])
 
 
-def claim_reference(row: "ClaimedTask") -> "AttemptItem":
+def claim_reference(row):
     """Return id and claim, by which the site knows an attempt."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
-def json_bytes(value: "object") -> "int":
+def json_bytes(value):
     """Return the size of a value as JSON in UTF-8."""
     return len(dump_json(value).encode("utf-8"))
 
@@ -2610,14 +2601,14 @@ class RemoteAttempt(WatchedAttempt):
 
     row: "RemoteTask"
 
-    def __init__(self, worker: "RemoteQueue", child: "Child", row: "RemoteTask") -> None:
+    def __init__(self, worker, child, row):
         super().__init__(worker.clock, child, row)
         self._worker = worker
 
-    def item(self) -> "AttemptItem":
+    def item(self):
         """Return what the site is told of it while it runs."""
         item = self._reported()
-        log: "list[LogItem]" = []
+        log = []
         for start, text in self.log.take_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
             if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
@@ -2625,58 +2616,58 @@ class RemoteAttempt(WatchedAttempt):
         item["log"] = log
         return item
 
-    def forget(self, item: "AttemptItem") -> None:
+    def forget(self, item):
         """Forget what the site knows now: what this item says."""
         del self.log.pieces[:len(item["log"])]
         if self.report and {**item, **self.report} == item:
             self.report = None
 
-    def last_item(self, outcome: "Outcome") -> "AttemptItem":
+    def last_item(self, outcome):
         """Return what the site is told of its end; of too long a log the middle is left out."""
-        said: "JsonObject" = {name: value for name, value in vars(outcome).items() if value is not None}
+        said = {name: value for name, value in vars(outcome).items() if value is not None}
         if json_bytes(said) > CALL_BYTES:
             said = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
         self.log.take_pieces(final=True)
         self.log.put(self.traceback or "")
-        pieces: "list[LogItem]" = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item: "AttemptItem" = {**self._reported(), "log": pieces, "outcome": said}
+        pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
+        item = {**self._reported(), "log": pieces, "outcome": said}
         while pieces and json_bytes(item) > CALL_BYTES:
             del pieces[len(pieces) // 2]
         return item
 
-    def _reported(self) -> "AttemptItem":
+    def _reported(self):
         item = claim_reference(self.row)
         if self.report:
             item["progress"], item["message"] = self.report["progress"], self.report["message"]
         return item
 
-    def lease_seconds(self) -> "float":
+    def lease_seconds(self):
         """Return how long a claim holds without being renewed."""
         return self._worker.lease_seconds
 
-    def site(self) -> "FileSite | None":
+    def site(self):
         """Return where its files are."""
         return self._worker.site.place
 
-    def _may_begin(self) -> "bool":
+    def _may_begin(self):
         return True                     # the site has confirmed it
 
-    def _look_at_claim(self) -> None:
+    def _look_at_claim(self):
         self._is_doubted, self._unclaimed = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
         elif self.row["state"] != "running":
             self.end("lost")
 
-    def _store(self, now: "float") -> None:
+    def _store(self, now):
         if self.log.is_full:
             self.log.take_pieces(final=False)
 
-    def _enqueue(self, requests: "list[JsonObject]") -> None:
+    def _enqueue(self, requests):
         self._worker.adds.append(Addition(self, requests))
 
-    def _tell_results(self) -> "bool":
+    def _tell_results(self):
         return False                    # the runner asks the site for them
 
 
@@ -2716,8 +2707,8 @@ class RemoteWorker(Loop[RemoteAttempt]):
     4. Of what runs the site hears every HOLD_SECONDS.
     5. After a signal nothing is claimed; the last turn says that the worker leaves."""
 
-    def __init__(self, site: "Site", spool: "Spool", verbose: "bool") -> None:
-        self.clock: "AnyClock" = jobqueue.Clock
+    def __init__(self, site, spool, verbose):
+        self.clock = jobqueue.Clock
         super().__init__(self.clock, verbose)
         self.site, self.lease_seconds, self._spool = site, 0.0, spool
         self.lock, self.stopping = spool.lock, ""
@@ -2726,18 +2717,18 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._session = jobqueue.random_token()     # empty once it was left
         self._sequence, self._is_known = 0, False
         self._before = spool.former()
-        self._taken: "dict[str, RemoteTask]" = {}     # by claim, what was claimed and has not ended
-        self._claims: "list[str]" = []    # that the site is asked for
-        self.adds: "list[Addition]" = []
-        self._functions: "list[AnnouncedFunction] | None" = None
-        self._files: "list[str]" = []
-        self._call: "Call | None" = None
-        self._trouble: "str | None" = None
+        self._taken = {}     # by claim, what was claimed and has not ended
+        self._claims = []    # that the site is asked for
+        self.adds = []
+        self._functions = None
+        self._files = []
+        self._call = None
+        self._trouble = None
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
-    def run(self) -> "bool":
+    def run(self):
         """Work until there is a reason to leave; True if that is a newer program."""
         waker = self._runners.catch_signals(self._note_signal)
         self._runners.start()
@@ -2750,10 +2741,10 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._runners.end()
         return self.stopping == "limit"
 
-    def _attempt(self, child: "Child", row: "ClaimedTask") -> "RemoteAttempt":
+    def _attempt(self, child, row):
         return RemoteAttempt(self, child, self._taken[row["claim"]])
 
-    def _ask(self, waker: "int") -> None:
+    def _ask(self, waker):
         """Take the answer that has come; make the call that is due then."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
@@ -2763,25 +2754,25 @@ class RemoteWorker(Loop[RemoteAttempt]):
             if self._call:
                 self._call.start(self.site, waker)
 
-    def stop(self, reason: "str") -> None:
+    def stop(self, reason):
         """Have the worker leave, for the first reason that comes."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid: "int", born: "str | None") -> None:
+    def note_runner(self, pid, born):
         """Name the runner in the spool."""
         self._spool.note_runner(pid, born)
 
-    def no_runner(self, error: "OSError") -> None:
+    def no_runner(self, error):
         """Say why there is no runner, and leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
 
-    def files(self) -> "list[Path | str]":
+    def files(self):
         """What the functions are made of as far as is known."""
         return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
 
-    def store(self, announcement: "Announcement", stamps: "Stamps") -> "Stamps":
+    def store(self, announcement, stamps):
         """Keep what the runner announced; returns the stamps of what that is made of."""
         self._files = announcement.get("files", self._files)
         error = announcement.get("error")
@@ -2793,13 +2784,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return {name: stamps.get(name, stamp)
                 for name, stamp in jobqueue.file_stamps(self.files()).items()}
 
-    def _is_over(self) -> "bool":
+    def _is_over(self):
         if self._batch or not self.stopping:
             return False
         until = (self._stopped_at or math.inf) + LEAVE_SECONDS
         return not self._session or time.monotonic() > until
 
-    def _heed(self) -> None:
+    def _heed(self):
         """Signals, and newer files of ours."""
         self._runners.calm()
         if self._signals:
@@ -2815,7 +2806,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._stopped_at = self._stopped_at or time.monotonic()
             self._give_back(list(self._taken.values()))
 
-    def _step(self) -> None:
+    def _step(self):
         """Watch what runs, begin what was confirmed, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
@@ -2833,7 +2824,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         else:
             self._hand_over(rows)
 
-    def _put_aside(self, batch: "Batch[RemoteAttempt]") -> None:
+    def _put_aside(self, batch):
         """Keep what has ended until the site knows it."""
         if batch.running:
             if time.monotonic() < batch.record_by:
@@ -2852,13 +2843,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
 
-    def _give_back(self, rows: "Iterable[ClaimedTask]") -> None:
+    def _give_back(self, rows):
         """Have what was claimed and has not begun go back unspent."""
         for row in rows:
             del self._taken[row["claim"]]
             self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
 
-    def _next_call(self) -> "Call | None":
+    def _next_call(self):
         """The Call that is due, or None."""
         if not self._is_known and self.stopping:
             self._session = ""
@@ -2877,7 +2868,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
                 "Content-Type": jobqueue.LINES_TYPE,
                 "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
-        given: "JsonObject" = {}
+        given = {}
         running = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
@@ -2897,9 +2888,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
             return self._turn(self._session, given)
         return None
 
-    def _turn(self, session: "str", given: "JsonObject") -> "Call":
+    def _turn(self, session, given):
         """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
-        ends: "list[AttemptItem]" = []
+        ends = []
         room, ours = CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
             room -= json_bytes(item)
@@ -2907,7 +2898,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 given = {}
                 break
             ends.append(item)
-        running: "list[RemoteAttempt]" = []
+        running = []
         if self._batch and room > CALL_BYTES * 3 // 4:
             running = self._batch.running[:1]
         news = {attempt.row["claim"]: attempt.item() for attempt in running}
@@ -2922,7 +2913,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
-    def _take(self, call: "Call") -> None:
+    def _take(self, call):
         """Take what came of a call."""
         error = call.error
         if error is None:
@@ -2940,17 +2931,17 @@ class RemoteWorker(Loop[RemoteAttempt]):
         pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
-    def _take_welcome(self, _: "Call", told: "JsonObject") -> None:
+    def _take_welcome(self, _, told):
         self._is_known, self.lease_seconds = True, told["lease_seconds"]
         self._settings.update(told["settings"])
         if not self._before:
             self._forget_former()
 
-    def _forget_former(self) -> None:
+    def _forget_former(self):
         self._before = None
         self._spool.begin(self._session)
 
-    def _take_turn(self, call: "Call", told: "JsonObject") -> None:
+    def _take_turn(self, call, told):
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
@@ -2978,15 +2969,15 @@ class RemoteWorker(Loop[RemoteAttempt]):
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
 
-    def _take_added(self, _: "Call", told: "JsonObject") -> None:
+    def _take_added(self, _, told):
         self._tell_added({"ids": told["ids"]})
 
-    def _tell_added(self, answer: "ToRunner") -> None:
+    def _tell_added(self, answer):
         attempt = self.adds.pop(0).attempt
         attempt.enqueued += 1
         attempt.reply(answer)
 
-    def _take_refusal(self, call: "Call", told: "JsonObject") -> None:
+    def _take_refusal(self, call, told):
         """4xx of jobqueue: our place is gone, an add is wrong, or this worker is not wanted."""
         code, gone = told["code"], told.get("gone")
         if call.wanted == "ids" and gone:
@@ -3019,7 +3010,7 @@ CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 
 
-def run_runner(channel: "str", data: "str") -> "int":
+def run_runner(channel, data):
     """The child's process: armed, then obedient. `channel` is the number of a descriptor."""
     link = socket.socket(fileno=int(channel))
     bell, lifeline, lock = socket.recv_fds(link, 1, 3)[1]
@@ -3031,7 +3022,7 @@ def run_runner(channel: "str", data: "str") -> "int":
     return runner.run()
 
 
-def fork_runner(data: "str") -> None:
+def fork_runner(data):
     """Have the first runner ready as a fork, which needs half the time and memory: it shares what
     is imported. Nothing may be open yet. It ends with us, if it was never told to begin."""
     ours, theirs = socket.socketpair()
@@ -3053,7 +3044,7 @@ def fork_runner(data: "str") -> None:
         os._exit(1)
 
 
-def print_catalogue() -> "int":
+def print_catalogue():
     """Announce the functions on standard output, whatever tasks.py itself prints."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -3062,7 +3053,7 @@ def print_catalogue() -> "int":
     return 0
 
 
-def open_queue(data: "Path | str | None", is_new: "bool" = False) -> "JobQueue":
+def open_queue(data, is_new=False):
     """The queue, in a process that gives way to others as the setting says. No new database is
     made unless it may be `is_new`."""
     if not is_new:
@@ -3075,8 +3066,8 @@ def open_queue(data: "Path | str | None", is_new: "bool" = False) -> "JobQueue":
     return queue
 
 
-def work(mode: "str", data: "Path | str | None" = None, seconds: "float | None" = None,
-         verbose: "bool" = False, row: "int | None" = None, lock: "str | None" = None) -> "int":
+def work(mode, data=None, seconds=None,
+         verbose=False, row=None, lock=None):
     """A worker process: detached, for cron, within a request (slice), or as a service."""
     queue = open_queue(data, is_new=row is None)
     if mode == "cron" and seconds is not None:
@@ -3096,7 +3087,7 @@ def work(mode: "str", data: "Path | str | None" = None, seconds: "float | None" 
     return 0
 
 
-def work_remotely(options: "Namespace") -> "int":
+def work_remotely(options):
     """Work for another site until a signal comes; a fresh process follows when our files change."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
@@ -3110,7 +3101,7 @@ def work_remotely(options: "Namespace") -> "int":
     return worker.exit_code
 
 
-def run_host_test(token: "str", data: "str") -> "int":
+def run_host_test(token, data):
     """The test worker of the page This host: notes at its end that it has lived until then."""
     queue = open_queue(data)
     time.sleep(jobqueue.TEST_SECONDS)
@@ -3118,7 +3109,7 @@ def run_host_test(token: "str", data: "str") -> "int":
     return 0
 
 
-def send_messages(data: "str") -> "int":
+def send_messages(data):
     """Send what is to be told; a server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
@@ -3126,10 +3117,10 @@ def send_messages(data: "str") -> "int":
     return 0
 
 
-def make_daily_backup(queue: "JobQueue") -> None:
+def make_daily_backup(queue):
     """The backup of the day, which a tick has begun; the oldest ones go."""
     database = queue.database
-    error: "str | None" = None
+    error = None
     begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
     folder = database.folder / jobqueue.BACKUPS
     try:
@@ -3143,7 +3134,7 @@ def make_daily_backup(queue: "JobQueue") -> None:
                           {**begun, "done": not error, "error": error})
 
 
-def remove_older_backups(folder: "Path", count: "int") -> None:
+def remove_older_backups(folder, count):
     """Keep the newest daily backups; what was left of others before the newest goes, too."""
     found = sorted(folder.glob("backup-????-??-??-*"))
     whole = [path for path in found if path.suffix != ".part"]
@@ -3152,13 +3143,13 @@ def remove_older_backups(folder: "Path", count: "int") -> None:
             path.unlink()
 
 
-def back_up(data: "str") -> "int":
+def back_up(data):
     """Make the backup of the day, and end."""
     make_daily_backup(open_queue(data))
     return 0
 
 
-def dispatch(arguments: "list[str]") -> "int":
+def dispatch(arguments):
     """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
@@ -3168,7 +3159,7 @@ def dispatch(arguments: "list[str]") -> "int":
                 fork_runner(data)
         limit = float(seconds[0]) if seconds else None
         return work(mode[2:], data, limit, row=int(row), lock=lock)
-    inside: "dict[str, Callable[..., int]]" = {
+    inside = {
         "--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
         "--send": send_messages, "--backup": back_up}
     if mode in inside:
@@ -3194,7 +3185,7 @@ def dispatch(arguments: "list[str]") -> "int":
     return work("cron", options.data, options.seconds, options.verbose)
 
 
-def main() -> "int":
+def main():
     """A process of its own; returns its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")

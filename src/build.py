@@ -13,8 +13,9 @@ their order. A built file is made in these steps:
 2. What does not fit is refused with the room and line (check_room). A room may import names from
    earlier rooms only, so the rooms form layers.
 3. The code of the rooms is joined. Imports between rooms are dropped, all others are gathered at
-   the top. A docstring becomes a comment under a banner with the room's path. Annotations become
-   texts: so Python 3.6, which many hosts call python3, reads the file as far as its refusal.
+   the top. A docstring becomes a comment under a banner with the room's path. Types are left out,
+   but for those of PUBLIC rooms. There annotations become texts: so Python 3.6, which many hosts
+   call python3, reads the file as far as its refusal.
 4. Each room is imported in a process of its own, beside the built files.
 5. The built files replace the old ones.
 """
@@ -32,6 +33,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parent
 ROOT = SOURCE.parent
@@ -59,6 +61,10 @@ ROOMS = {
         worker/remote_site worker/remote worker/entry
         """.split(),
 }
+# Rooms that people's own code uses: they keep their types in the built file, for editors and type
+# checkers. The types of all others would cost each start that compiles the file an eighth more.
+PUBLIC = {"base/types", "base/errors", "access/python_task", "access/python_interface"}
+STUB = "src/stubs/jobqueue.pyi"
 BANNER_COLUMNS = 79
 GENERATED = "# Built from src/ by src/build.py: edit there."
 UNCHECKED = "# mypy: ignore-errors"     # the rooms are checked; users of a built file check their own code
@@ -92,6 +98,7 @@ class Room:
     first_line: int = 1
     defined: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
+    needed: set[str] = field(default_factory=set)       # of those, what the built file uses
 
     @property
     def file(self) -> str:
@@ -111,6 +118,22 @@ class Line:
     text: str
     room: Room | None = None
     number: int = 0
+
+
+class Span(NamedTuple):
+    """A part of a text: lines and columns from 0, columns in bytes."""
+
+    line: int
+    column: int
+    last_line: int
+    last_column: int
+
+    def text(self, lines: list[bytes]) -> bytes:
+        """Return the part, its lines with a space between."""
+        if self.line == self.last_line:
+            return lines[self.line][self.column:self.last_column]
+        return b" ".join([lines[self.line][self.column:], *lines[self.line + 1:self.last_line],
+                          lines[self.last_line][:self.last_column]])
 
 
 class Refused(Exception):
@@ -141,30 +164,78 @@ def read_room(path: str) -> Room:
     lines = text.splitlines()
     while end < len(lines) and not lines[end].strip():
         end += 1
-    room.body, room.first_line = quoted_annotations(tree, lines)[end:], end + 1
-    names = Names()
-    names.visit(tree)
-    room.used = names.used
+    built = built_lines(tree, lines, path in PUBLIC)
+    room.body, room.first_line = built[end:], end + 1
+    room.used = used_names(tree)
+    room.needed = room.used if path in PUBLIC else used_names(ast.parse("\n".join(built)))
     room.defined = bound_names(tree.body) - {part.name for part in room.imports if not part.exported}
     return room
 
 
-def quoted_annotations(tree: ast.Module, lines: list[str]) -> list[str]:
-    """Return the lines of a room with each annotation as a text, on the line on which it begins."""
+def built_lines(tree: ast.Module, lines: list[str], is_public: bool) -> list[str]:
+    """Return the lines of a room as the built file has them: without types, or in a public room with
+    annotations as texts. A line of the room is one of the built file."""
     encoded = [line.encode() for line in lines]             # columns are counted in bytes
-    annotations = [annotation for node in ast.walk(tree) for annotation in (
-        getattr(node, "annotation", None), getattr(node, "returns", None)) if annotation]
-    for node in sorted(annotations, key=lambda node: (node.lineno, node.col_offset), reverse=True):
-        if isinstance(node, ast.Constant):                  # None, or a text already
-            continue
-        first, last = node.lineno - 1, (node.end_lineno or 0) - 1
-        rest = encoded[last][node.end_col_offset:]
-        encoded[last] = encoded[last][:node.end_col_offset]
-        before, encoded[first] = encoded[first][:node.col_offset], encoded[first][node.col_offset:]
-        text = b" ".join(b" ".join(encoded[first:last + 1]).replace(b'"', b"'").split())
-        # An annotation of several lines leaves empty ones: a line of the room is one of the built file.
-        encoded[first:last + 1] = [b'%s"%s"%s' % (before, text, rest), *[b""] * (last - first)]
-    return [line.decode() for line in encoded]
+    edits: list[tuple[Span, bytes]] = []
+    left_out: set[ast.expr] = set()
+    for node, annotation in [] if is_public else removable_annotations(tree):
+        left_out.add(annotation)
+        line, (last_line, last_column), text = annotation.lineno - 1, node_end(annotation), b""
+        if isinstance(node, ast.FunctionDef):
+            column = encoded[line].rfind(b" ->", 0, annotation.col_offset)
+        elif isinstance(node, ast.arg):
+            line, column = node.lineno - 1, node.col_offset + len(node.arg.encode())
+            if encoded[last_line][last_column:].startswith(b" = "):
+                last_column, text = last_column + 3, b"="
+        else:
+            line, column = node_end(node)
+        edits.append((Span(line, column, last_line, last_column), text))
+    for statement in [] if is_public else tree.body:
+        if is_guard(statement) and not getattr(statement, "orelse", None):
+            edits.append((Span(statement.lineno - 1, statement.col_offset, *node_end(statement)), b""))
+            left_out |= set(annotations_in(statement))
+    for annotation in annotations_in(tree):
+        if annotation not in left_out and not isinstance(annotation, ast.Constant):
+            span = Span(annotation.lineno - 1, annotation.col_offset, *node_end(annotation))
+            text = b" ".join(span.text(encoded).replace(b'"', b"'").split())
+            edits.append((span, b'"%s"' % text))
+    for span, text in sorted(edits, reverse=True):
+        rest = encoded[span.last_line][span.last_column:]
+        encoded[span.line] = encoded[span.line][:span.column] + text + rest
+        encoded[span.line + 1:span.last_line + 1] = [b""] * (span.last_line - span.line)
+    return [line.decode().rstrip() for line in encoded]
+
+
+def removable_annotations(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.expr]]:
+    """Yield the annotations that nothing needs at run time, each with the node that it follows. Those
+    in the body of a class stay: a NamedTuple's are its fields."""
+    in_classes = {statement for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
+                  for statement in node.body}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.returns:
+            yield node, node.returns
+        elif isinstance(node, ast.arg) and node.annotation:
+            yield node, node.annotation
+        elif isinstance(node, ast.AnnAssign) and node.value and node not in in_classes:
+            yield node.target, node.annotation
+
+
+def annotations_in(tree: ast.AST) -> Iterator[ast.expr]:
+    """Yield all annotations."""
+    for node in ast.walk(tree):
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if annotation:
+                yield annotation
+
+
+def node_end(node: ast.AST) -> tuple[int, int]:
+    """Return line (from 0) and column of a node's end."""
+    return getattr(node, "end_lineno", 1) - 1, getattr(node, "end_col_offset", 0)
+
+
+def is_guard(statement: ast.stmt) -> bool:
+    """True for an `if TYPE_CHECKING:`."""
+    return isinstance(statement, ast.If) and getattr(statement.test, "id", "") == GUARD
 
 
 def is_docstring(statement: ast.stmt) -> bool:
@@ -177,8 +248,7 @@ def read_imports(room: Room, statement: ast.stmt) -> bool:
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
         room.imports += imports_of(room, statement, guarded=False)
         return True
-    test = getattr(statement, "test", None)
-    inner = statement.body if isinstance(statement, ast.If) and getattr(test, "id", "") == GUARD else []
+    inner = getattr(statement, "body", []) if is_guard(statement) else []
     imports = [part for part in inner if isinstance(part, (ast.Import, ast.ImportFrom))]
     if not imports or len(imports) != len(inner):
         return False
@@ -245,6 +315,13 @@ class Names(ast.NodeVisitor):
         for node in nodes:
             if node:
                 self.visit(node)
+
+
+def used_names(tree: ast.Module) -> set[str]:
+    """Return all global names that a module uses."""
+    names = Names()
+    names.visit(tree)
+    return names.used
 
 
 def arguments_of(node: ast.arguments) -> set[str]:
@@ -367,6 +444,12 @@ def banner(room: Room) -> Iterator[Line]:
         yield Line(("# " + text).rstrip(), room, number)
 
 
+def stub(rooms: list[Room]) -> list[Line]:
+    """Return the lines by which a type checker sees the rooms as one module, for those of worker.py."""
+    return [Line('"""The names of all rooms: written by src/build.py for the type checker."""'),
+            *(Line("from src.%s import *" % room.path.replace("/", ".")) for room in rooms)]
+
+
 def code_of(room: Room) -> list[Line]:
     """Return the lines of a room's code."""
     return [Line(text, room, number) for number, text in enumerate(room.body, room.first_line)]
@@ -378,7 +461,7 @@ def gathered_imports(rooms: list[Room], guarded: bool) -> list[str]:
     needed: dict[bool, set[tuple[str, str, str]]] = {True: set(), False: set()}
     for room in rooms:
         for imported in room.imports:
-            if imported.room is None:
+            if imported.room is None and imported.name in room.needed | {"jobqueue"}:
                 needed[imported.guarded].add((imported.module, imported.original, imported.name))
     chosen = needed[True] - needed[False] if guarded else needed[False]
     plain = sorted(name for module, name, _ in chosen if not module)
@@ -459,7 +542,7 @@ def build() -> dict[str, list[Line]]:
     faults = [fault for some in rooms.values() for fault in check_rooms(some)]
     if faults:
         raise Refused(faults)
-    return {name: join(some) for name, some in rooms.items()}
+    return {**{name: join(some) for name, some in rooms.items()}, STUB: stub(rooms["jobqueue.py"])}
 
 
 def text_of(lines: list[Line]) -> str:
@@ -470,8 +553,8 @@ def text_of(lines: list[Line]) -> str:
 def import_rooms(built: dict[str, list[Line]]) -> None:
     """Import each room by itself, beside the new built files; Refused if one fails."""
     with tempfile.TemporaryDirectory() as folder:
-        for name, lines in built.items():
-            Path(folder, name).write_text(text_of(lines), "utf-8")
+        for name in ROOMS:
+            Path(folder, name).write_text(text_of(built[name]), "utf-8")
         faults = [fault for paths in ROOMS.values() for path in paths for fault in import_alone(path, folder)]
     if faults:
         raise Refused(faults)
@@ -538,8 +621,8 @@ def main() -> int:
             import_rooms(built)
         if options.where:
             name, _, number = os.path.basename(options.where).partition(":")
-            if options.where != "-" and not (name in built and number.isdigit()):
-                parser.error("--where takes a line of %s, such as jobqueue.py:5299" % " or ".join(built))
+            if options.where != "-" and not (name in ROOMS and number.isdigit()):
+                parser.error("--where takes a line of %s, such as jobqueue.py:5299" % " or ".join(ROOMS))
             print(translate(built, sys.stdin.read().rstrip("\n")) if options.where == "-" else
                   where(built, name, int(number)))
         elif options.check:

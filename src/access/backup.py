@@ -258,8 +258,7 @@ def _store(transaction: Connection, lines: Iterator[Item],
         transaction.insert_all(table, _checked(transaction, table, some, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
-    counters: dict[str, int] = header["counters"]
-    return counters
+    return header["counters"]
 
 
 def _checked(transaction: Connection, table: str, lines: Iterable[Item],

@@ -155,7 +155,7 @@ def _look_at_workers(queue: JobQueue) -> Look:
 
 
 def _look_at_worker(queue: JobQueue) -> Look:
-    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide()[0]
+    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide().mode
     yield queue.interpreter.path()
     if test is None:
         yield Finding("untested") if mode == "detached" else "no worker was tested yet"
@@ -310,7 +310,7 @@ def _describe_obstacles(queue: JobQueue) -> Iterator[Finding]:
 
 def _describe_starts(queue: JobQueue) -> Iterator[Finding]:
     """Who starts workers, and what becomes of the tasks that could be run now."""
-    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide()[0]
+    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide().mode
     waits = queue.claims.claimable(1) > 0
     states = {row["state"] for row in queue.database.all(
         "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()
@@ -341,7 +341,7 @@ def _describe_starts(queue: JobQueue) -> Iterator[Finding]:
 def _describe_pause(queue: JobQueue) -> Iterator[Finding]:
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     found = [queue.queues.blocked(name, queue.claims.machine) for name in names]
-    held = [one for one in found if one[0] not in ("external", "machines")]
+    held = [one for one in found if one.code not in ("external", "machines")]
     if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
         yield Finding("paused", words=held[0][1])
 

@@ -392,8 +392,7 @@ class Users:
                     or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
                 raise Denied("The code is not right.", wrong("email_code", "is not right"))
             remember(transaction, MAILBOX % person.id, None)
-        email: str = known["email"]
-        return email
+        return known["email"]
 
     @staticmethod
     def _keep_an_admin(transaction: Connection) -> None:

@@ -159,8 +159,7 @@ class JobQueue:
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id)
         self.start_workers()
-        ids: list[int] = added["ids"]
-        return ids
+        return added["ids"]
 
     def add_orders(self, orders: list[Order], owner_id: int, once: Once | None = None,
                    show: bool = False) -> JsonObject:
@@ -222,8 +221,7 @@ class Function(Generic[P, R]):
         """Run it here and now."""
         if self.kind != "python":
             raise TypeError("%s is run by workers: use .enqueue()" % self.name)
-        result: R = self.target(*positional, **named)
-        return result
+        return self.target(*positional, **named)
 
     def using(self, **options: Unpack[UsingOptions]) -> Function[P, R]:
         """The same function with other options for the tasks that are added through it."""

@@ -192,8 +192,7 @@ class RemoteWorkers:
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict("Another worker has this task, or it has ended.", gone=True)
-        owner_id: int = row["owner_id"]
-        return owner_id
+        return row["owner_id"]
 
     @staticmethod
     def _check(db: Reader, token: Token, given: JsonObject) -> WorkerRow:

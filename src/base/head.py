@@ -18,7 +18,7 @@ import sys
 TYPE_CHECKING = False           # type checkers take it for true: see base/types.py
 
 
-def refuse_old(name: str, found: tuple[int, int], oldest: tuple[int, int]) -> None:   # Python 3.9+ only
+def refuse_old(name: str, found: tuple[int, int], oldest: tuple[int, int]) -> None:
     """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)

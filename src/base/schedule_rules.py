@@ -148,10 +148,11 @@ class Rule:
     def upcoming(self, at: float, count: int) -> list[float]:
         """The next `count` moments after `at`; fewer only if the years end."""
         moments: list[float] = []
-        moment = self.next_after(at)
-        while len(moments) < count and moment is not None:
+        while len(moments) < count:
+            moment = self.next_after(moments[-1] if moments else at)
+            if moment is None:
+                break
             moments.append(moment)
-            moment = self.next_after(moment)
         return moments
 
     def local(self, at: float) -> str:

@@ -121,10 +121,8 @@ UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 def how_often(seconds: float, exactly: bool = False) -> str:
     """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
-    def fits(size: int) -> bool:
-        is_near = seconds >= 2 * size or abs(seconds - size) < size / 10
-        return seconds % size == 0 if exactly else is_near
-    unit, size = next((unit for unit in UNITS if fits(unit[1])), UNITS[-1])
+    unit, size = next((unit, size) for unit, size in UNITS if size == 1 or (
+        seconds % size == 0 if exactly else seconds >= 2 * size or abs(seconds - size) < size / 10))
     number = round(seconds / size)
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 

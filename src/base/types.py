@@ -1,10 +1,11 @@
-"""NamedTuple and Generic without typing, and the names of types that travel between rooms.
+"""NamedTuple and Generic without typing; types that travel between rooms.
 
 Importing typing takes as long as a tenth of our own import, so only type checkers do: they read
 TYPE_CHECKING as true. A name under it may stand in annotations only, which are texts at run time.
 """
 from __future__ import annotations
 
+import collections
 import operator
 
 from .head import TYPE_CHECKING
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 else:
     AnyTuple = tuple
     P = R = None
+    # The standard library's own way to read a field: in C, or as a property.
+    _getter = getattr(collections, "_tuplegetter", lambda place, _: property(operator.itemgetter(place)))
 
     class Generic:
         """As typing.Generic: only a type checker heeds what stands in the brackets."""
@@ -56,19 +59,21 @@ else:
             made = super().__new__(kind, name, bases, {**body, "__slots__": ()})
             fields = tuple(getattr(made, "__annotations__", ()))
             if fields:
-                made._fields = fields
+                made._fields = made.__match_args__ = fields
                 made._defaults = {field: body[field] for field in fields if field in body}
             for place, field in enumerate(fields):
-                setattr(made, field, property(operator.itemgetter(place)))
+                setattr(made, field, _getter(place, ""))
             return made
 
     class NamedTuple(tuple, metaclass=_NamedTupleType):
-        """As typing.NamedTuple. A type checker looks for missing and surplus values."""
+        """As typing.NamedTuple."""
 
         def __new__(cls, *values: Any, **named: Any) -> NamedTuple:
-            if len(values) < len(cls._fields):
-                named = {**cls._defaults, **named}
-                values += tuple(named[field] for field in cls._fields[len(values):])
+            if named or len(values) != len(cls._fields):
+                rest = {**cls._defaults, **named}
+                values += tuple(rest.pop(field) for field in cls._fields[len(values):] if field in rest)
+                if len(values) != len(cls._fields) or not cls._defaults.keys() >= rest.keys():
+                    raise TypeError("%s has the fields %s" % (cls.__name__, ", ".join(cls._fields)))
             return tuple.__new__(cls, values)
 
         def __getnewargs__(self) -> tuple[Any, ...]:
@@ -81,5 +86,5 @@ else:
         def _asdict(self) -> dict[str, Any]:
             return dict(zip(self._fields, self))
 
-        def _replace(self, **changes: Any):
+        def _replace(self, **changes: Any) -> NamedTuple:
             return type(self)(**{**self._asdict(), **changes})

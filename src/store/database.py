@@ -164,8 +164,7 @@ class Database(Reader):
 
     def last_id(self, table: str) -> int:
         """The highest id that any row of a table ever had."""
-        last: int | None = self.value(self.last_id_words % table)
-        return last or 0
+        return self.value(self.last_id_words % table) or 0
 
     def walk(self, statement: str, values: Sequence[Any], low: int, high: int, seconds: float,
              newest: bool = False) -> Iterator[tuple[Sequence[Row], int]]:

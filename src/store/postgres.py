@@ -100,8 +100,7 @@ class PostgresDatabase(Database):
 
     def _prepare(self) -> None:
         """Make the tables if there are none; whoever comes first does, alone."""
-        self._open("_reader")
-        link, known = self._reader, self.path.read_text("utf-8").strip()
+        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
         try:
             if not link.value(SERVER_TABLES):
                 if known != NO_EPOCH:
@@ -150,6 +149,10 @@ class PostgresDatabase(Database):
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
         return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
+    def _open(self, name: str) -> ServerConnection:
+        super()._open(name)
+        return getattr(self, name)
+
     def _connect(self) -> ServerConnection:
         return ServerConnection(self._address)
 
@@ -168,9 +171,9 @@ class PostgresDatabase(Database):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
             raise Busy(BUSY)            # a server that is silent keeps who asked first
         try:
-            self._open("_reader")
-            self._reader.limit = max(1.0, self.seconds_left())
-            return self._reader.all(statement, values)
+            link = self._open("_reader")
+            link.limit = max(1.0, self.seconds_left())
+            return link.all(statement, values)
         finally:
             self._reading.release()
 
@@ -236,13 +239,11 @@ class PostgresDatabase(Database):
 
     def _heard(self) -> tuple[int, int]:
         with self._reading:
-            self._open("_reader")
-            return self._reader.heard()
+            return self._open("_reader").heard()
 
     def size(self) -> int:
         """How many bytes it takes."""
-        size: int = self.value("SELECT pg_database_size(current_database())")
-        return size
+        return self.value("SELECT pg_database_size(current_database())")
 
     def promises(self) -> Row:
         """The server's version, and `lags`: true if a copy of it may lack what was stored last."""

@@ -128,8 +128,7 @@ class ServerConnection(Connection):
 
     def fileno(self) -> int:
         """Return the descriptor of the connection's socket."""
-        number: int = self._link.fileno()
-        return number
+        return self._link.fileno()
 
     def ask(self, text: str, seconds: float = CALL_SECONDS) -> list[Reply]:
         """Return a reply to each statement of a text, or raise the error of the one that
@@ -187,8 +186,7 @@ class ServerConnection(Connection):
             return ()
         self._loaders.set_pgresult(result)
         names = tuple(map(result.fname, range(result.nfields)))
-        rows: list[ServerRow] = self._loaders.load_rows(0, result.ntuples, _row_class(names))
-        return rows
+        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
 
     def foresee(self, questions: Iterable[Query]) -> None:
         """Ask these with what comes next: each is answered then, unless a change comes between."""
@@ -255,9 +253,8 @@ class ServerConnection(Connection):
     def insert(self, table: str, row: JsonObject) -> int:
         """Add a row, a dictionary; return its id."""
         self.change_count, self._known = self.change_count + 1, {}
-        number: int = self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
-                                 tuple(row.values()))
-        return number
+        return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
+                          tuple(row.values()))
 
     def set_last_id(self, table: str, last: int) -> None:
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""

@@ -324,8 +324,7 @@ class SqliteDatabase(DataFile):
             return self.alone(action)
         if error:
             raise error
-        result: Result = mine.answer[0]
-        return result
+        return mine.answer[0]
 
     def _lead(self, mine: _Waiting) -> None:
         """Do all that is wanted by now; if anything of it is refused, each does its own alone."""

@@ -250,10 +250,9 @@ class Claims:
 
     def cancel_asked(self, task_id: int, claim: str) -> int | None:
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        asked: int | None = self._database.value(
+        return self._database.value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
-        return asked
 
     def end(self, transaction: Connection, task_id: int, claim: str, outcome: Outcome,
             now: float) -> Verdict | None:

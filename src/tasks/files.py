@@ -183,8 +183,7 @@ class Files:
     def path(self, row: Row, task_id: int | None = None) -> Path:
         """Where a file lies by its row."""
         folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        path: Path = folder / row["name"]
-        return path
+        return folder / row["name"]
 
     def receive(self, owner_id: int, name: str, size: int, pieces: Iterable[bytes],
                 task_id: int | None = None) -> JsonObject:
@@ -214,8 +213,7 @@ class Files:
         """Keep a copy of a file for a task to come; its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            key: str = self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
-            return key
+            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
 
     def _reserve(self, owner_id: int, size: int, key: str | None, task_id: int | None) -> int:
         """Keep room for a file that comes; the id of its row."""

@@ -128,10 +128,9 @@ class Queues:
 
     def count(self, status: int, name: str, limit: int) -> int:
         """How many tasks of a queue have a status, counted up to `limit`."""
-        found: int = self._database.value(
+        return self._database.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
-        return found
 
     def all(self, machine: str) -> list[JsonObject]:
         """All queues as JSON; `machine` is where this process can start workers."""

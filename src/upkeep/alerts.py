@@ -143,7 +143,7 @@ class Conditions:
             return {}
         if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
             return {}
-        mode, failure = self._modes.decide()[0], recall(self._database, ".start_failure")
+        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
         why = (self.awaited(mode) or failure and failure["message"])
         return {"": {"why": why}} if why else {}
 

@@ -171,7 +171,7 @@ class Catalogue:
     def _load(self) -> _Known:
         """Return what is known, read again after CACHE_SECONDS."""
         now, known = self._database.clock.monotonic(), self._known
-        if known[0] < now:
+        if known.until < now:
             state: CatalogueState = recall(self._database, ".catalogue") or _NOTHING.state
             functions = {row["name"]: self._function(row) for row in self._database.all(
                 "SELECT * FROM function ORDER BY id")}
@@ -210,8 +210,7 @@ class Catalogue:
                     stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
                     timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
                     env=self._interpreter.environment())
-                announcement: Announcement = json.loads(answer.stdout)
-                return announcement
+                return json.loads(answer.stdout)
             except subprocess.TimeoutExpired:
                 return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
             except ValueError:

@@ -157,7 +157,7 @@ class Forecast:
         late: list[tuple[float, CrewKey]] = []
         here: CrewKey = (self._claims.machine, None, None)
         sizes = collections.Counter(homes.values())
-        mode, cron = self._modes.decide()[0], self._rhythm.visitor("cron")
+        mode, cron = self._modes.decide().mode, self._rhythm.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
         if room < 0 or (mode == "detached" and (lives or not recall(

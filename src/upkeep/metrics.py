@@ -67,8 +67,7 @@ class Fold:
 
     def mark(self) -> int:
         """The id of the last row that is folded."""
-        last: int | None = recall(self._database, FOLDED)
-        return last or 0
+        return recall(self._database, FOLDED) or 0
 
     def fold(self) -> bool:
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""

@@ -77,9 +77,8 @@ class Firing:
 
     def next_due(self) -> float | None:
         """When the next schedule is due, or None."""
-        due: float | None = self._database.value(
+        return self._database.value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
-        return due
 
     def _row(self, schedule_id: int) -> ScheduleRow | None:
         return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
@@ -165,9 +164,8 @@ class Firing:
 
     def unfinished(self, task_id: int | None) -> int | None:
         """`task_id` if that task has not ended, else None."""
-        found: int | None = self._database.value(
+        return self._database.value(
             "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
-        return found
 
     def add_task(self, transaction: Connection, row: ScheduleRow, order: Order,
                  unfinished: int | None, now: float) -> int:
@@ -178,7 +176,7 @@ class Firing:
                 "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
                 (unfinished, row["owner_id"])))
             order.after_failure = "run"
-        return self._adding.add(transaction, row["owner_id"], [order], now)[0][0]
+        return self._adding.add(transaction, row["owner_id"], [order], now).ids[0]
 
 
 class Schedules:

@@ -54,8 +54,7 @@ class Shell(Person):
     @property
     def id(self) -> int:  # type: ignore[override]   # looked up when it is wanted: there may be no admin
         """Whose tasks are added: the named owner's, else the default one's."""
-        user_id: int = self._find()["id"]
-        return user_id
+        return self._find()["id"]
 
 
 class _Sent(NamedTuple):
@@ -84,20 +83,10 @@ class Site:
 
     clock: AnyClock = Clock
 
-    def answer(self, method: str, path: str, given: Given = None) -> Any:
+    def ask(self, method: str, path: str, given: Given = None) -> Any:
         """Return what the API answers: an object, None for nothing, the pieces of a file.
         Errors are raised. `given` is the query of a GET, else the body."""
         raise NotImplementedError
-
-    def ask(self, method: str, path: str, given: Given = None) -> JsonObject:
-        """Return the object that the API answers."""
-        found: JsonObject = self.answer(method, path, given)
-        return found
-
-    def pieces(self, path: str, given: Given = None) -> Iterable[bytes]:
-        """Return the pieces of the file that the API answers."""
-        found: Iterable[bytes] = self.answer("GET", path, given)
-        return found
 
 
 class ThisSite(Site):
@@ -107,9 +96,9 @@ class ThisSite(Site):
         self._app = Application(queue, "code")
         self.clock = queue.database.clock
 
-    def answer(self, method: str, path: str,
+    def ask(self, method: str, path: str,
                given: Given = None) -> JsonObject | Iterable[bytes] | None:
-        """As Site.answer() says."""
+        """As Site.ask() says."""
         owner = None
         if method == "POST" and isinstance(given, dict):
             given = dict(given)
@@ -138,9 +127,9 @@ class OtherSite(Site):
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
-    def answer(self, method: str, path: str,
+    def ask(self, method: str, path: str,
                given: Given = None) -> JsonObject | Iterable[bytes] | None:
-        """As Site.answer() says."""
+        """As Site.ask() says."""
         import urllib.request
         query, body, kind = _as_sent(method, given)
         with self._heard():

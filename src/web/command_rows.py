@@ -105,7 +105,7 @@ def asks(method: str, path: str, *rows: str | Argument, words: str | None = None
         given.update(options.given)
         address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value: JsonObject | None = site.answer(method, address, given)
+        value: JsonObject | None = site.ask(method, address, given)
         show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
@@ -208,7 +208,7 @@ def lists(key: str, names: str, *rows: str | Argument, words: str | None = None)
     """A command that prints a list of the API as a table of the columns `names`."""
     def run(site: Site, options: Namespace) -> None:
         if "format" in options.given:
-            pieces = site.pieces("/api/" + key, options.given)
+            pieces = site.ask("GET", "/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return

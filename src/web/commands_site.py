@@ -76,7 +76,7 @@ def cmd_add_token(site: Site, options: Namespace) -> None:
     try:
         write_private(Path(path), token["token"] + "\n")
     except OSError:
-        site.answer("DELETE", "/api/tokens/%d" % token["id"])
+        site.ask("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 

@@ -156,7 +156,7 @@ def _save_file(site: Site, address: str, path: Path, size: int) -> None:
     """Save what the site has there in a new file, all of it or nothing."""
     with open(path, "xb") as file:
         try:
-            file.writelines(site.pieces(address))
+            file.writelines(site.ask("GET", address))
             if file.tell() != size:
                 raise SetupError("%s has not come as a whole." % path.name)
         except BaseException:           # else the next time it would be in the way
@@ -185,7 +185,7 @@ def _act_on_each(site: Site, action: str, ids: Iterable[int]) -> int:
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.answer(method, path % task_id)
+            site.ask(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code

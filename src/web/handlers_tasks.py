@@ -161,8 +161,7 @@ def wanted_owner(queue: JobQueue, request: Request, given: JsonObject,
         return scope
     if scope is not None and name != request.person.name:
         raise Denied("Only admins see what is other people's.")
-    owner_id: int = queue.users.find(name)["id"]
-    return owner_id
+    return queue.users.find(name)["id"]
 
 
 # What spreadsheets are given of a task; what they would take for a formula begins with ' there.
@@ -262,8 +261,7 @@ def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
 
 def due_at(row: Row) -> float:
     """Since when a pending task may start."""
-    at: float = max(row["created_at"], row["run_at"] or 0)
-    return at
+    return max(row["created_at"], row["run_at"] or 0)
 
 
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:
@@ -322,7 +320,7 @@ ACTION = titled("Action", object_of(
                     "patternMessage": "must be what the answer before said"}}))
 
 
-class _Acted(NamedTuple):
+class ActedOnFilter(NamedTuple):
     """How far an action came: how many it changed, and how many are left at most."""
 
     done: int
@@ -330,7 +328,7 @@ class _Acted(NamedTuple):
     going_on: str | None                # how to go on, if it has to
 
 
-def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> _Acted:
+def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> ActedOnFilter:
     """Do an action to the tasks that a filter wants and that were there at first.
     They are counted first. That may take several requests, too: how to go on then ends with the
     count that is expected."""
@@ -344,7 +342,7 @@ def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> _Act
         counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
         number += sum(counts)
         if low < top:
-            return _Acted(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
+            return ActedOnFilter(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
         if parts[3] != str(number):
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % number,
@@ -352,9 +350,9 @@ def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> _Act
         low = 0
     done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
     if low >= top:
-        return _Acted(done, 0, None)
+        return ActedOnFilter(done, 0, None)
     remaining = max(0, number - done)
-    return _Acted(done, remaining, "%d-%d-%d" % (low, top, remaining))
+    return ActedOnFilter(done, remaining, "%d-%d-%d" % (low, top, remaining))
 
 
 def post_actions(queue: JobQueue, request: Request) -> JsonObject:
@@ -365,7 +363,7 @@ def post_actions(queue: JobQueue, request: Request) -> JsonObject:
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
         done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
-        acted = _Acted(done, 0, None)
+        acted = ActedOnFilter(done, 0, None)
     else:
         acted = _act_on_filter(queue, request, given)
     if acted.done:

@@ -63,8 +63,7 @@ def read_address(text: str) -> Address | None:
         address = ip_address(match[match.lastindex or 0] if match else "")
     except ValueError:
         return None
-    inner: Address | None = getattr(address, "ipv4_mapped", None)
-    return inner or address
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def is_trusted(text: str, networks: str) -> bool:

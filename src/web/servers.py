@@ -190,8 +190,7 @@ def open_server(app: Application, host: str, port: int, clock: AnyClock = Clock,
     kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
         "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
-    server: Server = kind(app, (host, port), clock, background, handler)
-    return server
+    return kind(app, (host, port), clock, background, handler)
 
 
 def run_cgi() -> None:

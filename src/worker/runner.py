@@ -457,5 +457,4 @@ class Runner:
                 return None
             self._arrived += data
         line, _, self._arrived = self._arrived.partition(b"\n")
-        message: ToRunner = json.loads(line)
-        return message
+        return json.loads(line)

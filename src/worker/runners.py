@@ -121,8 +121,7 @@ class Runners:
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
-                announcement: Announcement = message["announce"]
-                return announcement
+                return message["announce"]
         if child.ended or child.is_dead():
             problem = "the process that runs the functions ended at its start"
         elif self._clock.monotonic() - child.started > RUNNER_START_SECONDS:

@@ -20,6 +20,10 @@ def nonce(number):
 class RemoteTestCase(WebTestCase):
     """A site and a remote worker that can run `render`, which the site has not."""
 
+    def forget_functions(self):
+        """As a second later: what functions there are is read again."""
+        self.queue.catalogue._known = self.queue.catalogue._known._replace(until=0.0)
+
     def setUp(self):
         super().setUp()
         self.worker = self.remote()
@@ -37,7 +41,7 @@ class RemoteTestCase(WebTestCase):
         given = {"session": session, "protocol": 1, "machine": "strong", "version": "1.0.0",
                  "functions": list(functions), **more}
         answer = self.check((worker or self.worker).post("/api/worker/hello", given), status)
-        self.queue.catalogue._known = (0.0, None, None)         # as a second later
+        self.forget_functions()
         return answer
 
     def turn(self, status=200, worker=None, session=SESSION, again=False, **given):
@@ -117,7 +121,7 @@ class Life(RemoteTestCase):
         self.assertEqual(offered(), ["strong", "other"])
         self.turn(leave="no more work")
         self.turn(leave="no more work", session=nonce(8))
-        self.queue.catalogue._known = (0.0, None, None)
+        self.forget_functions()
         self.assertIsNone(offered())
         self.check_wrong(self.bob.post("/api/tasks", {"function": "render", "arguments": {"text": "x"}}),
                          "function")
@@ -337,7 +341,7 @@ class Liars(RemoteTestCase):
         draw = {**function_json("draw"), "external": False}
         self.hello(worker, nonce(8), [RENDER, draw, {**function_json("add", {}), "external": False}])
         self.turn(leave="x")                        # the other one, which can render
-        self.queue.catalogue._known = (0.0, None, None)
+        self.forget_functions()
         self.assertIsNone(self.queue.catalogue.find("render"))
         self.add()
         task_id = self.add(function="draw")

@@ -230,19 +230,41 @@ class TestJoining(Checkout):
                          "src/base/errors.py:%d\n" % (line + 8))
 
     def test_imports_for_the_type_checker_alone_stand_under_its_guard(self):
-        self.seed(ERRORS, "import sys\n", "import select\nimport sys\n")
-        self.append(ERRORS, "\n\nif TYPE_CHECKING:\n    Waiter = select.poll\n")
-        text = self.path("base/options").read_text("utf-8")
-        self.seed("base/options", text[text.index("\nSERVER_SCHEMES"):][:15],
-                  "\nif TYPE_CHECKING:\n    from fractions import Fraction\n    from .errors import Waiter\n"
-                  "\nSERVER_SCHEMES")
-        self.seed("base/options", "import HOME\n", "import HOME\nfrom .head import TYPE_CHECKING\n")
-        self.append("base/options", "\n\ndef seeded(value: Fraction | Waiter) -> None:\n    pass\n")
+        self.seed(ERRORS, "    from typing import Any\n",
+                  "    from fractions import Fraction\n    from typing import Any\n")
+        self.append(ERRORS, "\n\ndef seeded(value: Fraction) -> None:\n    pass\n")
         built = self.build()
         guard = re.search(r"(?m)^if TYPE_CHECKING:\n((?:    .*\n)+)", built)[1]
         self.assertIn("    from fractions import Fraction\n", guard)
-        self.assertNotIn("Waiter", guard)
-        self.assertIn('def seeded(value: "Fraction | Waiter") -> None:', built)
+        self.assertNotIn("FieldError", guard)
+        self.assertIn('def seeded(value: "Fraction") -> None:', built)
+
+    def test_types_of_rooms_that_only_we_use_are_left_out(self):
+        text = self.path("base/options").read_text("utf-8")
+        self.seed("base/options", text[text.index("\nSERVER_SCHEMES"):][:15],
+                  "\nif TYPE_CHECKING:\n    from fractions import Fraction\n\n"
+                  "if TYPE_CHECKING:\n    Parts = tuple[Fraction, ...]\n\nSERVER_SCHEMES")
+        self.seed("base/options", "import HOME\n", "import HOME\nfrom .head import TYPE_CHECKING\n")
+        line = self.append("base/options", """
+
+def seeded(value: Parts | None = None, *rest: str,
+           more: dict[str,
+                      int] | None = None) -> dict[str, int] | None:
+    """ + '"""Nothing."""' + """
+    found: dict[str, int] | None = more
+    class Inner:
+        size: int = 3
+    return found
+""")
+        built = self.build()
+        for text in ("def seeded(value=None, *rest,\n           more=None):\n\n", "    found = more\n",
+                     '        size: "int" = 3\n'):
+            self.assertIn(text, built)
+        for text in "Fraction", "Parts":
+            self.assertNotIn(text, built)
+        number = built[:built.index("    found = more")].count("\n") + 1
+        self.assertEqual(self.run_build("--where", "jobqueue.py:%d" % number).stdout,
+                         "src/base/options.py:%d\n" % (line + 6))
 
 
 class TestBuilt(unittest.TestCase):
