@@ -140,8 +140,8 @@ refuse_half(__file__)
 
 if TYPE_CHECKING:
     import typing_extensions
-    from typing import (Any, Literal, NamedTuple, NoReturn, Optional, Protocol, TypeVar, TypedDict,
-                        Union, overload)
+    from typing import (Any, Generic, Literal, NamedTuple, NoReturn, Optional, Protocol, TypeVar,
+                        TypedDict, Union, overload)
     from typing_extensions import Unpack
 
 
@@ -210,7 +210,7 @@ else:
                 rest = {**cls._defaults, **named}
                 values += tuple(rest.pop(field) for field in cls._fields[len(values):] if field in rest)
                 if len(values) != len(cls._fields) or not cls._defaults.keys() >= rest.keys():
-                    raise TypeError("%s has the fields %s" % (cls.__name__, ", ".join(cls._fields)))
+                    raise TypeError(cls.__name__, cls._fields, values, named)
             return tuple.__new__(cls, values)
 
         def __getnewargs__(self) -> "tuple[Any, ...]":

@@ -47,15 +47,16 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from datetime import date, datetime, time as clock_time
 from enum import Enum
 from pathlib import Path
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Every, Fail, FileSite, Generic, JobQueue,
-                      JobQueueError, NamedTuple, Outcome, RetryAfter, TaskContext, append_log,
-                      declared, dump_json, is_deep, storable)
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Every, Fail, FileSite, Function, Generic,
+                      JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter, TaskContext,
+                      append_log, declared, dump_json, is_deep, storable)
 
 # A copy that broke off lacks the last lines of worker.py:
 #     if __name__ == "__main__":
@@ -66,7 +67,9 @@ jobqueue.refuse_half(__file__)
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
 
 if TYPE_CHECKING:
-    from typing import TypeVar
+    from typing import Any, TypeVar
+
+    from jobqueue import AnnouncedFunction, Announcement, JsonObject, Schema
 
 
 # worker/signatures.py --------------------------------------------------------
@@ -79,34 +82,34 @@ if TYPE_CHECKING:
 # Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
 # typing and inspect are imported where they are used: the worker itself needs neither.
 
-                      # a type, or what typing makes of types; NOTHING for none
-
+if TYPE_CHECKING:
+    TypeHint = Any                      # a type, or what typing makes of types; NOTHING for none
 
 NOTHING = object()                      # no default, no type hint
 
-SIMPLE_TYPES = {
+SIMPLE_TYPES: "dict[TypeHint, Schema]" = {
     str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
     bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
     set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string", "format": "file"},
     date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
     datetime: {"type": "string", "format": "date-time"}}
-CONVERSIONS = {
+CONVERSIONS: "dict[TypeHint, Callable[[Any], Any]]" = {
     datetime: jobqueue.parse_moment, date: date.fromisoformat, clock_time: clock_time.fromisoformat,
     int: int, float: float, Path: Path, set: set, tuple: tuple}
 
 
-def is_union(origin):
+def is_union(origin: "TypeHint") -> "bool":
     """True for Optional[X], Union[X, Y] and X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
-def are_alike(inner):
+def are_alike(inner: "tuple[TypeHint, ...]") -> "bool":
     """True if all items have one type; those of Tuple[str, int] have one for each place."""
     return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
 
 
-def type_schema(kind):
+def type_schema(kind: "TypeHint") -> "Schema":
     """The schema of a type hint; {} (a text field) for what is not understood."""
     import typing
     with contextlib.suppress(TypeError):
@@ -114,7 +117,7 @@ def type_schema(kind):
             return dict(SIMPLE_TYPES[kind])
     if isinstance(kind, type) and issubclass(kind, Enum):
         return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
-    origin = typing.get_origin(kind)
+    origin: "TypeHint" = typing.get_origin(kind)
     inner = typing.get_args(kind)
     if origin is typing.Literal:
         return {"enum": list(inner)}
@@ -127,7 +130,7 @@ def type_schema(kind):
     return dict(SIMPLE_TYPES.get(origin, {}))
 
 
-def make_nullable(schema):
+def make_nullable(schema: "Schema") -> "Schema":
     """The schema that also allows null."""
     if "enum" in schema:
         return schema if None in schema["enum"] else jobqueue.or_null(schema)
@@ -135,12 +138,12 @@ def make_nullable(schema):
     return jobqueue.or_null({**schema, "type": kind}) if isinstance(kind, str) else schema
 
 
-def to_python(kind, value):
+def to_python(kind: "TypeHint", value: "Any") -> "Any":
     """A JSON value as the type hint wants it."""
     if value is None or kind is type(value) or kind in (None, NOTHING):
         return value
     import typing
-    origin = typing.get_origin(kind)
+    origin: "TypeHint" = typing.get_origin(kind)
     inner = typing.get_args(kind)
     if is_union(origin):
         others = [member for member in inner if member is not type(None)]
@@ -158,7 +161,7 @@ def to_python(kind, value):
     return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
 
 
-def type_hints(target):
+def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
     """{name: type} of a function; hints that cannot be evaluated are left out."""
     import typing
     with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
@@ -173,7 +176,7 @@ def type_hints(target):
     return hints
 
 
-def parameter_help(text):
+def parameter_help(text: "str") -> "dict[str, str]":
     """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
     found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.*\S)", text, re.MULTILINE))
     section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
@@ -185,7 +188,7 @@ def parameter_help(text):
     return found
 
 
-def documentation(function):
+def documentation(function: "Function") -> "str":
     """A Python function's docstring without its indentation; empty for all others."""
     from inspect import getdoc
     return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
@@ -194,7 +197,7 @@ def documentation(function):
 class Parameters:
     """A function's parameters: their type hints, defaults and documentation."""
 
-    def __init__(self, function):
+    def __init__(self, function: "Function") -> None:
         self.function, self.open, given = function, False, function.parameters
         if given is None:
             from inspect import signature
@@ -213,7 +216,7 @@ class Parameters:
             if self.kinds[name] is NOTHING and default is not None:
                 self.kinds[name] = type(default)
 
-    def schema(self):
+    def schema(self) -> "Schema":
         """JSON Schema 2020-12 of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
@@ -222,15 +225,15 @@ class Parameters:
                 "additionalProperties": self.open}
 
     @functools.cached_property
-    def files(self):
+    def files(self) -> "list[str]":
         """The names of those that are files."""
         return jobqueue.file_parameters(self.schema())
 
-    def convert(self, arguments):
+    def convert(self, arguments: "JsonObject") -> "dict[str, Any]":
         """JSON arguments as Python values."""
         return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
 
-    def _property(self, name, text):
+    def _property(self, name: "str", text: "str | None") -> "Schema":
         schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
@@ -250,7 +253,7 @@ class Parameters:
         return schema
 
 
-def describe(function):
+def describe(function: "Function") -> "AnnouncedFunction":
     """A function as the catalogue keeps it."""
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
@@ -261,10 +264,10 @@ def describe(function):
             "external": function.kind == "external"}
 
 
-def describe_schedules():
+def describe_schedules() -> "list[JsonObject]":
     """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
-    described = []
-    numbers = {}
+    described: "list[JsonObject]" = []
+    numbers: "dict[str, int]" = {}
     for target, given in jobqueue.scheduled:
         name = getattr(target, "name", None) or target.__name__
         if name not in declared:
@@ -277,13 +280,13 @@ def describe_schedules():
     return described
 
 
-def is_owners(file):
+def is_owners(file: "str") -> "bool":
     """True for the owner's files: beside tasks.py, or beside ours."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
 
 
-def explain_import(error):
+def explain_import(error: "BaseException") -> "JsonObject":
     """What is wrong with tasks.py, where: {"message", "file", "line"}."""
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
@@ -296,16 +299,16 @@ def explain_import(error):
             "file": file, "line": line}
 
 
-def working_folder():
+def working_folder() -> "str":
     """The folder of tasks.py; for the samples there may be none."""
     folder = jobqueue.TASKS_FILE.parent
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
-def declare_samples():
+def declare_samples() -> None:
     """Functions to try the page with; gone once there is a tasks.py."""
     @jobqueue.task
-    def add(a, b, seconds=0):
+    def add(a: "int", b: "int", seconds: "float" = 0) -> "int":
         """Add two numbers, slowly if you like.
 
         :param seconds: how long to think about it
@@ -315,7 +318,7 @@ def declare_samples():
         return a + b
 
     @jobqueue.task
-    def count_down(start=10):
+    def count_down(start: "int" = 10) -> "str":
         """Count down once a second, and say how far it is."""
         for left in range(start, 0, -1):
             print(left, flush=True)
@@ -324,7 +327,7 @@ def declare_samples():
         return "lift-off"
 
 
-def read_functions():
+def read_functions() -> "Announcement":
     """Import tasks.py and announce what it declares, or what is wrong with it."""
     os.chdir(working_folder())
     samples = not jobqueue.TASKS_FILE.exists()
@@ -341,7 +344,7 @@ def read_functions():
             if one.kind != "external" and queue in external:
                 raise ValueError("%s: the queue %s is for external functions" % (one.name, queue))
         functions = [describe(function) for function in declared.values()]
-        found = {
+        found: "Announcement" = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
         found = {"error": explain_import(error)}

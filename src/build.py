@@ -14,7 +14,7 @@ their order. A built file is made in these steps:
    earlier rooms only, so the rooms form layers.
 3. The code of the rooms is joined. Imports between rooms are dropped, all others are gathered at
    the top. A docstring becomes a comment under a banner with the room's path. Types are left out,
-   but for those of PUBLIC rooms. There annotations become texts: so Python 3.6, which many hosts
+   but for those of TYPED rooms. There annotations become texts: so Python 3.6, which many hosts
    call python3, reads the file as far as its refusal.
 4. Each room is imported in a process of its own, beside the built files.
 5. The built files replace the old ones.
@@ -61,9 +61,10 @@ ROOMS = {
         worker/remote_site worker/remote worker/entry
         """.split(),
 }
-# Rooms that people's own code uses: they keep their types in the built file, for editors and type
-# checkers. The types of all others would cost each start that compiles the file an eighth more.
-PUBLIC = {"base/types", "base/errors", "access/python_task", "access/python_interface"}
+# Rooms that keep their types in the built file: people's own code uses them beside an editor or a type
+# checker, or the program itself reads the types of its samples. All others would cost each start that
+# compiles the file an eighth more.
+TYPED = {"base/types", "base/errors", "access/python_task", "access/python_interface", "worker/signatures"}
 STUB = "src/stubs/jobqueue.pyi"
 BANNER_COLUMNS = 79
 GENERATED = "# Built from src/ by src/build.py: edit there."
@@ -164,21 +165,21 @@ def read_room(path: str) -> Room:
     lines = text.splitlines()
     while end < len(lines) and not lines[end].strip():
         end += 1
-    built = built_lines(tree, lines, path in PUBLIC)
+    built = built_lines(tree, lines, path in TYPED)
     room.body, room.first_line = built[end:], end + 1
     room.used = used_names(tree)
-    room.needed = room.used if path in PUBLIC else used_names(ast.parse("\n".join(built)))
+    room.needed = room.used if path in TYPED else used_names(ast.parse("\n".join(built)))
     room.defined = bound_names(tree.body) - {part.name for part in room.imports if not part.exported}
     return room
 
 
-def built_lines(tree: ast.Module, lines: list[str], is_public: bool) -> list[str]:
-    """Return the lines of a room as the built file has them: without types, or in a public room with
+def built_lines(tree: ast.Module, lines: list[str], is_typed: bool) -> list[str]:
+    """Return the lines of a room as the built file has them: without types, or in a TYPED room with
     annotations as texts. A line of the room is one of the built file."""
     encoded = [line.encode() for line in lines]             # columns are counted in bytes
     edits: list[tuple[Span, bytes]] = []
     left_out: set[ast.expr] = set()
-    for node, annotation in [] if is_public else removable_annotations(tree):
+    for node, annotation in [] if is_typed else removable_annotations(tree):
         left_out.add(annotation)
         line, (last_line, last_column), text = annotation.lineno - 1, node_end(annotation), b""
         if isinstance(node, ast.FunctionDef):
@@ -190,7 +191,7 @@ def built_lines(tree: ast.Module, lines: list[str], is_public: bool) -> list[str
         else:
             line, column = node_end(node)
         edits.append((Span(line, column, last_line, last_column), text))
-    for statement in [] if is_public else tree.body:
+    for statement in [] if is_typed else tree.body:
         if is_guard(statement) and not getattr(statement, "orelse", None):
             edits.append((Span(statement.lineno - 1, statement.col_offset, *node_end(statement)), b""))
             left_out |= set(annotations_in(statement))
@@ -461,7 +462,7 @@ def gathered_imports(rooms: list[Room], guarded: bool) -> list[str]:
     needed: dict[bool, set[tuple[str, str, str]]] = {True: set(), False: set()}
     for room in rooms:
         for imported in room.imports:
-            if imported.room is None and imported.name in room.needed | {"jobqueue"}:
+            if imported.room is None and (imported.exported or imported.name in room.needed):
                 needed[imported.guarded].add((imported.module, imported.original, imported.name))
     chosen = needed[True] - needed[False] if guarded else needed[False]
     plain = sorted(name for module, name, _ in chosen if not module)

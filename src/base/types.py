@@ -73,7 +73,7 @@ else:
                 rest = {**cls._defaults, **named}
                 values += tuple(rest.pop(field) for field in cls._fields[len(values):] if field in rest)
                 if len(values) != len(cls._fields) or not cls._defaults.keys() >= rest.keys():
-                    raise TypeError("%s has the fields %s" % (cls.__name__, ", ".join(cls._fields)))
+                    raise TypeError(cls.__name__, cls._fields, values, named)
             return tuple.__new__(cls, values)
 
         def __getnewargs__(self) -> tuple[Any, ...]:

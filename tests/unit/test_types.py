@@ -69,8 +69,6 @@ names: list[str] = [file.name for file in added.files if file.path.exists() and 
 queue = JobQueue(Path("data"), environment={})
 queue.get(queue.enqueue("report", {"city": "Oslo"}, priority=3, after=added).id).then(below, 3)
 queue.enqueue_many("report", [{"city": "Oslo"}], owner="ana", delay=60)
-limit: int = queue.database.last_id("task")
-user: Any = queue.users.find("ana")["name"]
 """
 # Wrong code: behind each line, what mypy calls the error.
 WRONG = """
