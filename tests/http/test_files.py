@@ -126,6 +126,8 @@ class HandingIn(FileCase):
         environ = self.bob.environ("POST", "/api/files?name=x", b"1", {"Content-Type": jobqueue.BYTES_TYPE})
         environ["CONTENT_LENGTH"] = ""
         self.check(call(self.app, environ, checked=False), 415)
+        environ["CONTENT_LENGTH"] = "many"
+        self.check(call(self.app, environ, checked=False), 400, "malformed")
         self.check(self.bob.upload("/api/files"), 400)
 
     def test_one_that_no_task_uses_goes_after_a_day(self):
