@@ -137,6 +137,13 @@ class Span(NamedTuple):
                           lines[self.last_line][:self.last_column]])
 
 
+class Edit(NamedTuple):
+    """A part of a text, and what stands in its place."""
+
+    span: Span
+    text: bytes
+
+
 class Refused(Exception):
     """Rooms that do not fit together: one sentence for each fault."""
 
@@ -177,48 +184,39 @@ def built_lines(tree: ast.Module, lines: list[str], is_typed: bool) -> list[str]
     """Return the lines of a room as the built file has them: without types, or in a TYPED room with
     annotations as texts. A line of the room is one of the built file."""
     encoded = [line.encode() for line in lines]             # columns are counted in bytes
-    edits: list[tuple[Span, bytes]] = []
-    left_out: set[ast.expr] = set()
-    for node, annotation in [] if is_typed else removable_annotations(tree):
-        left_out.add(annotation)
-        line, (last_line, last_column), text = annotation.lineno - 1, node_end(annotation), b""
-        if isinstance(node, ast.FunctionDef):
-            column = encoded[line].rfind(b" ->", 0, annotation.col_offset)
-        elif isinstance(node, ast.arg):
-            line, column = node.lineno - 1, node.col_offset + len(node.arg.encode())
-            if encoded[last_line][last_column:].startswith(b" = "):
-                last_column, text = last_column + 3, b"="
-        else:
-            line, column = node_end(node)
-        edits.append((Span(line, column, last_line, last_column), text))
-    for statement in [] if is_typed else tree.body:
-        if is_guard(statement) and not getattr(statement, "orelse", None):
-            edits.append((Span(statement.lineno - 1, statement.col_offset, *node_end(statement)), b""))
-            left_out |= set(annotations_in(statement))
+    removals = {} if is_typed else dict(removable_types(tree, encoded))
+    gone = {part for node in removals for part in ast.walk(node)}
+    edits = list(removals.values())
     for annotation in annotations_in(tree):
-        if annotation not in left_out and not isinstance(annotation, ast.Constant):
+        if annotation not in gone and not isinstance(annotation, ast.Constant):
             span = Span(annotation.lineno - 1, annotation.col_offset, *node_end(annotation))
-            text = b" ".join(span.text(encoded).replace(b'"', b"'").split())
-            edits.append((span, b'"%s"' % text))
+            edits.append(Edit(span, b'"%s"' % b" ".join(span.text(encoded).replace(b'"', b"'").split())))
     for span, text in sorted(edits, reverse=True):
         rest = encoded[span.last_line][span.last_column:]
         encoded[span.line] = encoded[span.line][:span.column] + text + rest
         encoded[span.line + 1:span.last_line + 1] = [b""] * (span.last_line - span.line)
-    return [line.decode().rstrip() for line in encoded]
+    return [line.decode() for line in encoded]
 
 
-def removable_annotations(tree: ast.Module) -> Iterator[tuple[ast.AST, ast.expr]]:
-    """Yield the annotations that nothing needs at run time, each with the node that it follows. Those
-    in the body of a class stay: a NamedTuple's are its fields."""
+def removable_types(tree: ast.Module, lines: list[bytes]) -> Iterator[tuple[ast.AST, Edit]]:
+    """Yield the annotations and guarded statements that nothing needs at run time, with their removal.
+    Annotations in the body of a class stay: a NamedTuple's are its fields."""
     in_classes = {statement for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
                   for statement in node.body}
+    for statement in tree.body:
+        if is_guard(statement) and not getattr(statement, "orelse", None):
+            yield statement, Edit(Span(statement.lineno - 1, 0, *node_end(statement)), b"")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.returns:
-            yield node, node.returns
+            arrow = lines[node.returns.lineno - 1].rfind(b" ->", 0, node.returns.col_offset)
+            yield node.returns, Edit(Span(node.returns.lineno - 1, arrow, *node_end(node.returns)), b"")
         elif isinstance(node, ast.arg) and node.annotation:
-            yield node, node.annotation
+            column = node.col_offset + len(node.arg.encode())
+            line, end = node_end(node)
+            spaced = lines[line][end:].startswith(b" = ")       # without a type it is a=1, not a = 1
+            yield node.annotation, Edit(Span(node.lineno - 1, column, line, end + 3 * spaced), b"=" * spaced)
         elif isinstance(node, ast.AnnAssign) and node.value and node not in in_classes:
-            yield node.target, node.annotation
+            yield node.annotation, Edit(Span(*node_end(node.target), *node_end(node.annotation)), b"")
 
 
 def annotations_in(tree: ast.AST) -> Iterator[ast.expr]:
