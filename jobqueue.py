@@ -39,7 +39,7 @@ Contents (each room uses only the rooms above it)
     tasks/task_list.py             Tasks as people see them: find, count, show.
     tasks/actions.py               Cancel, retry, delete: one task, or all that a filter wants.
     tasks/leases.py                Leases and outcomes: how long a claim holds, how a task ends.
-    tasks/claims.py                Every way into and out of "running": claim, renew, end, reap.
+    tasks/claims.py                Every way into and out of "running": claim, renew, end.
     upkeep/tick_history.py         The history of ticks: their callers, their times, their gaps.
     upkeep/schedule_rows.py        Schedules as rows: their columns, when they are due, how they look.
     upkeep/schedules.py            Schedules add tasks at times, each slot once.
@@ -246,13 +246,10 @@ STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "sched
 DELETE = 2                      # what cancel_requested says, where 1 asks for the end only
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
-OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
 RENEW_SECONDS = 10.0
 SELF_FENCE_SECONDS = 50.0       # a worker that others keep from renewing kills its runner by then
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
-TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
-SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
 DISK_LOW_BYTES = 100 << 20
@@ -263,7 +260,6 @@ INTEGER_MAX = 2 ** 53
 
 ERRORS_MAX = 20                 # told about one request
 PAGE_ROWS = 50
-PAGE_ROWS_MAX = 200
 COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # read or written at once
 CACHE_SECONDS = 1.0
@@ -1362,7 +1358,6 @@ def _data_line():
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values that are looked for
 SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
-SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
 LOOK_SECONDS = 0.02             # of one reading that others may wait for
 
 # What another database may leave out, or says otherwise.
@@ -1981,6 +1976,10 @@ def migrate(transaction):
 #
 # A kind of database is a subclass: SqliteDatabase, PostgresDatabase.
 
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
+
+
 
 
 
@@ -2257,20 +2256,8 @@ class Database(Reader):
 #
 # A connection to the SQLite file; SQLite's errors as ours.
 
-WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
-WRITE_POLLS = 8                 # while it waits as long as it lately did
-WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
-WRITE_STREAK_SECONDS = 0.005
-WRITE_REST_SECONDS = 0.0015
-WAL_CHECKPOINT_BYTES = 4 << 20
 WAL_ALARM_BYTES = 16 << 20
-CHECKPOINT_PAUSE_SECONDS = 1.0
-MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
-MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
 LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
-LOCAL_FILE_SYSTEMS = frozenset(
-    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
 # What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
 # only), the error and its sentence. Everything else is a mistake of ours.
@@ -2382,6 +2369,13 @@ class FileConnection(Connection):
 # store/write_lock.py ---------------------------------------------------------
 #
 # One write at a time, and the bell that wakes idle workers.
+
+WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
+WRITE_POLLS = 8                 # while it waits as long as it lately did
+WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
+WRITE_STREAK_SECONDS = 0.005
+WRITE_REST_SECONDS = 0.0015
+
 
 class WriteLock(OneThread):
     """Lets one write at a time: threads by a lock, processes by `flock` on one file.
@@ -2505,6 +2499,15 @@ class Bell:
 # One file in the data folder. WriteLock lets one write at a time. Bell wakes idle workers. Journal says how
 # and on which machine the file is written. DataFile takes care of the file and its log. SqliteDatabase reads
 # and writes.
+
+WAL_CHECKPOINT_BYTES = 4 << 20
+CHECKPOINT_PAUSE_SECONDS = 1.0
+MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
+MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
+LOCAL_FILE_SYSTEMS = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
+
 
 def file_system(path):
     """The type of the file system that holds `path`, or "unknown"."""
@@ -2885,60 +2888,12 @@ def take_backup(file, part):
 #
 # PostgreSQL's dialect: a statement is translated as a whole.
 #
-# `to_postgres` knows what PostgreSQL says otherwise. psycopg is the driver; only this room imports it.
+# `to_postgres` knows what PostgreSQL says otherwise.
 
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
-STATEMENT_MS = 10_000           # ... and what takes longer is ended there
-IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
-LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
-SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
 CONNECT_SECONDS = 5
-LINK_OPTIONS = {
-    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
-    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
-    "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 
-# The server looks after its clients: one that vanished, or takes no answer, may have the lock, and
-# no other limit ends that. Some servers do not know all of these.
-SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
-    ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
-    ('client_connection_check_interval', '1000')) AS wanted (name, value)
-WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
-
-# SQLite joins by a look into an index for each row, and so do we here: where the server's
-# statistics are missing or old, other plans would read all rows. What is looked at is in memory.
-SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off; SET random_page_cost=1"
-
-# One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
-# knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
-# snapshot from before the wait would not see what was waited for. The time is asked for last, when
-# the lock is held.
-SERVER_BEGIN = """
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
-    set_config('idle_in_transaction_session_timeout', '%d', true);
-SELECT version, epoch FROM jobqueue FOR UPDATE;
-SELECT extract(epoch FROM clock_timestamp())::float8, %s"""
-# The last word of a transaction, by which its writer learns whether it was committed. The server's
-# own number does not tell: after a crash it gives those that it lost to other transactions.
-SERVER_MARK = """
-    INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
-    ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
-# In the transaction itself it would take a lock of the whole server; not to be waited for.
-SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
-
-TOLD_MAX = 200_000              # characters that wait for the next question
-
-# The server takes longer to plan a statement than to execute it, so what is asked often is planned
-# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
-# and who writes has all forgotten once the tasks take four times as much room as before.
 # Numbers are given as these types: where a function wants others, the statement must CAST.
-PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
-PLANS_SECONDS = 10.0            # how long all plans are kept
-ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
-ROOM = "pg_relation_size('task')"
-ASKED_MAX = 1000                # statements, of which it is known how often each was asked
-PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
 SERVER_TYPES = {float: "double precision", int: "bigint", bool: "bigint"}
 # How a statement for one row becomes one for all rows of `given`. Its last WHERE is that of the
 # row, which is found by its id: where nothing waited, statistics say that no row has the status 0.
@@ -2983,26 +2938,7 @@ ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
     autovacuum_analyze_scale_factor=0.05);
 """
 
-REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
-SERVER_STATE = """SELECT version, epoch,
-    CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
-OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
-GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
-SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_FILE, NO_EPOCH = ".server", "new"    # ending and first text of what says whose a folder is
-
-# What a server says (how its SQLSTATE begins), the error and its sentence.
-UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
-          "Please look before you try again.")
-SERVER_ERRORS = (
-    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
-    ("23503", Conflict, OWNER_GONE),
-    ("53100", StorageFull, FULL),
-    ("42P07|42710|42723|42703", SetupError,
-     "The database %(path)s has other tables already (%(said)s): the queue needs "
-     "one of its own."),
-    ("28|3D|42501|42P01|53|58|XX", StorageBroken, UNUSABLE),
-)
 
 
 def replace_patterns(text, otherwise):
@@ -3093,6 +3029,29 @@ def prepare_statement(name, statement, types):
 # store/postgres_connection.py ------------------------------------------------
 #
 # A connection to a PostgreSQL server, with a deadline for each call.
+
+LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
+LINK_OPTIONS = {
+    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
+# The server looks after its clients: one that vanished, or takes no answer, may have the lock, and
+# no other limit ends that. Some servers do not know all of these.
+SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
+    ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
+    ('client_connection_check_interval', '1000')) AS wanted (name, value)
+WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
+# SQLite joins by a look into an index for each row, and so do we here: where the server's
+# statistics are missing or old, other plans would read all rows. What is looked at is in memory.
+SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off; SET random_page_cost=1"
+TOLD_MAX = 200_000              # characters that wait for the next question
+# The server takes longer to plan a statement than to execute it, so what is asked often is planned
+# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
+# and who writes has all forgotten once the tasks take four times as much room as before.
+PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
+PLANS_SECONDS = 10.0            # how long all plans are kept
+ASKED_MAX = 1000                # statements, of which it is known how often each was asked
+PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
 
 
 
@@ -3380,6 +3339,48 @@ class ServerConnection(Connection):
 #
 # Several machines share a server. PostgresDatabase holds the lock of the one row of the table `jobqueue`
 # while it writes, so transactions follow each other as they do in a file.
+
+STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
+IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
+SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
+# One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
+# knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
+# snapshot from before the wait would not see what was waited for. The time is asked for last, when
+# the lock is held.
+SERVER_BEGIN = """
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
+    set_config('idle_in_transaction_session_timeout', '%d', true);
+SELECT version, epoch FROM jobqueue FOR UPDATE;
+SELECT extract(epoch FROM clock_timestamp())::float8, %s"""
+# The last word of a transaction, by which its writer learns whether it was committed. The server's
+# own number does not tell: after a crash it gives those that it lost to other transactions.
+SERVER_MARK = """
+    INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
+    ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
+# In the transaction itself it would take a lock of the whole server; not to be waited for.
+SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
+ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
+ROOM = "pg_relation_size('task')"
+REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
+SERVER_STATE = """SELECT version, epoch,
+    CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
+OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
+GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
+SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
+UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
+          "Please look before you try again.")
+# What a server says (how its SQLSTATE begins), the error and its sentence.
+SERVER_ERRORS = (
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
+    ("23503", Conflict, OWNER_GONE),
+    ("53100", StorageFull, FULL),
+    ("42P07|42710|42723|42703", SetupError,
+     "The database %(path)s has other tables already (%(said)s): the queue needs "
+     "one of its own."),
+    ("28|3D|42501|42P01|53|58|XX", StorageBroken, UNUSABLE),
+)
+
 
 class ServerClock(Clock):
     """The server's time, which all machines share; between two looks at it by our own ticks."""
@@ -3835,7 +3836,7 @@ def read_log(db, task_id, attempt, offset=0,
 #
 # Settings: an admin changes them while everything runs.
 
-# What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
+# What an admin can change while everything runs: a row of SETTING_GROUPS each. The table keeps the values
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 
@@ -4797,7 +4798,6 @@ class Files:
 
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
-ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
 
@@ -5056,9 +5056,9 @@ class Once:
 #
 # Tasks as people see them: find, count, show.
 #
-# Tasks as people see them: one with all that belongs to it, and lists of those that a Filter
-# wants. By owner and status an index answers; what else is asked for is looked through, one short
-# range of ids after the other (Database.walk), so that nobody waits for it.
+# A single task comes with all that belongs to it. Lists have the tasks that a Filter wants. By owner
+# and status an index answers; what else is asked for is looked through, one short range of ids after
+# the other (Database.walk), so that nobody waits for it.
 
 AFTER_MAX = 1000                # tasks that one comes after
 RELATED_MAX = 100               # shown of them, and of those that come after one
@@ -5591,9 +5591,6 @@ class Actions:
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
-PROMOTE_AT_ONCE = 500
-PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
-REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ERROR_MAX_CHARACTERS = 2000
 UNCONFIRMED = "?"               # what a remote worker's claim begins with until it says it has it
 REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
@@ -5609,19 +5606,8 @@ HEADS = """
     FROM task %s %s user ON user.id=task.owner_id
     WHERE status=0 AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
-ALL_HEADS = HEADS % ""
-WITHIN_REACH = """AND task.id IN (
-    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
-    )""" % (BY_CLAIM, REACH_ROWS)
-# From where those have tasks who may start one; few tasks have the same turn.
-BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 PROMOTING = (    # what promote() asks, most often
     (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
-ENDING_COLUMNS = (
-    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
-    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
-    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
-    "unknown_since")
 
 
 class Reach(NamedTuple):
@@ -5780,17 +5766,33 @@ class Leases:
 
 # tasks/claims.py -------------------------------------------------------------
 #
-# Every way into and out of "running": claim, renew, end, reap.
+# Every way into and out of "running": claim, renew, end.
 #
-# Every way into and out of "running":
+# The Reaper (upkeep/reaper.py) ends the tasks of dead workers by these ways, too.
 #
 # 1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
 # 2. The worker renews the lease; each of its writes names the token. No row changed means that
 #    the task was lost to somebody else, whose word then counts.
 # 3. end_all() asks judge() what becomes of a task and stores that.
-# 4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
-#    has passed since: as this could be written, so could a renewal. When nobody can write nobody is
-#    doubted, and workers that see no doubt keep what they run.
+# 4. A claim that is not renewed in time is first marked as doubted, and lost a lease later. The mark
+#    proves that the database could be written, so the worker could have renewed. While the database
+#    cannot be written there are no marks, and workers that see none keep what they run.
+
+PROMOTE_AT_ONCE = 500
+PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
+REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
+ALL_HEADS = HEADS % ""
+WITHIN_REACH = """AND task.id IN (
+    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
+    )""" % (BY_CLAIM, REACH_ROWS)
+# From where those have tasks who may start one; few tasks have the same turn.
+BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
+ENDING_COLUMNS = (
+    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
+    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
+    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
+    "unknown_since")
+
 
 class Heads(NamedTuple):
     """The queue to take from, if there is one, and the first tasks of it."""
@@ -6194,6 +6196,9 @@ class Rhythm:
 # upkeep/schedule_rows.py -----------------------------------------------------
 #
 # Schedules as rows: their columns, when they are due, how they look.
+#
+# plan_errors() checks the rule that a person gives, due_slots() says which runs are due or were
+# missed, find_scripts() finds the scripts of the folder schedules. upkeep/schedules.py fires them.
 
 
 
@@ -6206,17 +6211,12 @@ class Rhythm:
 
 
 
-SCHEDULES_MAX = 1000            # of one owner
-FIRE_SECONDS = 1.0              # of a tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
-UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
-GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
 GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
 UPCOMING = 10                   # times to come that are shown
-COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
 # files and what editors and package managers leave behind.
@@ -6225,8 +6225,6 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
-SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
-                                 "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
     "name": about(or_null(text_up_to(100)), "for people; shown first"),
@@ -6242,20 +6240,9 @@ SCHEDULE_FIELDS = {
     "paused": {"type": "boolean"}, "paused_why": about(or_null(text_up_to(500)), "shown to everybody")}
 SCHEDULE_SCHEMA = titled("NewSchedule", object_of(("function", "rule"), **SCHEDULE_FIELDS))
 CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
-SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
-SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
-                "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
 SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
-SCHEDULE_SHOWN = (
-    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
-    "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
-    "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
-        ", ".join("schedule." + name for name in (
-            *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
-            "problem", "gone_at", "last_task_id", "late_at")),
-        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
 
 
 class Slot(NamedTuple):
@@ -6399,6 +6386,26 @@ def due_slots(row, due, now):
 # transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
 # once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
 # what people make and change, and keep in step with what tasks.py and folders ask for.
+
+SCHEDULES_MAX = 1000            # of one owner
+FIRE_SECONDS = 1.0              # of a tick
+UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
+GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
+COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
+SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+                                 "overlap": "skip", "options": {}}
+SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
+SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
+                "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
+SCHEDULE_SHOWN = (
+    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
+    "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
+    "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
+        ", ".join("schedule." + name for name in (
+            *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
+            "problem", "gone_at", "last_task_id", "late_at")),
+        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
+
 
 
 
@@ -6777,7 +6784,9 @@ class Schedules:
 #
 # Worker locks; which Python; who starts processes on this host.
 #
-# Modes says who starts workers on this host, Interpreter with which Python.
+# grab_if_free() and take_lock() handle the lock files by which a living worker is known. Modes says
+# who starts workers on this host, Interpreter with which Python. file_stamps() tells when a file of
+# the program or of tasks.py has changed.
 
 
 
@@ -6789,15 +6798,12 @@ class Schedules:
 
 
 
-STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
 LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
 ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
                      "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
-WORKER_LOG_MAX_BYTES = 256 << 10
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)
@@ -7093,6 +7099,10 @@ class Workers:
 #
 # A worker is dead if its lock is free, and lost if its lease is over.
 
+STARTING_SECONDS = 10.0         # a started process that never took its lock
+STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
+
+
 class DeadWorker(NamedTuple):
     """A worker that nobody stands behind any more: its row, the descriptor of its lock file if
     that is ours now, and why it counts as dead."""
@@ -7224,6 +7234,9 @@ class Reaper:
 # upkeep/starter.py -----------------------------------------------------------
 #
 # The Starter: reserves a worker's row and starts the process.
+
+WORKER_LOG_MAX_BYTES = 256 << 10
+
 
 class Starter:
     """Starts worker processes: as many as there is work for and room."""
@@ -7541,15 +7554,9 @@ class Catalogue:
 # Times in them, which are histograms: a percentile is read from their sum.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
-SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
 FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
-POINTS_MAX = 480
 FOLDED = ".folded"              # under this name: the id of the last row that was folded
-FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
-FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
-FOLD_SECONDS = 60.0
-SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
 SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
 LARGEST = 2.0 ** 53             # second or byte that counts
 RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
@@ -7563,11 +7570,8 @@ EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "fai
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
 WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
-FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
-                  "peak_memory, task_id, owner_id, worker_id, machine")
 BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
 ZERO_BUCKET = -5000             # its top is 0.0
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
 if TYPE_CHECKING:
@@ -7848,11 +7852,21 @@ class Tally:
 #
 # Metrics: how much was done, and how long it waited and ran.
 #
-# How much was done, and how long it waited and ran. The activity is the only source.
-# Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
-# the six hours, the day and the whole time around that. Metrics tells these sums together with what
-# the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
-# a standstill, and removing tasks or old hours changes no other hour and no total.
+# The activity is the only source. Fold adds its rows, each once, to sums: of the hour in which it
+# happened, as the row says, and of the six hours, the day and the whole time around that. Metrics
+# tells these sums together with what the newest rows, not folded yet, add to them. So a late row
+# finds its hour, sums are made up after a standstill, and removing tasks or old hours changes no
+# other hour and no total.
+
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
+FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
+FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
+FOLD_SECONDS = 60.0
+SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
+FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
+                  "peak_memory, task_id, owner_id, worker_id, machine")
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+
 
 
 
@@ -9408,6 +9422,7 @@ class Forecast:
 #
 # The tick: housekeeping that any process does in passing.
 
+TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
@@ -9563,15 +9578,11 @@ class Tick:
 
 
 SESSION_SECONDS = 12 * 3600.0
-SESSION_IDLE_SECONDS = 30 * 60.0
-SETUP_CODE_SECONDS = 3600.0
 CODE_SECONDS = 3600.0           # how long a code holds that was mailed
 MAILBOX = ".mailbox.%d"         # under this name, of a user
-SETUP_CODE_MIN_CHARACTERS = 16
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
-NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
 # How many are free, how many seconds they count, the shortest and the longest wait after them.
@@ -9612,8 +9623,6 @@ NEW_TOKEN = titled("NewToken", object_of(
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
     password=about(TEXT, "one's own; not needed where an API token is sent")))
-TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
-             "JOIN user ON user.id=user_id WHERE ")
 
 
 class Person:
@@ -9940,6 +9949,14 @@ def plain_code(text):
 #
 # The first admin, a lost password, sessions, tokens.
 
+SESSION_IDLE_SECONDS = 30 * 60.0
+SETUP_CODE_SECONDS = 3600.0
+SETUP_CODE_MIN_CHARACTERS = 16
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
+TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
+             "JOIN user ON user.id=user_id WHERE ")
+
+
 def read_code(path, now):
     """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
     try:
@@ -10194,6 +10211,7 @@ class Tokens:
 # schema and what this person may choose. In a row of many most differ in their arguments only, so
 # what stands around those (a Frame) is checked once.
 
+ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
@@ -10378,10 +10396,7 @@ class Requests:
 # 4. What a running task adds belongs to its owner, and is added once under its Idempotency-Key.
 
 REMOTE_PROTOCOL = 1
-ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
 WAIT_MAX_SECONDS = 20.0
-WAITERS_MAX = 16
-WAIT_LOOK_SECONDS = 0.3
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
 ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
@@ -11552,9 +11567,6 @@ def readable_time(moment):
     return iso(moment)[:19].replace("T", " ") + " UTC"
 
 
-# About the machine and the folders, by the data folder.
-
-
 # access/findings.py ----------------------------------------------------------
 #
 # The findings of `check` and of the page This host.
@@ -12259,12 +12271,8 @@ SECURITY_HEADERS = [
     ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin")]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
-LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 PACK_BYTES = 1024                       # shorter answers are sent as they are
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
-COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
-                      re.M | re.S)      # and what lines begin with
-STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
@@ -12366,9 +12374,14 @@ def problem(error, accepts=""):
 #
 # A request as handlers see it; proxies; static files.
 #
-# A request as handlers see it, whichever web server took it, and an answer as WSGI wants it. What
-# proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
-# beyond its limit.
+# It is the same whichever web server took it. Headers of proxies count only if the proxy is trusted.
+# A body is read when a handler wants it, and never beyond its limit.
+
+LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
+                      re.M | re.S)      # and what lines begin with
+STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
+
 
 
 
@@ -12736,6 +12749,10 @@ class StaticFiles:
 # What a request does that takes more than a row of ROUTES. Each takes (queue, request, *parts of
 # the path) and returns an Answer, or what is answered as JSON with the status that its row names,
 # None for nothing. Its docstring is what /openapi.json says of it.
+
+SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
+PAGE_ROWS_MAX = 200
+
 
 def get_page(queue, request):
     """The page, always at an address that ends with a slash."""
@@ -13130,6 +13147,11 @@ def get_log(queue, request, task_id):
 #
 # Handlers are as in web/handlers_tasks.py.
 
+ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
+WAIT_LOOK_SECONDS = 0.3
+POINTS_MAX = 480
+
+
 def get_schedules(queue, request):
     """A page of the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
@@ -13458,7 +13480,6 @@ def post_worker_file(queue, request, task_id):
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
 CLAIM = "claim"                         # of a running task, sent as a token is
-SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
@@ -13622,11 +13643,6 @@ ROUTES = [
 ]
 
 
-# Where what was made is found, by what is answered.
-MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
-           "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
-
-
 def match_path(pattern, path):
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""
@@ -13644,8 +13660,6 @@ def match_path(pattern, path):
 # /openapi.json is static/api.json, which describes what is answered, with the paths of ROUTES and
 # what they take. Of errors it tells which there are for looking and for changing.
 LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
-CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
-OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
 def component(kind, name):
@@ -13656,6 +13670,10 @@ def component(kind, name):
 # web/openapi.py --------------------------------------------------------------
 #
 # /openapi.json, made of ROUTES.
+
+CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
+OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
+
 
 def _documented(part, schemas):
     """A part of our schemas as others read it; what has a title stands in `schemas`."""
@@ -13749,6 +13767,13 @@ def describe_api(document):
 # The WSGI callable: finds the route, checks, answers errors.
 #
 # The dispatcher keeps to ROUTES, checks what is sent and answers errors, all in one place.
+
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
+# Where what was made is found, by what is answered.
+MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
+           "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
+WAITERS_MAX = 16
+
 
 class _Kept:
     """An answer that is kept, and as of when."""
@@ -14014,17 +14039,10 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
-CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # are made, each in memory
 LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
-STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
-# What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = (
-    "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
-    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
 
 
 class BadRequest(JobQueueError):
@@ -14302,6 +14320,15 @@ class Exchange(HandlerBase):
 #
 # The built-in web server; CGI.
 
+CONNECTIONS_MAX = 512
+ANSWERS_AT_ONCE = 32                    # are made, each in memory
+STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
+# What requests import where they use it. A server that has run out of descriptors cannot any more.
+NEEDED_LATER = (
+    "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
+    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
+
+
 if TYPE_CHECKING:
     class ServerBase:
         """What a Server has of a ThreadingHTTPServer."""
@@ -14495,9 +14522,6 @@ def run_cgi():
 #
 # Printing for people and pipes.
 
-OTHER_SITE_SECONDS = 60.0
-PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
-EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
@@ -14614,6 +14638,9 @@ def cmd_serve(queue, options):
 # web/clients.py --------------------------------------------------------------
 #
 # Clients of commands: this host's queue, or another site over HTTP.
+
+OTHER_SITE_SECONDS = 60.0
+
 
 
 
@@ -14971,6 +14998,9 @@ def parse_rate(_, text):
 #
 # Commands about functions and tasks.
 
+EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
+
+
 def known_function(site, name):
     """What the API says of one function; the least of one that is not known."""
     known = ask_all(site, "functions", {})["functions"]
@@ -15170,6 +15200,9 @@ def cmd_act(site, options):
 # web/commands_site.py --------------------------------------------------------
 #
 # Commands about settings, people, schedules, the host, its data.
+
+PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
+
 
 def cmd_settings(site, options):
     """Print all settings, print one, or change one."""
@@ -15387,8 +15420,6 @@ def cmd_check(_, options):
     return 1 if any(check.verdict == BAD for check in report.checks) else 0
 
 
-TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
-QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 
 
 # web/command_line.py ---------------------------------------------------------
@@ -15401,6 +15432,8 @@ QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 # schemas. What runs a command gets the site, and the options: `given` is what its own arguments
 # are. It returns the exit code, if that is not 0.
 
+TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
+QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 OWNER = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
 LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")

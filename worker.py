@@ -447,7 +447,7 @@ BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
 #
 # HTTP requests as functions.
 #
-# HTTP requests as functions: arguments fill the places of the address, the others become the query
+# Arguments fill the places of the address, the others become the query
 # or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx may be retried.
 # Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
 # redirect and no path that climbs; answers are read up to a limit.
@@ -1171,9 +1171,9 @@ class LogPipe:
 #
 # The worker's side of its runner: pipes, life line, signals.
 #
-# The worker's side of its runner: a socket for orders and messages, a bell that the runner rings, a
-# pipe for each log, and a life line: when the worker dies the kernel closes its end, and kills the
-# runner with all that it started.
+# There is a socket for orders and messages, a bell that the runner rings, a pipe for each log, and a
+# life line: when the worker dies the kernel closes its end, and kills the runner with all that it
+# started.
 # A batch is handed over with a pipe that holds a byte for each order; the runner takes one before
 # it begins an order, the worker takes what is left: so what has begun is never in doubt.
 # Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
@@ -1802,12 +1802,8 @@ class Pace:
 #
 # Place: the worker's row and its lock.
 
-RUNNER_START_SECONDS = 120.0            # big imports
-BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
-                   "runner_tasks", "runner_memory", "runner_per_owner")
 
 
 class Place:
@@ -1888,6 +1884,10 @@ class Place:
 # worker/runners.py -----------------------------------------------------------
 #
 # Runners: the processes that run tasks for a worker.
+
+RUNNER_START_SECONDS = 120.0            # big imports
+BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
+
 
 
 
@@ -2109,6 +2109,10 @@ class Recorder:
 # Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
 # meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
 # nobody can write it keeps what it has and tries again, and still hears that it is to stop.
+
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
+                   "runner_tasks", "runner_memory", "runner_per_owner")
+
 
 class Loop(Generic[AnyAttempt]):
     """What all workers do with signals, and with what their runner has in hand."""
@@ -2435,12 +2439,7 @@ class Worker(Loop[Attempt]):
 
 
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
-WAIT_SECONDS = 20.0                     # the site may wait for a task
-HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
-AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
-LEAVE_SECONDS = 20.0                    # after a signal, in all
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
-CLAIMS_MAX = 64                         # in one call; the site takes no more
 ANSWER_BYTES = 16 << 20
 
 
@@ -2698,6 +2697,13 @@ class News(NamedTuple):
 # Rules: only an answer of jobqueue counts; after anything else the same is told again, which the
 # site takes as once. A claim counts from when the call was sent that renewed it; the runner is
 # killed before another worker may have its task.
+
+WAIT_SECONDS = 20.0                     # the site may wait for a task
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
+AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
+LEAVE_SECONDS = 20.0                    # after a signal, in all
+CLAIMS_MAX = 64                         # in one call; the site takes no more
+
 
 class RemoteWorker(Loop[RemoteAttempt]):
     """The loop of a remote worker; to its Runners it is what catalogue and place are.

@@ -16,7 +16,7 @@ their order. A built file is made in these steps:
    the top. A docstring becomes a comment under a banner with the room's path. Types are left out,
    but for those of TYPED rooms. There annotations become texts: so Python 3.6, which many hosts
    call python3, reads the file as far as its refusal.
-4. Each room is imported in a process of its own, beside the built files.
+4. The rooms are imported as modules, in a process of their own, beside the built files.
 5. The built files replace the old ones.
 """
 from __future__ import annotations
@@ -71,7 +71,7 @@ GENERATED = "# Built from src/ by src/build.py: edit there."
 UNCHECKED = "# mypy: ignore-errors"     # the rooms are checked; users of a built file check their own code
 CONTENTS = "Contents (each room uses only the rooms above it)"
 KNOWN = {*dir(builtins), "__file__", "__name__", "__doc__"}
-GUARD = "TYPE_CHECKING"         # `if TYPE_CHECKING:` holds imports that only a type checker needs
+GUARD = "TYPE_CHECKING"         # `if TYPE_CHECKING:` holds what only a type checker needs
 
 
 @dataclass
@@ -384,12 +384,17 @@ def check_room(room: Room, earlier: dict[str, Room], later: set[str]) -> list[st
     for imported in room.imports:
         if imported.room is not None:
             faults += [(imported.line, fault) for fault in check_import(imported, earlier, later)]
+        elif imported.module.partition(".")[0] in ("src", "tests") or imported.original == "src":
+            faults.append((imported.line, "another room is imported as in `from ..base.errors import wrong`"))
         if imported.name not in room.used and imported.module != "__future__" and not imported.exported:
             faults.append((imported.line, "%s is imported and not used" % imported.name))
     for node in room.nodes:
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno >= room.first_line and (
                 node.col_offset == 0 or isinstance(node, ast.ImportFrom) and node.level):
             faults.append((node.lineno, "rooms are imported above the code"))
+        if isinstance(node, ast.If) and is_guard(node) and len({
+                isinstance(part, (ast.Import, ast.ImportFrom)) for part in node.body}) == 2:
+            faults.append((node.lineno, "imports for the type checker stand in an `if` of their own"))
     here = {imported.name for imported in room.imports} | room.defined | KNOWN
     faults += [(room.line_of(name), "%s is neither defined nor imported" % name)
                for name in sorted(room.used - here)]
@@ -499,35 +504,38 @@ def wrapped(start: str, names: list[str]) -> list[str]:
     return [*lines[:-1], lines[-1].rstrip(", ") + ")"]
 
 
-# Importing each room
+# Importing the rooms
 
-def import_alone(path: str, folder: str) -> list[str]:
-    """Import a room in a process of its own; return what went wrong. The built files are in `folder`."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        import_room(path, folder, writing)
-    os.close(writing)
-    with os.fdopen(reading, encoding="utf-8") as pipe:
-        fault = pipe.read()
-    if os.waitpid(child, 0)[1] == 0:
-        return []
-    return [fault or "src/%s.py: importing it ends the process" % path]
+def import_rooms(built: dict[str, list[Line]]) -> None:
+    """Import each room as a module, beside the new built files; Refused if one fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ROOMS:
+            Path(folder, name).write_text(text_of(built[name]), "utf-8")
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            import_here([path for paths in ROOMS.values() for path in paths], folder, writing)
+        os.close(writing)
+        with os.fdopen(reading, encoding="utf-8") as pipe:
+            fault = pipe.read()
+    if os.waitpid(child, 0)[1] != 0:
+        raise Refused([fault or "src/: importing the rooms ends the process"])
 
 
-def import_room(path: str, folder: str, writing: int) -> None:
-    """Import a room in this process, a child, and end it; a fault is written to `writing`."""
-    code = 1
+def import_here(paths: Iterable[str], folder: str, writing: int) -> None:
+    """Import rooms in this process, a child, and end it; a fault is written to `writing`."""
+    code, path = 1, ""
     try:
-        sys.dont_write_bytecode, sys.pycache_prefix = False, folder     # each room is compiled once
+        sys.dont_write_bytecode = True
         sys.path[:0] = [folder, str(ROOT)]
-        __import__("src." + path.replace("/", "."))
+        for path in paths:
+            __import__("src." + path.replace("/", "."))
         code = 0
     except BaseException as error:
         frames = [frame for frame in traceback.extract_tb(error.__traceback__)
-                  if frame.filename.startswith(str(SOURCE))]
+                  if frame.filename.startswith(str(SOURCE / path.partition("/")[0]))]
         place = "%s:%s" % (os.path.relpath(frames[-1].filename, ROOT), frames[-1].lineno) if frames else path
-        os.write(writing, ("%s: %s cannot be imported by itself: %s: %s" % (
+        os.write(writing, ("%s: %s cannot be imported: %s: %s" % (
             place, path, type(error).__name__, error)).encode())
     finally:
         os._exit(code)
@@ -547,16 +555,6 @@ def build() -> dict[str, list[Line]]:
 def text_of(lines: list[Line]) -> str:
     """Return a built file's text."""
     return "".join(line.text + "\n" for line in lines)
-
-
-def import_rooms(built: dict[str, list[Line]]) -> None:
-    """Import each room by itself, beside the new built files; Refused if one fails."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ROOMS:
-            Path(folder, name).write_text(text_of(built[name]), "utf-8")
-        faults = [fault for paths in ROOMS.values() for path in paths for fault in import_alone(path, folder)]
-    if faults:
-        raise Refused(faults)
 
 
 def replace(built: dict[str, list[Line]]) -> None:
@@ -589,10 +587,10 @@ def place_of(line: Line) -> str:
 
 
 def where(built: dict[str, list[Line]], name: str, number: int) -> str:
-    """Return the room and line behind one line of a built file."""
+    """Return the room and line behind one line of a built file; Refused if it has no such line."""
     lines = built[name]
     if not 0 < number <= len(lines):
-        return "%s has no line %d" % (name, number)
+        raise Refused(["%s has %d lines, and no line %d" % (name, len(lines), number)])
     line = lines[number - 1]
     return place_of(line) if line.room else "%s:%d: written by src/build.py" % (name, number)
 

@@ -15,14 +15,20 @@ from ..store.connection import Connection, private_path, write_private
 from ..store.database import Database
 from ..store.log_and_activity import note
 from ..store.settings import recall, remember
-from .people import (NOBODYS_PASSWORD, SESSION_IDLE_SECONDS, SESSION_SECONDS,
-                     SETUP_CODE_MIN_CHARACTERS, SETUP_CODE_SECONDS, TOKEN_ROW, Person, Users,
+from .people import (SCRYPT_COST, SESSION_SECONDS, STORED_PASSWORD, Person, Users,
                      address_subject, changed_at, count_guess, end_sessions, forgive, note_use,
                      note_user, plain_code, verify_password, wrong_log_in, wrong_password)
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .people import TokenLimits
+
+SESSION_IDLE_SECONDS = 30 * 60.0
+SETUP_CODE_SECONDS = 3600.0
+SETUP_CODE_MIN_CHARACTERS = 16
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
+TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
+             "JOIN user ON user.id=user_id WHERE ")
 
 
 def read_code(path: Path, now: float) -> str | None:

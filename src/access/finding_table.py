@@ -129,6 +129,3 @@ class Finding:
 def readable_time(moment: float) -> str:
     """A moment as people read it, without its fractions."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
-
-
-# About the machine and the folders, by the data folder.

@@ -43,15 +43,11 @@ if TYPE_CHECKING:
         scope: str
 
 SESSION_SECONDS = 12 * 3600.0
-SESSION_IDLE_SECONDS = 30 * 60.0
-SETUP_CODE_SECONDS = 3600.0
 CODE_SECONDS = 3600.0           # how long a code holds that was mailed
 MAILBOX = ".mailbox.%d"         # under this name, of a user
-SETUP_CODE_MIN_CHARACTERS = 16
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
-NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
 # How many are free, how many seconds they count, the shortest and the longest wait after them.
@@ -92,8 +88,6 @@ NEW_TOKEN = titled("NewToken", object_of(
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
     password=about(TEXT, "one's own; not needed where an API token is sent")))
-TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
-             "JOIN user ON user.id=user_id WHERE ")
 
 
 class Person:

@@ -43,10 +43,7 @@ if TYPE_CHECKING:
     from .people import Token
 
 REMOTE_PROTOCOL = 1
-ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
 WAIT_MAX_SECONDS = 20.0
-WAITERS_MAX = 16
-WAIT_LOOK_SECONDS = 0.3
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
 ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with

@@ -21,7 +21,7 @@ from ..base.values import (FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS
                            number_within, object_of, text_like, titled)
 from ..store.database import Database
 from ..tasks.queues import is_limited, plain
-from ..tasks.adding import ARGUMENTS_HELD_BYTES, ArgumentsFile, Order
+from ..tasks.adding import ArgumentsFile, Order
 from ..tasks.task_list import AFTER_MAX
 from ..upkeep.catalogue import Catalogue
 from .people import ROLES, Person
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from ..base.types import FieldError, JsonObject, Schema
 
+ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after

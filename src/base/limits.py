@@ -20,13 +20,10 @@ STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "sched
 DELETE = 2                      # what cancel_requested says, where 1 asks for the end only
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
-OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
 RENEW_SECONDS = 10.0
 SELF_FENCE_SECONDS = 50.0       # a worker that others keep from renewing kills its runner by then
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
-TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
-SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
 DISK_LOW_BYTES = 100 << 20
@@ -37,7 +34,6 @@ INTEGER_MAX = 2 ** 53
 
 ERRORS_MAX = 20                 # told about one request
 PAGE_ROWS = 50
-PAGE_ROWS_MAX = 200
 COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # read or written at once
 CACHE_SECONDS = 1.0

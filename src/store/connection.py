@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values that are looked for
 SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
-SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
 LOOK_SECONDS = 0.02             # of one reading that others may wait for
 
 # What another database may leave out, or says otherwise.

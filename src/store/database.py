@@ -13,15 +13,19 @@ from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS, WEB_PATIENCE_SECONDS
+from ..base.limits import LEASE_SECONDS, WEB_PATIENCE_SECONDS
 from ..base.errors import Busy
-from .connection import LOOK_SECONDS, SEARCH_ROWS, Connection, Deadline, OneThread, Reader
+from .connection import LOOK_SECONDS, Connection, Deadline, OneThread, Reader
 
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..base.types import Query, Row
     from ..base.time_and_text import AnyClock
+
+SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
+
 
 if TYPE_CHECKING:
     Result = TypeVar("Result")

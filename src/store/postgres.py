@@ -12,16 +12,14 @@ from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import LEASE_SECONDS, WEB_PATIENCE_SECONDS
-from ..base.errors import Busy, JobQueueError, SetupError, StorageBroken
+from ..base.errors import Busy, Conflict, JobQueueError, SetupError, StorageBroken, StorageFull
 from ..base.time_and_text import Clock, Every, random_token, shorten
-from .connection import BUSY, UNUSABLE, OneThread, emptied, find_database, write_private
+from .connection import (BUSY, FULL, OWNER_GONE, UNUSABLE, OneThread, emptied, find_database,
+                         write_private)
 from .schema import SCHEMA, SCHEMA_VERSION, another_version
 from .database import Database
 from .sqlite import safe_journal
-from .postgres_sql import (GENUINE, IDLE_MS, NO_EPOCH, OLD_MARKS, REFUSALS, ROOM, ROOM_SECONDS,
-                           SCHEMA_OTHERWISE, SERVER_BEGIN, SERVER_ERRORS, SERVER_MARK,
-                           SERVER_NOTIFY, SERVER_SCHEMA, SERVER_SLACK_SECONDS, SERVER_STATE,
-                           SERVER_TABLES, STATEMENT_MS, UNSURE, replace_patterns, to_postgres)
+from .postgres_sql import NO_EPOCH, SCHEMA_OTHERWISE, SERVER_SCHEMA, replace_patterns, to_postgres
 from .postgres_connection import ServerConnection, driver
 
 if TYPE_CHECKING:
@@ -29,6 +27,47 @@ if TYPE_CHECKING:
 
     from ..base.types import Query, Row
     from ..base.time_and_text import AnyClock
+
+STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
+IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
+SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
+# One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
+# knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
+# snapshot from before the wait would not see what was waited for. The time is asked for last, when
+# the lock is held.
+SERVER_BEGIN = """
+BEGIN ISOLATION LEVEL READ COMMITTED;
+SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
+    set_config('idle_in_transaction_session_timeout', '%d', true);
+SELECT version, epoch FROM jobqueue FOR UPDATE;
+SELECT extract(epoch FROM clock_timestamp())::float8, %s"""
+# The last word of a transaction, by which its writer learns whether it was committed. The server's
+# own number does not tell: after a crash it gives those that it lost to other transactions.
+SERVER_MARK = """
+    INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
+    ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
+# In the transaction itself it would take a lock of the whole server; not to be waited for.
+SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
+ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
+ROOM = "pg_relation_size('task')"
+REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
+SERVER_STATE = """SELECT version, epoch,
+    CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
+OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
+GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
+SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
+UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
+          "Please look before you try again.")
+# What a server says (how its SQLSTATE begins), the error and its sentence.
+SERVER_ERRORS = (
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
+    ("23503", Conflict, OWNER_GONE),
+    ("53100", StorageFull, FULL),
+    ("42P07|42710|42723|42703", SetupError,
+     "The database %(path)s has other tables already (%(said)s): the queue needs "
+     "one of its own."),
+    ("28|3D|42501|42P01|53|58|XX", StorageBroken, UNUSABLE),
+)
 
 
 class ServerClock(Clock):

@@ -17,15 +17,36 @@ from ..base.types import AnyTuple, NamedTuple
 from ..base.errors import SetupError
 from ..base.time_and_text import random_token, shorten
 from .connection import Connection, insert_statement
-from .postgres_sql import (ASKED_MAX, CALL_SECONDS, CONNECT_SECONDS, LINK_OPTIONS,
-                           LOOK_SECONDS_MAX, PLANNED, PLANNED_AFTER, PLANS_SECONDS, SERVER_LOOKS,
-                           SERVER_PLANS, TOLD_MAX, bound, for_all, literal, prepare_statement)
+from .postgres_sql import CALL_SECONDS, CONNECT_SECONDS, bound, for_all, literal, prepare_statement
 
 if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import JsonObject, Query, Row
     from ..base.time_and_text import AnyClock
+
+LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
+LINK_OPTIONS = {
+    "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
+# The server looks after its clients: one that vanished, or takes no answer, may have the lock, and
+# no other limit ends that. Some servers do not know all of these.
+SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
+    ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
+    ('client_connection_check_interval', '1000')) AS wanted (name, value)
+WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
+# SQLite joins by a look into an index for each row, and so do we here: where the server's
+# statistics are missing or old, other plans would read all rows. What is looked at is in memory.
+SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off; SET random_page_cost=1"
+TOLD_MAX = 200_000              # characters that wait for the next question
+# The server takes longer to plan a statement than to execute it, so what is asked often is planned
+# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
+# and who writes has all forgotten once the tasks take four times as much room as before.
+PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
+PLANS_SECONDS = 10.0            # how long all plans are kept
+ASKED_MAX = 1000                # statements, of which it is known how often each was asked
+PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
 
 if TYPE_CHECKING:
     Question = tuple[str, AnyTuple]

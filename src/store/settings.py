@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from ..base.types import Schema
 
-# What an admin can change while everything runs: a row of SETTINGS each. The table keeps the values
+# What an admin can change while everything runs: a row of SETTING_GROUPS each. The table keeps the values
 # that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
 # may plant a further test of its new values in Settings.tests.
 

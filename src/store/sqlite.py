@@ -24,9 +24,7 @@ from .connection import (BUSY, Connection, cannot_write, emptied, file_identity,
                          private_path, write_private)
 from .schema import MIGRATIONS, SCHEMA_VERSION, another_version, migrate
 from .database import Database
-from .sqlite_connection import (AMONG_OTHERS, CHECKPOINT_PAUSE_SECONDS, LOCAL_FILE_SYSTEMS,
-                                MACHINE_SIGN_SECONDS, MACHINE_SILENT_SECONDS, WAL_ALARM_BYTES,
-                                WAL_CHECKPOINT_BYTES, FileConnection, storage_error)
+from .sqlite_connection import WAL_ALARM_BYTES, FileConnection, storage_error
 from .write_lock import Bell, WriteLock
 
 if TYPE_CHECKING:
@@ -35,6 +33,14 @@ if TYPE_CHECKING:
     from ..base.types import Query
     from ..base.time_and_text import AnyClock
     from .database import Result
+
+WAL_CHECKPOINT_BYTES = 4 << 20
+CHECKPOINT_PAUSE_SECONDS = 1.0
+MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
+MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
+AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
+LOCAL_FILE_SYSTEMS = frozenset(
+    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
 
 def file_system(path: Path) -> str:

@@ -19,20 +19,8 @@ if TYPE_CHECKING:
     from ..base.types import AnyTuple, JsonObject, Row
     from ..base.time_and_text import AnyClock
 
-WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
-WRITE_POLLS = 8                 # while it waits as long as it lately did
-WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
-WRITE_STREAK_SECONDS = 0.005
-WRITE_REST_SECONDS = 0.0015
-WAL_CHECKPOINT_BYTES = 4 << 20
 WAL_ALARM_BYTES = 16 << 20
-CHECKPOINT_PAUSE_SECONDS = 1.0
-MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
-MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
 LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
-LOCAL_FILE_SYSTEMS = frozenset(
-    "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
 # What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
 # only), the error and its sentence. Everything else is a mistake of ours.

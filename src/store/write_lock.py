@@ -10,11 +10,15 @@ from pathlib import Path
 from ..base.head import TYPE_CHECKING
 from ..base.errors import Busy
 from .connection import BUSY, OneThread
-from .sqlite_connection import (WRITE_GAP_SECONDS, WRITE_POLLS, WRITE_POLL_SECONDS,
-                                WRITE_REST_SECONDS, WRITE_STREAK_SECONDS)
 
 if TYPE_CHECKING:
     from ..base.time_and_text import AnyClock
+
+WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
+WRITE_POLLS = 8                 # while it waits as long as it lately did
+WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
+WRITE_STREAK_SECONDS = 0.005
+WRITE_REST_SECONDS = 0.0015
 
 
 class WriteLock(OneThread):

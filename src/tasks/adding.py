@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
-ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
 

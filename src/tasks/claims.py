@@ -1,14 +1,14 @@
-"""Every way into and out of "running": claim, renew, end, reap.
+"""Every way into and out of "running": claim, renew, end.
 
-Every way into and out of "running":
+The Reaper (upkeep/reaper.py) ends the tasks of dead workers by these ways, too.
 
 1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
 2. The worker renews the lease; each of its writes names the token. No row changed means that
    the task was lost to somebody else, whose word then counts.
 3. end_all() asks judge() what becomes of a task and stores that.
-4. Who is late with renewing is doubted, in writing, and loses nothing before the rest of a lease
-   has passed since: as this could be written, so could a renewal. When nobody can write nobody is
-   doubted, and workers that see no doubt keep what they run.
+4. A claim that is not renewed in time is first marked as doubted, and lost a lease later. The mark
+   proves that the database could be written, so the worker could have renewed. While the database
+   cannot be written there are no marks, and workers that see none keep what they run.
 """
 from __future__ import annotations
 
@@ -27,15 +27,29 @@ from .queues import AT_LIMIT, OPEN_QUEUES, TURN_BESIDE, Queues, next_start
 from .followers import ENDED, Followers, lanes, next_turn, scheduled_turn
 from .files import Files
 from .task_list import TaskList
-from .leases import (ALL_HEADS, BESIDE_FULL, ENDING_COLUMNS, HEADS, PROMOTE_AT_ONCE,
-                     PROMOTE_SECONDS, REFUSED_AT_ONCE, REMOTE_LEASE_SECONDS, UNCONFIRMED,
-                     WITHIN_REACH, Leases, Outcome, Reach, Verdict, judge)
+from .leases import (HEADS, REACH_ROWS, REMOTE_LEASE_SECONDS, UNCONFIRMED, Leases, Outcome, Reach,
+                     Verdict, judge)
 
 if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import AnyTuple, JsonObject, Query, Row, TaskRow
     from .leases import ClaimedTask, Ending
+
+PROMOTE_AT_ONCE = 500
+PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
+REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
+ALL_HEADS = HEADS % ""
+WITHIN_REACH = """AND task.id IN (
+    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
+    )""" % (BY_CLAIM, REACH_ROWS)
+# From where those have tasks who may start one; few tasks have the same turn.
+BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
+ENDING_COLUMNS = (
+    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
+    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
+    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
+    "unknown_since")
 
 
 class Heads(NamedTuple):

@@ -50,9 +50,6 @@ if TYPE_CHECKING:
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
-PROMOTE_AT_ONCE = 500
-PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
-REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ERROR_MAX_CHARACTERS = 2000
 UNCONFIRMED = "?"               # what a remote worker's claim begins with until it says it has it
 REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
@@ -68,19 +65,8 @@ HEADS = """
     FROM task %s %s user ON user.id=task.owner_id
     WHERE status=0 AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
-ALL_HEADS = HEADS % ""
-WITHIN_REACH = """AND task.id IN (
-    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
-    )""" % (BY_CLAIM, REACH_ROWS)
-# From where those have tasks who may start one; few tasks have the same turn.
-BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 PROMOTING: tuple[Query, ...] = (    # what promote() asks, most often
     (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
-ENDING_COLUMNS = (
-    "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
-    "claim", "interruptions", "max_retries", "retries_left", "retry_delay", "retry_backoff",
-    "on_crash", "cancel_requested", "worker_id", "started_at", "created_at", "remove_on_success",
-    "unknown_since")
 
 
 class Reach(NamedTuple):

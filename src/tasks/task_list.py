@@ -1,8 +1,8 @@
 """Tasks as people see them: find, count, show.
 
-Tasks as people see them: one with all that belongs to it, and lists of those that a Filter
-wants. By owner and status an index answers; what else is asked for is looked through, one short
-range of ids after the other (Database.walk), so that nobody waits for it.
+A single task comes with all that belongs to it. Lists have the tasks that a Filter wants. By owner
+and status an index answers; what else is asked for is looked through, one short range of ids after
+the other (Database.walk), so that nobody waits for it.
 """
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Metrics: how much was done, and how long it waited and ran.
 
-How much was done, and how long it waited and ran. The activity is the only source.
-Fold adds its rows, each once, to sums: of the hour in which it happened, as the row says, and of
-the six hours, the day and the whole time around that. Metrics tells these sums together with what
-the newest rows, not folded yet, add to them. So a late row finds its hour, sums are made up after
-a standstill, and removing tasks or old hours changes no other hour and no total.
+The activity is the only source. Fold adds its rows, each once, to sums: of the hour in which it
+happened, as the row says, and of the six hours, the day and the whole time around that. Metrics
+tells these sums together with what the newest rows, not folded yet, add to them. So a late row
+finds its hour, sums are made up after a standstill, and removing tasks or old hours changes no
+other hour and no total.
 """
 from __future__ import annotations
 
@@ -18,14 +18,23 @@ from ..base.values import is_number
 from ..store.connection import BY_CLAIM, Connection
 from ..store.database import Database
 from ..store.settings import Settings, recall, remember
-from .rollup import (ALL_TIME, COUNTS, ESCAPED, FOLDED, FOLDED_COLUMNS, FOLD_LEAST_ROWS,
-                     FOLD_ROWS, FOLD_SECONDS, HOUR, HOUR_KEYS, NO_TIMES, PROMETHEUS_BUCKETS,
-                     RUNS_TOLD, SHIFT_SECONDS, SPANS, STEPS, LatestRun, Shift, Sums, Tally, Times,
-                     bucket_top, latest_runs)
+from .rollup import (ALL_TIME, COUNTS, DAY, ESCAPED, FOLDED, HOUR, HOUR_KEYS, NO_TIMES, RUNS_TOLD,
+                     SIX_HOURS, STEPS, LatestRun, Shift, Sums, Tally, Times, bucket_top,
+                     latest_runs)
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .rollup import SumsKey
+
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
+FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
+FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
+FOLD_SECONDS = 60.0
+SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
+FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
+                  "peak_memory, task_id, owner_id, worker_id, machine")
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+
 
 if TYPE_CHECKING:
     # One value of a Family: the end of its name, its labels.

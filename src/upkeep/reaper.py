@@ -18,11 +18,14 @@ from ..store.database import Database
 from ..store.log_and_activity import note
 from ..tasks.leases import lease_name
 from ..tasks.claims import Claims
-from .worker_modes import STARTING_LOCKED_SECONDS, STARTING_SECONDS, Modes, grab_if_free
+from .worker_modes import Modes, grab_if_free
 from .workers import Workers
 
 if TYPE_CHECKING:
     from ..base.types import WorkerRow
+
+STARTING_SECONDS = 10.0         # a started process that never took its lock
+STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 
 
 class DeadWorker(NamedTuple):

@@ -21,15 +21,9 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
-SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
 FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
-POINTS_MAX = 480
 FOLDED = ".folded"              # under this name: the id of the last row that was folded
-FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
-FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
-FOLD_SECONDS = 60.0
-SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
 SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
 LARGEST = 2.0 ** 53             # second or byte that counts
 RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
@@ -43,11 +37,8 @@ EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "fai
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
 WORKER_EVENTS = ("worker_started", "worker_ended", "worker_lost")
-FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
-                  "peak_memory, task_id, owner_id, worker_id, machine")
 BUCKETS_A_DOUBLING = (0.5, 2 ** -0.75, 2 ** -0.5, 2 ** -0.25)
 ZERO_BUCKET = -5000             # its top is 0.0
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""Schedules as rows: their columns, when they are due, how they look."""
+"""Schedules as rows: their columns, when they are due, how they look.
+
+plan_errors() checks the rule that a person gives, due_slots() says which runs are due or were
+missed, find_scripts() finds the scripts of the folder schedules. upkeep/schedules.py fires them.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -15,9 +19,8 @@ from ..base.time_and_text import iso, storable, time_of_day
 from ..base.schedule_rules import RULE_HINT, Rule, parse_rule, preview
 from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, about, object_of, or_null,
                            summarize, text_up_to, titled)
-from ..store.connection import THEN_JOIN, Connection
+from ..store.connection import Connection
 from ..store.log_and_activity import note
-from ..tasks.task_list import SHORT_ARGUMENTS
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeVar
@@ -35,17 +38,12 @@ if TYPE_CHECKING:
         name: str
         is_admin: bool
 
-SCHEDULES_MAX = 1000            # of one owner
-FIRE_SECONDS = 1.0              # of a tick
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
-UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
-GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
 GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
 UPCOMING = 10                   # times to come that are shown
-COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
 # files and what editors and package managers leave behind.
@@ -54,8 +52,6 @@ SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
 SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
 
-SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
-                                 "overlap": "skip", "options": {}}
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
     "name": about(or_null(text_up_to(100)), "for people; shown first"),
@@ -71,20 +67,9 @@ SCHEDULE_FIELDS = {
     "paused": {"type": "boolean"}, "paused_why": about(or_null(text_up_to(500)), "shown to everybody")}
 SCHEDULE_SCHEMA = titled("NewSchedule", object_of(("function", "rule"), **SCHEDULE_FIELDS))
 CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
-SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 
-SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
-                "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
 SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
-SCHEDULE_SHOWN = (
-    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
-    "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
-    "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
-        ", ".join("schedule." + name for name in (
-            *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
-            "problem", "gone_at", "last_task_id", "late_at")),
-        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
 
 
 class Slot(NamedTuple):

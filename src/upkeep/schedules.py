@@ -18,22 +18,40 @@ from ..base.errors import (Busy, Conflict, Denied, Invalid, NotFound, SetupError
 from ..base.time_and_text import dump_json, iso
 from ..base.schedule_rules import preview
 from ..base.values import TASK_DEFAULTS, summarize
-from ..store.connection import Connection
+from ..store.connection import THEN_JOIN, Connection
 from ..store.database import Database
 from ..tasks.adding import Adding, Order
-from ..tasks.task_list import TaskList
-from .schedule_rows import (COMING_MAX, COMING_TIMES_MAX, FIRE_SECONDS, GONE_SECONDS, PLAN,
-                            SCHEDULES_MAX, SCHEDULE_DEFAULTS, SCHEDULE_ROW, SCHEDULE_SHOWN,
-                            SCRIPT_FOLDERS, SCRIPT_FUNCTION, SOURCES, UNFINISHED_MAX, UPCOMING,
-                            DueSlots, Slot, actor_name, as_given, due_slots, find_scripts,
-                            note_schedule, of_rule, plan_errors, rule_of, schedule_json,
-                            slot_json)
+from ..tasks.task_list import SHORT_ARGUMENTS, TaskList
+from .schedule_rows import (PLAN, SCRIPT_FOLDERS, SCRIPT_FUNCTION, SHOWN_AS_THEY_ARE,
+                            SHOWN_AS_TIMES, UPCOMING, DueSlots, Slot, actor_name, as_given,
+                            due_slots, find_scripts, note_schedule, of_rule, plan_errors, rule_of,
+                            schedule_json, slot_json)
 
 if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import JsonObject, Row, ScheduleRow, TaskRow
     from .schedule_rows import Planner
+
+SCHEDULES_MAX = 1000            # of one owner
+FIRE_SECONDS = 1.0              # of a tick
+UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
+GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
+COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
+SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
+                                 "overlap": "skip", "options": {}}
+SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
+SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
+                "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
+SCHEDULE_SHOWN = (
+    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
+    "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
+    "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
+        ", ".join("schedule." + name for name in (
+            *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
+            "problem", "gone_at", "last_task_id", "late_at")),
+        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
+
 
 if TYPE_CHECKING:
     # Makes Orders of requests to add tasks, for a Person (of a later room) or None.

@@ -9,14 +9,15 @@ from ..base.limits import HOME, SLICE_SECONDS
 from ..store.database import Database
 from ..store.settings import Settings, recall
 from ..tasks.claims import Claims
-from .worker_modes import (START_ERRORS, START_RETRY_SECONDS, WORKER_LOG_MAX_BYTES, Interpreter,
-                           Modes, explain_start_error)
+from .worker_modes import START_ERRORS, START_RETRY_SECONDS, Interpreter, Modes, explain_start_error
 from .workers import Workers
 from .reaper import Reaper
 
 if TYPE_CHECKING:
     from subprocess import Popen
     from typing import Any
+
+WORKER_LOG_MAX_BYTES = 256 << 10
 
 
 class Starter:

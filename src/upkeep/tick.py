@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import math
 
-from ..base.limits import TICK_PASSING_SECONDS, TICK_SECONDS
+from ..base.limits import TICK_SECONDS
 from ..base.errors import Busy, complain, in_passing
 from ..base.time_and_text import Every, iso
 from ..store.database import Database
@@ -19,6 +19,7 @@ from .metrics import Fold
 from .retention import Keeping
 from .alerts import DAILY_BACKUP, Alerts
 
+TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0

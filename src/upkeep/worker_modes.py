@@ -1,6 +1,8 @@
 """Worker locks; which Python; who starts processes on this host.
 
-Modes says who starts workers on this host, Interpreter with which Python.
+grab_if_free() and take_lock() handle the lock files by which a living worker is known. Modes says
+who starts workers on this host, Interpreter with which Python. file_stamps() tells when a file of
+the program or of tasks.py has changed.
 """
 from __future__ import annotations
 
@@ -37,15 +39,12 @@ if TYPE_CHECKING:
         at: float
         tasks: list[int]
 
-STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 START_RETRY_SECONDS = (1.0, 60.0)
 LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
 YOUNG_SECONDS = 60.0            # one that was killed later had its chance
 DETACHED_AGAIN_SECONDS = 3600.0
 ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
                      "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
-WORKER_LOG_MAX_BYTES = 256 << 10
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
              errno.EMFILE: "too many open files", errno.ENFILE: "too many open files"}
 START_ERRORS = (OSError, SetupError, RuntimeError, MemoryError)

@@ -19,18 +19,23 @@ from ..store.schema import SCHEMA_VERSION
 from ..tasks.files import BYTES_TYPE
 from ..upkeep.worker_modes import file_stamps
 from ..access.people import Person
-from ..access.remote_workers import WAITERS_MAX
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE, Answer, json_answer, problem
 from .http_request import Request, StaticFiles
 from .handlers_tasks import NEW_TASKS, UPLOAD, tick
-from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, MADE_AT, OWN, ROUTES, SCOPES,
-                     TICKER, WHOLE, Route, match_path)
+from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, METRICS, OWN, ROUTES, TICKER,
+                     WHOLE, WORKER, Route, match_path)
 from .openapi import describe_api
 
 if TYPE_CHECKING:
     from .http_answer import Content, Environ, StartResponse
     from .routes import PathParts
+
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
+# Where what was made is found, by what is answered.
+MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
+           "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
+WAITERS_MAX = 16
 
 
 class _Kept:

@@ -22,7 +22,6 @@ from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE
 from .http_request import Request
 from .application import Application
-from .printing import OTHER_SITE_SECONDS
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject
     from ..base.time_and_text import AnyClock
+
+OTHER_SITE_SECONDS = 60.0
+
 
 if TYPE_CHECKING:
     # A query or an object; JSON lines, one for each task; a file.

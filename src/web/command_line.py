@@ -35,16 +35,17 @@ from .command_rows import (PLACES, POSITIVE, SWITCH, Command, argument, argument
                            parse_rate, schedule_text, task_text)
 from .commands_tasks import (ACTION_ROUTES, cmd_act, cmd_add, cmd_files, cmd_help_of, cmd_log,
                              cmd_wait)
-from .commands_site import (ACCOUNT, QUEUE, SCHEDULE, TASK, cmd_add_schedule, cmd_add_token,
-                            cmd_backup, cmd_check, cmd_export, cmd_import, cmd_preview,
-                            cmd_restore, cmd_set_queue, cmd_settings, cmd_stats, cmd_test_alerts,
-                            cmd_tick, read_password)
+from .commands_site import (cmd_add_schedule, cmd_add_token, cmd_backup, cmd_check, cmd_export,
+                            cmd_import, cmd_preview, cmd_restore, cmd_set_queue, cmd_settings,
+                            cmd_stats, cmd_test_alerts, cmd_tick, read_password)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from .command_rows import Argument, Run
 
+TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
+QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
 OWNER: Argument = ("--owner", {"metavar": "USER"})
 WHY = argument("--why", SCHEDULE_FIELDS["paused_why"], dest="paused_why", metavar="TEXT")
 LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar="N")

@@ -19,7 +19,7 @@ from ..base.options import data_folder
 from ..store.connection import write_private
 from ..store.data_folder import repair_journal
 from ..store.settings import SETTINGS
-from ..upkeep.rollup import STEPS
+from ..upkeep.rollup import DAY, HOUR, STEPS
 from ..upkeep.alerts import SENDING_SECONDS
 from ..upkeep.notifications import CUT_OFF
 from ..access.python_interface import JobQueue
@@ -28,7 +28,7 @@ from ..access.finding_table import BAD
 from ..access.findings import check_installation, next_step
 from ..access.backup import back_up, export_lines, export_to, import_lines, restore
 from .handlers_site import PREVIEW, preview_rule
-from .printing import PERIODS, say, show, table
+from .printing import say, show, table
 from .clients import Site
 from .command_rows import IN_ADDRESS, columns
 from .commands_tasks import known_function, typed_arguments
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import JsonObject
+
+PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
 def cmd_settings(site: Site, options: Namespace) -> None:
@@ -256,5 +258,3 @@ def cmd_check(_: None, options: Namespace) -> int:
     return 1 if any(check.verdict == BAD for check in report.checks) else 0
 
 
-TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
-QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"

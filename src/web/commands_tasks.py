@@ -14,7 +14,7 @@ from ..base.time_and_text import dump_json, storable
 from ..base.values import OPTION_SCHEMAS, parse_text
 from ..tasks.files import file_name, open_given
 from ..access.requests import file_parameters
-from .printing import EXIT_AWAITED_FAILED, EXIT_TIMED_OUT, say, show, table
+from .printing import say, show, table
 from .clients import Site
 from .command_rows import IN_ADDRESS, ask_all, columns, kind_text, parameters_text, status_text
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import JsonObject
+
+EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
 def known_function(site: Site, name: str) -> JsonObject:

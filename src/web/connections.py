@@ -84,17 +84,10 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
-CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # are made, each in memory
 LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
-STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
-# What requests import where they use it. A server that has run out of descriptors cannot any more.
-NEEDED_LATER = (
-    "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
-    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
 
 
 class BadRequest(JobQueueError):

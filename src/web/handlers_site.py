@@ -18,11 +18,10 @@ from ..store.connection import BUSY
 from ..store.log_and_activity import find_activity
 from ..tasks.files import BYTES_TYPE, Portion
 from ..upkeep.schedule_rows import SCHEDULE_FIELDS, UPCOMING
-from ..upkeep.rollup import DAY, POINTS_MAX, STEPS, whole_steps
+from ..upkeep.rollup import DAY, STEPS, whole_steps
 from ..upkeep.metrics import counter_families, exposition
 from ..upkeep.alerts import MUTES
 from ..access.people import TOKEN_SCOPES, Person, check_password
-from ..access.remote_workers import ASK_AGAIN_SECONDS, WAIT_LOOK_SECONDS
 from ..access.python_interface import JobQueue
 from ..access.host import (canary_token, exposure, host_files, note_exposure, private_addresses,
                            worker_test)
@@ -36,6 +35,10 @@ from .handlers_tasks import (FILE_HEADERS, MOMENT, OWNER_FILTER, PAGE_FIELDS, du
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .http_answer import Header
+
+ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
+WAIT_LOOK_SECONDS = 0.3
+POINTS_MAX = 480
 
 
 def get_schedules(queue: JobQueue, request: Request) -> JsonObject:

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import (INTEGER_MAX, PAGE_ROWS, PAGE_ROWS_MAX, PENDING, RUNNING, SCHEDULED,
-                           SLICE_PAGE_SECONDS, SLICE_SECONDS, STATUS_WORDS, VERSION)
+from ..base.limits import (INTEGER_MAX, PAGE_ROWS, PENDING, RUNNING, SCHEDULED, SLICE_SECONDS,
+                           STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, Denied, Invalid, Malformed, NotFound, field_error, wrong
 from ..base.time_and_text import dump_json, iso, parse_time, shorten
 from ..base.values import (TEXT, TEXT_OR_NULL, about, integer_within, number_within, object_of,
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import JsonObject, Row, Schema
+
+SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
+PAGE_ROWS_MAX = 200
 
 
 def get_page(queue: JobQueue, request: Request) -> Answer:

@@ -39,12 +39,8 @@ SECURITY_HEADERS = [
     ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin")]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
-LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 PACK_BYTES = 1024                       # shorter answers are sent as they are
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
-COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
-                      re.M | re.S)      # and what lines begin with
-STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
                 ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}

@@ -1,8 +1,7 @@
 """A request as handlers see it; proxies; static files.
 
-A request as handlers see it, whichever web server took it, and an answer as WSGI wants it. What
-proxies say counts only if they are trusted; a body is read only if somebody wants it, and never
-beyond its limit.
+It is the same whichever web server took it. Headers of proxies count only if the proxy is trusted.
+A body is read when a handler wants it, and never beyond its limit.
 """
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from ..store.settings import SETTINGS, Settings, read_networks
 from ..tasks.files import BYTES_TYPE
 from ..tasks.adding import Once
 from ..access.people import SESSION_SECONDS, Person
-from .http_answer import (COMMENTS, HOST, JSON_TYPE, LINES_MAX_BYTES, STATIC_NAME, STATIC_TYPES,
-                          Answer)
+from .http_answer import HOST, JSON_TYPE, STATIC_TYPES, Answer
 
 if TYPE_CHECKING:
     import threading
@@ -37,6 +35,12 @@ if TYPE_CHECKING:
     from ..access.people import Token
     from ..access.host import Visit
     from .http_answer import Environ, Header
+
+LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
+                      re.M | re.S)      # and what lines begin with
+STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
+
 
 if TYPE_CHECKING:
     Address = Union[IPv4Address, IPv6Address]

@@ -5,18 +5,21 @@ import collections
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import VERSION
+from ..base.errors import Conflict, Invalid, TooLarge, UnsupportedType
 from ..base.values import OPTION_SCHEMAS, integer_within
 from ..tasks.files import BYTES_TYPE
 from ..access.requests import ADD_MAX
 from .http_answer import JSON_TYPE, LINES_TYPE
 from .handlers_tasks import NEW_TASKS, UPLOAD
-from .routes import (ANYONE, CHANGING_FAILS, CLAIM, ID, LOOKING_FAILS, NAME, OF_OURS, ROUTES,
-                     TICKER, Route, component)
+from .routes import ANYONE, CLAIM, ID, LOOKING_FAILS, NAME, ROUTES, TICKER, Route, component
 
 if TYPE_CHECKING:
     from typing import Any
 
     from ..base.types import JsonObject, Schema
+
+CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
+OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
 def _documented(part: Any, schemas: dict[str, Schema]) -> Any:

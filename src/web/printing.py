@@ -8,16 +8,12 @@ from collections.abc import Iterable, Sequence
 
 from ..base.head import TYPE_CHECKING
 from ..base.errors import escape_controls
-from ..upkeep.rollup import DAY, HOUR
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
     from ..base.types import JsonObject
 
-OTHER_SITE_SECONDS = 60.0
-PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
-EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 

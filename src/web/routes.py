@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.errors import (Busy, Conflict, Denied, Invalid, Malformed, NotFound, StorageFull,
-                           TooLarge, TooMany, Unauthorized, UnsupportedType)
+from ..base.errors import Busy, Denied, Malformed, NotFound, StorageFull, TooMany, Unauthorized
 from ..base.values import object_of
 from ..store.settings import CHANGED_SETTINGS
 from ..tasks.queues import CHANGED_QUEUE, NEW_QUEUE
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
 CLAIM = "claim"                         # of a running task, sent as a token is
-SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
@@ -212,11 +210,6 @@ ROUTES = [
 ]
 
 
-# Where what was made is found, by what is answered.
-MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
-           "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
-
-
 def match_path(pattern: str, path: str) -> PathParts | None:
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""
@@ -234,8 +227,6 @@ def match_path(pattern: str, path: str) -> PathParts | None:
 # /openapi.json is static/api.json, which describes what is answered, with the paths of ROUTES and
 # what they take. Of errors it tells which there are for looking and for changing.
 LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
-CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
-OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
 
 
 def component(kind: str, name: str) -> dict[str, str]:

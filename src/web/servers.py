@@ -17,8 +17,7 @@ from ..base.errors import Busy, JobQueueError, complain
 from ..base.time_and_text import Clock, Every
 from .http_request import is_trusted
 from .application import Application, application, applications
-from .connections import (ANSWERS_AT_ONCE, CONNECTIONS_MAX, LOOPBACK_HOSTS, NEEDED_LATER,
-                          PATIENCE, SHUT_BOTH, STOP_SECONDS, Exchange, compose_refusal)
+from .connections import LOOPBACK_HOSTS, PATIENCE, SHUT_BOTH, Exchange, compose_refusal
 
 if TYPE_CHECKING:
     from socket import socket as Socket
@@ -26,6 +25,15 @@ if TYPE_CHECKING:
     from ..base.time_and_text import AnyClock
     from .http_answer import Environ, Header
     from .connections import Endpoint, Listener
+
+CONNECTIONS_MAX = 512
+ANSWERS_AT_ONCE = 32                    # are made, each in memory
+STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
+# What requests import where they use it. A server that has run out of descriptors cannot any more.
+NEEDED_LATER = (
+    "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
+    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
+
 
 if TYPE_CHECKING:
     class ServerBase:

@@ -1,8 +1,8 @@
 """The worker's side of its runner: pipes, life line, signals.
 
-The worker's side of its runner: a socket for orders and messages, a bell that the runner rings, a
-pipe for each log, and a life line: when the worker dies the kernel closes its end, and kills the
-runner with all that it started.
+There is a socket for orders and messages, a bell that the runner rings, a pipe for each log, and a
+life line: when the worker dies the kernel closes its end, and kills the runner with all that it
+started.
 A batch is handed over with a pipe that holds a byte for each order; the runner takes one before
 it begins an order, the worker takes what is left: so what has begun is never in doubt.
 Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The

@@ -7,12 +7,8 @@ import signal
 import jobqueue
 from jobqueue import Connection, JobQueue
 
-RUNNER_START_SECONDS = 120.0            # big imports
-BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
 CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
-                   "runner_tasks", "runner_memory", "runner_per_owner")
 
 
 class Place:

@@ -23,15 +23,20 @@ from .child import Child
 from .attempt import Batch
 from .runners import Runners
 from .worker import Loop
-from .remote_site import (AGAIN_SECONDS, CALL_BYTES, CLAIMS_MAX, HOLD_SECONDS, LEAVE_SECONDS,
-                          TELL_SECONDS, WAIT_SECONDS, Addition, Call, News, NotHeard,
-                          RemoteAttempt, Site, Spool, claim_reference, json_bytes)
+from .remote_site import (CALL_BYTES, Addition, Call, News, NotHeard, RemoteAttempt, Site, Spool,
+                          claim_reference, json_bytes)
 
 if TYPE_CHECKING:
     from jobqueue import AnnouncedFunction, Announcement, AnyClock, ClaimedTask, JsonObject, Stamps
 
     from .runner import ToRunner
     from .remote_site import AttemptItem, RemoteTask
+
+WAIT_SECONDS = 20.0                     # the site may wait for a task
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
+AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
+LEAVE_SECONDS = 20.0                    # after a signal, in all
+CLAIMS_MAX = 64                         # in one call; the site takes no more
 
 
 class RemoteWorker(Loop[RemoteAttempt]):

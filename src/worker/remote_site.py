@@ -64,12 +64,7 @@ if TYPE_CHECKING:
         def adds(self) -> list[Addition]: ...
 
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
-WAIT_SECONDS = 20.0                     # the site may wait for a task
-HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
-AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
-LEAVE_SECONDS = 20.0                    # after a signal, in all
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
-CLAIMS_MAX = 64                         # in one call; the site takes no more
 ANSWER_BYTES = 16 << 20
 
 

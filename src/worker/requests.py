@@ -1,6 +1,6 @@
 """HTTP requests as functions.
 
-HTTP requests as functions: arguments fill the places of the address, the others become the query
+Arguments fill the places of the address, the others become the query
 or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx may be retried.
 Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
 redirect and no path that climbs; answers are read up to a limit.

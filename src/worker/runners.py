@@ -11,12 +11,16 @@ import jobqueue
 from jobqueue import TYPE_CHECKING, Every
 
 from .child import Child
-from .place import BROKEN_RETRY_SECONDS, CHECK_SECONDS, RUNNER_START_SECONDS, STOP_SIGNALS
+from .place import CHECK_SECONDS, STOP_SIGNALS
 
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from jobqueue import Announcement, AnyClock, Stamps
+
+RUNNER_START_SECONDS = 120.0            # big imports
+BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
+
 
 if TYPE_CHECKING:
     class Registration(Protocol):

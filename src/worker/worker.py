@@ -20,12 +20,15 @@ from jobqueue import TYPE_CHECKING, Every, Generic, JobQueue, Outcome
 
 from .child import Child
 from .attempt import GRACE_SECONDS, WRITE_LATER, AnyAttempt, Attempt, Batch, Pace
-from .place import CHECK_SECONDS, WORKER_SETTINGS, Place
+from .place import CHECK_SECONDS, Place
 from .runners import Runners
 from .recorder import Recorder
 
 if TYPE_CHECKING:
     from jobqueue import AnyClock, ClaimedTask, JsonObject
+
+WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
+                   "runner_tasks", "runner_memory", "runner_per_owner")
 
 
 class Loop(Generic[AnyAttempt]):

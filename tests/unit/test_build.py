@@ -152,6 +152,18 @@ class TestRefusals(Checkout):
         line = self.append(ERRORS, "\n\ndef late():\n    from .limits import VERSION\n    return VERSION\n")
         self.assert_refused("src/base/errors.py:%d: rooms are imported above the code" % (line + 3))
 
+    def test_an_import_by_the_path_from_the_root(self):
+        line = self.seed(ERRORS, "import sys\n", "import sys\nfrom src.base.limits import VERSION\n")
+        self.append(ERRORS, "\n\nprint(VERSION)\n")
+        self.assertIn("src/base/errors.py:%d: another room is imported as in `from ..base.errors import "
+                      "wrong`\n" % (line + 1), self.run_build("--check").stderr)
+
+    def test_imports_and_names_for_the_type_checker_in_one_block(self):
+        line = self.seed(ERRORS, "    from typing import Any\n",
+                         "    from typing import Any\n    Name = str\n")
+        self.assertIn("src/base/errors.py:%d: imports for the type checker stand in an `if` of their "
+                      "own\n" % (line - 1), self.run_build("--check").stderr)
+
     def test_a_room_without_a_docstring(self):
         text = self.path("base/limits").read_text("utf-8")
         self.path("base/limits").write_text(text.split('"""', 2)[2], "utf-8")
@@ -166,7 +178,7 @@ class TestRefusals(Checkout):
 
     def test_a_room_that_does_not_import(self):
         line = self.append(ERRORS, "\n\nprint([][1])\n")
-        self.assertIn("src/base/errors.py:%d: base/errors cannot be imported by itself: IndexError: "
+        self.assertIn("src/base/errors.py:%d: base/errors cannot be imported: IndexError: "
                       "list index out of range\n" % (line + 2), self.run_build("--check").stderr)
         self.assertEqual((self.folder / "jobqueue.py").read_bytes(), (ROOT / "jobqueue.py").read_bytes())
 
@@ -184,7 +196,9 @@ class TestWhere(Checkout):
     def test_a_line_with_a_path_before_it_one_that_is_not_there_and_nonsense(self):
         self.assertEqual(self.run_build("--where", "/home/me/jobqueue.py:1").stdout,
                          "jobqueue.py:1: written by src/build.py\n")
-        self.assertEqual(self.run_build("--where", "worker.py:99999").stdout, "worker.py has no line 99999\n")
+        done = self.run_build("--where", "worker.py:99999")
+        self.assertRegex(done.stderr, r"\Aworker\.py has \d+ lines, and no line 99999\n\Z")
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
         for nonsense in "tasks.py:3", "jobqueue.py", "jobqueue.py:x":
             done = self.run_build("--where", nonsense)
             self.assertEqual(done.returncode, 2)
@@ -292,14 +306,17 @@ class TestBuilt(unittest.TestCase):
         for path in folders:
             self.assertIn("use", (ROOT / "src" / path).read_text("utf-8"))
 
-    def test_the_map_names_each_room_in_order(self):
+    def test_the_map_has_a_row_for_each_room_in_order_with_the_first_line_of_its_docstring(self):
         text = (ROOT / "src" / "README.md").read_text("utf-8").split("## The rooms")[1].split("\n## ")[0]
-        named = []
-        for part in text.split("\n**`")[1:]:
-            named += ["%s/%s.py" % (part.partition("/")[0], room)
-                      for room in re.findall(r"(?m)^\| `(\w+)`", part)]
-        self.assertEqual(named, ["base/head.py", *self.rooms("jobqueue.py"), "worker/head.py",
-                                 *self.rooms("worker.py")])
+        rows = [(part.partition("/")[0] + "/" + room, words) for part in text.split("\n**`")[1:]
+                for room, words in re.findall(r"(?m)^\| `(\w+)` \| (.*) \|$", part)]
+        heads = ["base/head.py"], ["worker/head.py"]
+        self.assertEqual([room + ".py" for room, _ in rows], [
+            *heads[0], *self.rooms("jobqueue.py"), *heads[1], *self.rooms("worker.py")])
+        for room, words in rows:
+            if not room.endswith("/head"):
+                lines = (ROOT / "src" / (room + ".py")).read_text("utf-8").splitlines()
+                self.assertEqual(words, lines[0].strip('"').rstrip("."))
 
     def test_what_the_map_says_is_there(self):
         text = (ROOT / "src" / "README.md").read_text("utf-8")
