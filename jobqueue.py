@@ -17,6 +17,7 @@ Contents (each room uses only the rooms above it)
     base/limits.py                 Paths, statuses, limits and times that several rooms share.
     base/errors.py                 Errors: one base class; each knows its HTTP status and exit code.
     base/time_and_text.py          The clock, RFC 3339, JSON, tokens, processes.
+    base/plain_values.py           Values of people's code as JSON has them: numbers, texts, lists and dictionaries.
     base/schedule_rules.py         Rules of schedules: every N seconds, daily, weekly, cron.
     base/values.py                 One validator for arguments, bodies and settings; options of tasks.
     base/options.py                The data's place: flag, environment, the file beside the program.
@@ -83,6 +84,22 @@ Contents (each room uses only the rooms above it)
     web/commands_site.py           Commands about settings, people, schedules, the host, its data.
     web/command_line.py            COMMANDS and python3 jobqueue.py COMMAND.
 """
+import os
+import sys
+
+
+def put_behind_python(folder: str) -> None:
+    """Have Python look for modules in this folder after its own, and before installed packages."""
+    library = os.path.dirname(os.__file__)
+    others = [one for one in sys.path if os.path.realpath(one or ".") != folder]
+    end = max([place for place, one in enumerate(others, 1)
+               if one.startswith(library) and "-packages" not in one] or [0])
+    if len(others) < len(sys.path):
+        sys.path[:] = others[:end] + [folder] + others[end:]
+
+
+put_behind_python(os.path.dirname(os.path.realpath(__file__)))
+
 import bisect
 import codecs
 import collections
@@ -140,6 +157,7 @@ refuse_half(__file__)
 
 if TYPE_CHECKING:
     import typing_extensions
+    from types import FrameType
     from typing import (Any, Generic, Literal, NamedTuple, NoReturn, Optional, Protocol, TypeVar,
                         TypedDict, Union, overload)
     from typing_extensions import Unpack
@@ -330,6 +348,12 @@ class Conflict(JobQueueError):
     status, code, exit_code = 409, "conflict", 5
 
 
+class LengthRequired(JobQueueError):
+    """The body comes without its length, which this web server does not add."""
+
+    status, code = 411, "length_required"
+
+
 class TooLarge(JobQueueError):
     """The body is larger than is read."""
 
@@ -386,11 +410,13 @@ class Fail(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a function: try it again in `seconds`, if retries are left; once if it has none."""
+    """Raised by a function: try it again in `seconds` (a number or a timedelta), if retries are left;
+    once if it has none."""
 
-    def __init__(self, seconds: "float", message: "str" = "asked to be retried") -> None:
+    def __init__(self, seconds: "float | timedelta", message: "str" = "asked to be retried") -> None:
         super().__init__(message)
-        self.seconds = float(seconds)
+        number: "Any" = seconds
+        self.seconds = float(number.total_seconds() if hasattr(number, "total_seconds") else number)
 
 
 def wrong(field: "str", message: "str") -> "list[FieldError]":
@@ -568,15 +594,17 @@ def shorten(text, limit):
 
 
 def jsonable(value):
-    """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
+    """What json.dumps is given for values it does not know: dates, enums, paths, sets, numbers."""
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, (str, int, float)) else value.name
     if isinstance(value, (set, frozenset)):
         return list(value)
-    if isinstance(value, Path):
+    if isinstance(value, Path) or type(value).__name__ in ("Decimal", "UUID"):  # not imported here
         return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     raise TypeError("a value of the type %s cannot be written as JSON" % type(value).__name__)
 
 
@@ -601,6 +629,10 @@ def _unique_keys(pairs):
     return result
 
 
+class _TooLarge(Exception):
+    """A number that not every reader of JSON reads alike."""
+
+
 def _check_json(value, depth):
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
@@ -611,7 +643,7 @@ def _check_json(value, depth):
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise ValueError("a text holds NUL or half a character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
-        raise ValueError("a number is too large")
+        raise _TooLarge
 
 
 def _finite(text):
@@ -632,12 +664,26 @@ def is_deep(value, levels):
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
+def _place_of_large(value, place=""):
+    """Return where a number is that not every reader would read alike; None if it is nowhere."""
+    if isinstance(value, (dict, list)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (_place_of_large(item, "%s.%s" % (place, key)) for key, item in pairs)),
+                    None)
+    is_large = isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf)
+    return place.strip(".") or "it" if is_large else None
+
+
 def load_json(text):
     """A JSON text from outside; Malformed for what would be read differently elsewhere."""
     try:
+        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # as Windows' editors begin
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
+    except _TooLarge:
+        raise Malformed("The number of %s is too large: give it as a text." % _place_of_large(value)) \
+            from None
     except (ValueError, RecursionError) as error:
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
@@ -686,6 +732,110 @@ def end_group(pid, known, sleep):
             os.killpg(pid, signal.SIGKILL)
         sleep(0.01)
     return False
+
+
+def read_retry_after(text, now):
+    """Return the seconds that a header Retry-After asks for, as RFC 9110 writes it: digits or a date.
+
+    None if it asks for nothing that can be obeyed: then the usual delay counts.
+    """
+    if not text or len(text) > 100:
+        return None
+    try:
+        seconds = float(math.ceil(float(text)))
+    except (ValueError, OverflowError):
+        from email.utils import parsedate_to_datetime
+        try:
+            moment = parsedate_to_datetime(text)
+        except (TypeError, ValueError, IndexError):
+            return None
+        if moment.tzinfo is None:       # "-0000"; HTTP knows no local time
+            moment = moment.replace(tzinfo=timezone.utc)
+        seconds = moment.timestamp() - now
+    return seconds if 0 < seconds < math.inf else None
+
+
+def name_signal(number):
+    """Return a signal as number and name, with what usually sends it."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
+    if number == signal.SIGKILL:
+        return "signal %d (%s); the usual cause is too little memory" % (number, name)
+    return "signal %d (%s)" % (number, name)
+
+
+# base/plain_values.py --------------------------------------------------------
+#
+# Values of people's code as JSON has them: numbers, texts, lists and dictionaries.
+#
+# WRITTEN has a row for each type that json cannot write and jsonable() does not know. Modules of
+# these types are not imported here: a module that nobody imported has no values.
+
+PLAIN_KEYS = str, int, float, type(None)     # of a dictionary, as json writes them
+
+# Module, class, and how a value is written. The first row that fits counts.
+WRITTEN = (
+    ("decimal", "Decimal", str), ("uuid", "UUID", str), ("fractions", "Fraction", str),
+    ("builtins", "complex", str), ("pathlib", "PurePath", str), ("ipaddress", "_IPAddressBase", str),
+    ("datetime", "tzinfo", str), ("builtins", "range", list),
+    ("collections", "deque", list), ("collections.abc", "Mapping", dict), ("collections.abc", "Set", list),
+    ("builtins", "memoryview", bytes), ("builtins", "bytearray", bytes))
+
+
+def count_bytes(value):
+    """Return how many bytes there are: JSON has no word for them."""
+    return "<%d bytes>" % len(value)
+
+
+def plain_value(value, levels=RESULT_MAX_DEPTH,
+                write_bytes=count_bytes):
+    """Return a value as JSON can say it; TypeError for what has no row, ValueError if it is too deep."""
+    write_part = functools.partial(plain_value, levels=levels - 1, write_bytes=write_bytes)
+    if isinstance(value, Enum):
+        value = jsonable(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(float(value))
+    if isinstance(value, bytes):
+        return write_bytes(value)
+    if levels < 0:
+        raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
+    if isinstance(value, dict):
+        return {key if isinstance(key, PLAIN_KEYS) and not isinstance(key, Enum) else
+                str(write_part(key)): write_part(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return list(map(write_part, value))
+    for module, name, write in WRITTEN:
+        if is_of(module, name, value):
+            return plain_value(write(value), levels, write_bytes)
+    if hasattr(type(value), "__dataclass_fields__"):
+        return {name: write_part(getattr(value, name)) for name in value.__dataclass_fields__}
+    for name in "tolist", "item":       # arrays and numbers of numpy
+        if hasattr(type(value), name) and hasattr(value, "dtype"):
+            return plain_value(getattr(value, name)(), levels - 1)
+    for name in "model_dump", "to_dict":    # of pydantic and pandas
+        if hasattr(type(value), name):
+            return plain_value(getattr(value, name)(), levels, write_bytes)
+    return jsonable(value)
+
+
+def is_of(module, name, value):
+    """Return whether a value is of a class; False if its module was never imported."""
+    known = getattr(sys.modules.get(module), name, None)
+    return isinstance(known, type) and isinstance(value, known)
+
+
+def argument_value(value):
+    """Return a value that Python code gives as JSON has it, bytes as Base64; TypeError or ValueError
+    for what JSON has not."""
+    try:
+        return json.loads(dump_json(value))
+    except TypeError:
+        import base64
+        return plain_value(value, write_bytes=lambda given: base64.b64encode(given).decode("ascii"))
 
 
 # base/schedule_rules.py ------------------------------------------------------
@@ -813,6 +963,10 @@ class Rule:
     def __init__(self, text, zone, tzinfo):
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
+    def meaning(self):
+        """Return what two spellings of one rule have in common."""
+        raise NotImplementedError
+
     def next_after(self, at):
         """The first moment later than `at`, or None."""
         try:
@@ -879,6 +1033,10 @@ class Interval(Rule):
         super().__init__(text, zone, tzinfo)
         self.seconds, self.start = seconds, start
 
+    def meaning(self):
+        """Return what two spellings of one rule have in common."""
+        return (self.seconds,)
+
     def words(self):
         """The rule in plain English."""
         return how_often(self.seconds, exactly=True).capitalize()
@@ -906,6 +1064,11 @@ class Calendar(Rule):
         self.weekdays = {(day - 1) % 7 for day in numbers[5]}
         self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
+
+    def meaning(self):
+        """Return what two spellings of one rule have in common."""
+        return (self.fixed, self.both, self.clock, self.dates, self.months, self.weekdays,
+                self.weekdays_of)
 
     def _find_days(self, first, length):
         """The days that match in a month of this length whose first is this weekday."""
@@ -1036,6 +1199,16 @@ def parse_rule(text, zone="UTC", start=0.0):
     return Calendar(text, zone, tzinfo, fields)
 
 
+def is_same_rule(text, zone, other_text, other_zone):
+    """Return whether two rules mean the same, however they are written."""
+    if (text, zone) == (other_text, other_zone) or zone != other_zone:
+        return zone == other_zone
+    try:
+        return parse_rule(text, zone).meaning() == parse_rule(other_text, zone).meaning()
+    except Invalid:
+        return False
+
+
 def preview(rule, at, count):
     """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
     moments = rule.upcoming(at, count)
@@ -1080,9 +1253,9 @@ def text_up_to(longest):
     return {"type": "string", "maxLength": longest}
 
 
-def object_of(required=(), **properties):
-    """The schema of an object that has no other keys than these."""
-    return {"type": "object", "additionalProperties": False, "required": list(required),
+def object_of(__required=(), **properties):
+    """Return the schema of an object that has no other keys than these."""
+    return {"type": "object", "additionalProperties": False, "required": list(__required),
             "properties": properties}
 
 
@@ -1104,7 +1277,8 @@ def or_null(schema):
     """The same schema for what may be left empty, too."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
-    return {**schema, "type": [schema["type"], "null"]}
+    kinds = schema["type"]
+    return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def is_number(value):
@@ -1115,7 +1289,8 @@ def is_number(value):
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS = {
-    "queue": (about(text_like("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+    "queue": (about(text_like(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,50}",
+                              "must be 1 to 50 letters, digits, _ . or -, and not . or .. alone"),
                     "in which queue it stands"), "default"),
     "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
     "max_retries": (about(integer_within(0, 1000), "how often it is tried again after an error"), 0),
@@ -1146,7 +1321,14 @@ TEXT_FORMS = {
     "time": TextForm(r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
     "date-time": TextForm(RFC3339, parse_moment,
                           "a time with an offset, such as 2026-01-31T12:00:00Z"),
+    "decimal": TextForm(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", str,
+                        "a number such as 12.50"),
+    "uuid": TextForm("[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}", str,
+                     "a UUID such as 123e4567-e89b-12d3-a456-426614174000"),
+    "bytes": TextForm("%s|(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?" % FILE_KEY,
+                      str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
+FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -1173,6 +1355,8 @@ TYPES = {
     "array": JsonType("a list", lambda value: isinstance(value, list), json.loads),
     "object": JsonType("an object", lambda value: isinstance(value, dict), json.loads),
     "null": JsonType("empty", lambda value: value is None, str)}
+# From what says most to what says least: a text is read as the first of these types that it fits.
+TYPES_BY_WIDTH = ("integer", "number", "boolean", "array", "object", "string")
 PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
 
@@ -1180,24 +1364,46 @@ WORDS_ABOUT = {"default", "description", "type"}
 def _check_text(schema, value, field):
     if len(value) > schema.get("maxLength", math.inf):
         return wrong(field, "must have at most %d characters" % schema["maxLength"])
+    if len(value) < schema.get("minLength", 0):
+        return wrong(field, "must have at least %d characters" % schema["minLength"])
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         return wrong(field, schema.get("patternMessage", "does not have the right form"))
     if schema.get("format") not in TEXT_FORMS:
         return []
     form = TEXT_FORMS[schema["format"]]
     with contextlib.suppress(ValueError, OverflowError):
-        if re.fullmatch(form.pattern, value, re.ASCII) and form.parse(value):
-            return []
+        if re.fullmatch(form.pattern, value, re.ASCII) and form.parse(value) is not None:
+            return _check_bounds(schema, float(value), field) if schema["format"] == "decimal" else []
     return wrong(field, "must be " + form.words)
 
 
+# The limits of a number: their words, and whether a number keeps them.
+BOUNDS = {
+    "minimum": ("at least %s", operator.ge), "exclusiveMinimum": ("more than %s", operator.gt),
+    "maximum": ("at most %s", operator.le), "exclusiveMaximum": ("less than %s", operator.lt)}
+
+
 def _check_bounds(schema, value, field):
-    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-    if value is None or isinstance(value, bool) or low <= value <= high:
+    limits = [(schema[name], *row) for name, row in BOUNDS.items() if name in schema]
+    if value is None or isinstance(value, bool) or all(
+            keeps(value, limit) for limit, _, keeps in limits):
         return []
-    words = {"minimum": "at least %s", "maximum": "at most %s"}
-    return wrong(field, "must be " + " and ".join(
-        form % schema[limit] for limit, form in words.items() if limit in schema))
+    return wrong(field, "must be " + " and ".join(words % limit for limit, words, _ in limits))
+
+
+def _check_list(schema, value, field):
+    least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+    if not least <= len(value) <= most:
+        if least == most:
+            return wrong(field, "must have %d items" % least)
+        if least and most < math.inf:
+            return wrong(field, "must have %d to %d items" % (least, most))
+        return wrong(field, "must have at least %d items" % least if len(value) < least else
+                     "must have at most %d items" % most)
+    items, places = schema.get("items"), schema.get("prefixItems", ())
+    return [error for place, item in enumerate(value)
+            for error in check_value(places[place] if place < len(places) else items or {}, item,
+                                     "%s[%d]" % (field, place))] if items or places else []
 
 
 def is_plain(schema, value):
@@ -1208,8 +1414,9 @@ def is_plain(schema, value):
 
 
 def _check_object(schema, value, field):
-    properties = schema.get("properties")
-    if properties is None:
+    names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
+    properties = schema.get("properties", {})
+    if others is True and not names and "properties" not in schema:
         return []
     prefix = field + "." if field else ""
     errors = []
@@ -1219,9 +1426,13 @@ def _check_object(schema, value, field):
         if name in properties:
             if not is_plain(properties[name], item):
                 errors += check_value(properties[name], item, prefix + name)
-        elif not schema.get("additionalProperties", True):
+        elif not others:
             errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
                             % shorten(", ".join(properties) or "none", 300))
+        else:
+            place = prefix + shorten(name, 60)
+            errors += names and check_value(names, name, place) or []
+            errors += check_value(others, item, place) if isinstance(others, dict) else []
     return errors + [{"field": prefix + name, "message": "is missing"}
                      for name in schema.get("required", ()) if name not in value]
 
@@ -1244,17 +1455,14 @@ def check_value(schema, value, field):
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         if not any([TYPES[kind].holds(value) for kind in kinds]):
             is_large = type(value) in (int, float) and abs(value) > INTEGER_MAX
-            return wrong(field, "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
+            return wrong(field, "must be from %d to %d: give a larger one as a text (str)"
+                         % (-INTEGER_MAX, INTEGER_MAX)
                          if "integer" in kinds and is_large else
                          "must be " + " or ".join(TYPES[kind].words for kind in kinds))
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
-        items, least = schema.get("items"), schema.get("minItems", 0)
-        if not least <= len(value) <= schema.get("maxItems", math.inf):
-            return wrong(field, "must have %d to %d items" % (least, schema["maxItems"]))
-        return [error for place, item in enumerate(value)
-                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
+        return _check_list(schema, value, field)
     if isinstance(value, dict):
         return _check_object(schema, value, field)
     return _check_bounds(schema, value, field)
@@ -1277,12 +1485,22 @@ def parse_text(schema, text):
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
         return None
-    try:
-        if kinds[0] == "array" and not text.startswith("["):
-            return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
-        return TYPES[kinds[0]].parse(text)
-    except (ValueError, KeyError):
-        return text
+    is_single = len(kinds) - ("null" in kinds) == 1
+    for kind in kinds:
+        with contextlib.suppress(ValueError, KeyError):
+            if kind == "array" and not text.startswith("[") and is_single:
+                return [parse_text(one, part.strip()) for one, part in _items(schema, text)]
+            value = TYPES[kind].parse(text)
+            if is_single or TYPES[kind].holds(value):
+                return value
+    return text
+
+
+def _items(schema, text):
+    """Yield the schema and the text of each item of a list that is written with commas."""
+    places = schema.get("prefixItems", ())
+    for place, part in enumerate(text.split(",") if text.strip() else ()):
+        yield places[place] if place < len(places) else schema.get("items", {}), part
 
 
 def mask(value):
@@ -1298,7 +1516,10 @@ def summarize(arguments_text, files=()):
     (id, name), by its name."""
     if arguments_text is None:
         return "…"
-    values = mask(json.loads(arguments_text)).values()
+    try:
+        values = mask(json.loads(arguments_text)).values()
+    except RecursionError:              # from before there was a limit
+        return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
     for key, name in files:
         words = words.replace(key, name)
@@ -1346,6 +1567,19 @@ def _data_line():
     if not line or line[0] == "~":      # whose home that is depends on who asks
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
+
+
+def become_private():
+    """Give what this process makes to its account alone; remember the host's umask for people's code."""
+    os.environ.setdefault("JOBQUEUE_UMASK", "%o" % os.umask(0o077))
+
+
+def host_umask():
+    """Return the umask that the first of our processes found."""
+    try:
+        return int(os.environ.get("JOBQUEUE_UMASK", ""), 8) & 0o777
+    except ValueError:
+        return 0o077
 
 
 # store/connection.py ---------------------------------------------------------
@@ -3798,7 +4032,8 @@ def append_log(transaction, at, task_id, attempt, start,
 def log_length(transaction, task_id, attempt):
     """How many bytes an attempt has printed."""
     return transaction.value(
-        "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?", (task_id, attempt)) or 0
+        "SELECT start+length FROM log WHERE task_id=? AND attempt=? ORDER BY start DESC LIMIT 1",
+        (task_id, attempt)) or 0
 
 
 def logged_attempts(db, task_id):
@@ -4503,10 +4738,13 @@ class Followers:
 
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
+UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
 FILE_NAME_BYTES = 200
 SITE_SECONDS = 10.0             # how old what is known of their place may be
+# A file takes 8 kB at least, as it does on the disk.
 USED_BYTES = """
-    SELECT sum(size) FROM file WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
+    SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
+    WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
 BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
 SHOWN_TYPES = {                 # by how a file begins; all others are saved
@@ -4552,10 +4790,24 @@ def file_name(text):
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
+def disk_name(name):
+    """Return the name that a file has on the disk, UTF-8 whatever the locale says."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
+def told_name(name):
+    """Return the name of a file on the disk as people see it."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
 def names_left(folder):
     """What is in a task's folder; None if there is no folder."""
     try:
-        return sorted(name for name in os.listdir(folder) if name[0] != ".")
+        room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
+        finally:
+            os.close(room)
     except FileNotFoundError:
         return None
     except OSError:                     # no folder any more, or closed
@@ -4566,7 +4818,7 @@ def open_plain(folder, name):
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        file = open(name, "rb", buffering=0, opener=lambda path, flags: os.open(
+        file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
     finally:
         os.close(room)
@@ -4639,7 +4891,7 @@ class Files:
     def path(self, row, task_id=None):
         """Where a file lies by its row."""
         folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        return folder / row["name"]
+        return folder / disk_name(row["name"])
 
     def receive(self, owner_id, name, size, pieces,
                 task_id=None):
@@ -4669,7 +4921,7 @@ class Files:
         """Keep a copy of a file for a task to come; its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+            return self.receive(owner_id, told_name(Path(path).name), size, Portion(file, size))["id"]
 
     def _reserve(self, owner_id, size, key, task_id):
         """Keep room for a file that comes; the id of its row."""
@@ -4682,6 +4934,11 @@ class Files:
             if size > self._room(owner_id):
                 raise StorageFull("With this one the files of the user would have more than %d MB "
                                   "(max_files_mb)." % self._settings.get("max_files_mb"))
+            for most, which in ((UNUSED_MAX, "task_id IS NULL AND until>0"), (OWNED_MAX, "1=1")):
+                if transaction.value("SELECT count(*) FROM (SELECT 1 FROM file WHERE owner_id=? AND %s "
+                                     "LIMIT ?) AS found" % which, (owner_id, most)) >= most:
+                    raise StorageFull("The user has %d files already; add the tasks that they are "
+                                      "for, or remove tasks." % most)
             if task_id and len(self.of_task(task_id)) >= FILES_MAX:
                 raise Conflict("A task keeps at most %d files." % FILES_MAX)
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
@@ -4742,7 +4999,7 @@ class Files:
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
                 found = folder.iterdir() if kept else [folder]
-                for path in (path for path in found if path.name not in kept):
+                for path in (path for path in found if told_name(path.name) not in kept):
                     is_folder = stat.S_ISDIR(path.lstat().st_mode)
                     (shutil.rmtree if is_folder else os.unlink)(path)
 
@@ -4755,7 +5012,7 @@ class Files:
     def open(self, task_id, row):
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
-        file = open_plain(path.parent, path.name)
+        file = open_plain(path.parent, row["name"])
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
@@ -4868,6 +5125,13 @@ class Added(NamedTuple):
     new: "int"
 
 
+class Holder(NamedTuple):
+    """The unfinished task that has a unique key."""
+
+    id: "int"
+    function: "str"
+
+
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
@@ -4882,12 +5146,12 @@ class Adding:
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
                 turns_question({"owner_id": owner_id, **options}))
 
-    def add(self, transaction, owner_id, orders,
-            now):
+    def add(self, transaction, owner_id, orders, now,
+            asker=None):
         """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
-        nothing: it gets the id of that task."""
+        nothing: it gets the id of that task. Only the running task that asks hands its key on."""
         first = self._database.last_id("task") + 1
-        ids, new = self._number(transaction, owner_id, orders, first)
+        ids, new = self._number(transaction, owner_id, orders, first, asker)
         self.check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
         turns = {}
@@ -4913,33 +5177,44 @@ class Adding:
         return Added(ids, len(new))
 
     def _number(self, transaction, owner_id, orders,
-                first):
+                first, asker):
         """(ids of all, those orders that are to be added, from the id `first` on)"""
         ids = []
         new = []
         holders = self._holders(transaction, owner_id, {
-            order.unique_key for order in orders if order.unique_key is not None})
+            order.unique_key for order in orders if order.unique_key is not None}, asker)
         for order in orders:
-            key, next_id = order.unique_key, first + len(new)
-            task_id = next_id if key is None else holders.setdefault(key, next_id)
-            if task_id == next_id:
+            next_id = first + len(new)
+            holder = Holder(next_id, order.function)
+            if order.unique_key is not None:
+                holder = holders.setdefault(order.unique_key, holder)
+            if holder.function != order.function:
+                raise Conflict("The unique_key %s belongs to task %d of %s; choose another key." % (
+                    shorten(order.unique_key or "", 60), holder.id, holder.function),
+                    wrong("unique_key", "belongs to a task of another function"))
+            if holder.id == next_id:
                 new.append(order)
-            ids.append(task_id)
+            ids.append(holder.id)
         return ids, new
 
     @staticmethod
-    def _holders(transaction, owner_id, keys):
-        """{key: id of the unfinished task that has it}; workers of others need not free it."""
+    def _holders(transaction, owner_id, keys,
+                 asker):
+        """Return the unfinished task that has each key; Conflict if one of them is being ended. The
+        asker's own key becomes free."""
         holders = {}
-        for task_id, key, asked in transaction.all_of(
-                "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
+        for task_id, key, function, asked in transaction.all_of(
+                "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
-            if asked == DELETE:
-                raise Conflict("The task with the unique_key %s is being deleted; try again in a "
-                               "few seconds." % shorten(key, 60),
+            if asked:                   # it will not do the work
+                raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
+                               % (shorten(key, 60), "deleted" if asked == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
-            holders[key] = task_id
+            if task_id == asker:
+                transaction.update("task", {"unique_key": None}, "id=? AND status=1", (asker,))
+            else:
+                holders[key] = Holder(task_id, function)
         return holders
 
     def check_quota(self, transaction, owner_id, count,
@@ -4982,6 +5257,11 @@ class Adding:
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
             (owner_id,), asked)}
         missing = asked.keys() - known.keys()
+        if missing:                     # or removed when they had succeeded
+            known.update((task_id, SUCCEEDED) for task_id, in transaction.all_of(
+                "SELECT task_id FROM activity WHERE event='succeeded' AND owner_id=? "
+                "AND task_id IN (%s)", (owner_id,), missing))
+            missing -= known.keys()
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
@@ -5182,6 +5462,18 @@ class TaskList:
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
         row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
+        if row is None or owner_id not in (None, row["owner_id"]):
+            raise NotFound("There is no task %s." % task_id)
+        return row
+
+    def removed(self, task_id, owner_id=None):
+        """Return when a task succeeded that was removed then, and whose it was; NotFound if there was
+        none, or it was not `owner_id`'s."""
+        row = self._database.one(
+            "SELECT at, function, owner_id, user.name AS owner FROM activity "
+            "JOIN user ON user.id=activity.owner_id WHERE task_id=? AND event='succeeded' "
+            "AND NOT EXISTS (SELECT 1 FROM activity WHERE task_id=? AND event='deleted')",
+            (task_id, task_id))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row
@@ -5658,7 +5950,8 @@ def judge(task, outcome, now,
           uniform):
     """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
     everything but success. Errors and timeouts need a retry left, but the first that says when to
-    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
+    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times. Interruptions cost a retry
+    from the INTERRUPTION_LIMITth on."""
     kind, left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
         return Verdict(SUCCEEDED)
@@ -5671,11 +5964,12 @@ def judge(task, outcome, now,
         return Verdict(SCHEDULED, kind, "put_back", run_at=now + 30, unknown_since=since)
     if kind in ("crashed", "interrupted"):
         crash = kind == "crashed"
+        is_many = not crash and task["interruptions"] + 1 >= INTERRUPTION_LIMIT
         last = task["on_crash"] == "fail" or (
-            task["crashes"] + 1 >= CRASH_LIMIT if crash else
-            task["interruptions"] + 1 >= INTERRUPTION_LIMIT)
+            task["crashes"] + 1 >= CRASH_LIMIT if crash else is_many and left <= 0)
         return Verdict(FAILED if last else PENDING, kind, "failed" if last else kind,
-                       spend=int(crash and left > 0), crash=int(crash), interruption=int(not crash))
+                       spend=int((crash or is_many) and left > 0), crash=int(crash),
+                       interruption=int(not crash))
     reason = kind if kind in ("timeout", "unknown_function") else "error"
     asks_first = outcome.retry_after is not None and left == task["max_retries"]
     if kind in ("error", "timeout") and (left > 0 or asks_first):
@@ -6215,7 +6509,9 @@ SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
-GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
+GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
+              "what it was.")
+STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # it is told that so many runs wait for a task for so long
 UPCOMING = 10                   # times to come that are shown
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
@@ -6243,6 +6539,13 @@ CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
 
 SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
+
+
+# Since when a task of a schedule has not ended, which it is, and how many runs were due meanwhile.
+_OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN (2, 3, 4)"
+HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
+    (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
+     AND at>(SELECT min(created_at) {0})) AS held""".format(_OLDEST)
 
 
 class Slot(NamedTuple):
@@ -6333,9 +6636,25 @@ def of_rule(row, look,
         return otherwise
 
 
+def why_held_up(row, now):
+    """Return why the runs of a schedule have not begun for long, of the columns HELD_UP; else None."""
+    if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
+            or now - row["held_since"] < STANDS_SECONDS):
+        return None
+    return "%d runs wait or were skipped since %s: task %d has not ended." % (
+        row["held"], time_of_day(row["held_since"]), row["held_by"])
+
+
+def _warning(row, now):
+    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
+    if row["paused"] or row["gone_at"] is not None:
+        return None
+    return why_held_up(row, now) or (
+        "Runs were late or fell together at %s." % time_of_day(row["late_at"]) if was_late else None)
+
+
 def schedule_json(row, now):
     """A schedule of SCHEDULE_SHOWN as a list has it."""
-    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -6343,8 +6662,7 @@ def schedule_json(row, now):
         "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
         "paused": bool(row["paused"]),
         "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS,
-        "warning": "Runs were late or fell together at %s." % time_of_day(row["late_at"])
-                   if was_late and not row["paused"] else None,
+        "warning": _warning(row, now),
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 
@@ -6390,7 +6708,8 @@ def due_slots(row, due, now):
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
 UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
-GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
+GONE_SECONDS = 60.0             # whose source is gone for less was maybe on its way: nothing is left out
+KEPT_SECONDS = 30 * 86400.0     # how long a row stays whose source is gone, with pause and history
 COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
 SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
@@ -6398,13 +6717,20 @@ SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
                 "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
 SCHEDULE_SHOWN = (
-    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
+    "SELECT %s, %s, %s, user.name AS owner, task.status AS last_status "
     "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
     "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
         ", ".join("schedule." + name for name in (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
-        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
+        SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
+SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # the others are kept, but not listed
+# How rows and the schedules that tasks.py and folders ask for are brought together, in this order: the
+# columns that must be equal, and whether what was gone counts, too. A script is known by its name alone.
+MATCHES = (
+    (("source", "name"), True), (("source", "function", "rule", "arguments"), True),
+    (("source", "function", "arguments"), False), (("source", "function"), False),
+    (("source", "rule", "arguments"), False))
 
 
 
@@ -6442,10 +6768,14 @@ class Firing:
                 "SELECT id FROM schedule WHERE paused=0 AND next_at<=? UNION ALL "
                 "SELECT id FROM schedule WHERE next_from>?) ORDER BY next_at, id",
                 (now, now + CLOCK_SLACK_SECONDS)):
-            while self._fire_one(schedule_id, now):
-                pass
+            self.settle(schedule_id, now)
             if self._clock.monotonic() > deadline:
                 break
+
+    def settle(self, schedule_id, now):
+        """Fill all slots of a schedule that are due, by the rule that it has."""
+        while self._fire_one(schedule_id, now):
+            pass
 
     def next_due(self):
         """When the next schedule is due, or None."""
@@ -6513,7 +6843,7 @@ class Firing:
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
             task_id = None
-            last_at, unfinished = at, self.unfinished(last_task)
+            last_at, unfinished = at, self.unfinished(row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
             if order is not None and why is None:
                 try:
@@ -6526,27 +6856,28 @@ class Firing:
 
     def _why_skipped(self, row, unfinished):
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
-        if unfinished and row["overlap"] == "skip":
-            return "skipped: task %d had not ended" % unfinished
-        count = self._database.value(
-            "SELECT count(*) FROM ("
-            "SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) LIMIT ?) AS found",
-            (row["id"], UNFINISHED_MAX))
-        return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
+        if len(unfinished) == UNFINISHED_MAX:
+            return "skipped: %d of its tasks had not ended" % UNFINISHED_MAX
+        if not unfinished or row["overlap"] != "skip":
+            return None
+        task = unfinished[0]
+        if task["status"] == SCHEDULED and task["attempts"]:
+            return "skipped: task %d waits for its retry until %s" % (task["id"], iso(task["run_at"]))
+        return "skipped: task %d had not ended" % task["id"]
 
-    def unfinished(self, task_id):
-        """`task_id` if that task has not ended, else None."""
-        return self._database.value(
-            "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+    def unfinished(self, schedule_id):
+        """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
+        return self._database.all(
+            "SELECT id, owner_id, status, attempts, run_at FROM task "
+            "WHERE schedule_id=? AND status NOT IN (2, 3, 4) ORDER BY id LIMIT ?",
+            (schedule_id, UNFINISHED_MAX))
 
     def add_task(self, transaction, row, order,
                  unfinished, now):
-        """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
+        """Add a task of a schedule, behind all unfinished ones of its owner if they queue; its id."""
         order.schedule_id = row["id"]
-        if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
-            order.after = tuple(one["id"] for one in transaction.all(
-                "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
-                (unfinished, row["owner_id"])))
+        if row["overlap"] == "queue":
+            order.after = tuple(one["id"] for one in unfinished if one["owner_id"] == row["owner_id"])
             order.after_failure = "run"
         return self._adding.add(transaction, row["owner_id"], [order], now).ids[0]
 
@@ -6564,9 +6895,11 @@ class Schedules:
              after=0):
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
-        return [schedule_json(row, self._clock.now()) for row in self._database.all(
-            SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
-            (*values, after, limit))]
+        now = self._clock.now()
+        return [schedule_json(row, now) for row in self._database.all(
+            "%s%s AND %s AND schedule.id>? ORDER BY schedule.id LIMIT ?" % (
+                SCHEDULE_SHOWN, where, SHOWN_STILL),
+            (*values, now - GONE_SECONDS, after, limit))]
 
     def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
@@ -6590,7 +6923,7 @@ class Schedules:
         return [{"id": row["id"], "name": row["name"], "function": row["function"],
                  "summary": summarize(row["arguments"]), "times": list(map(iso, times(row)))}
                 for row in self._database.all(
-                    SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
+                    SCHEDULE_SHOWN + "schedule.paused=0 AND gone_at IS NULL AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
     def _row(self, schedule_id, owner_id=None,
@@ -6618,6 +6951,7 @@ class Schedules:
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**as_given(row), **given}, person)
+            self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)
             if wanted:
@@ -6640,12 +6974,15 @@ class Schedules:
             person=None):
         """Add its task now, besides its slots; the task's row."""
         order = self._firing.order(self._row(schedule_id, scope))
+        if scope is not None and not self._database.value(
+                "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
+            raise Denied("Only an admin can have %s run now." % order.function)
         with self._database.transaction() as transaction:
             row, at = self._row(schedule_id, scope), self._clock.now()
-            unfinished = self._firing.unfinished(row["last_task_id"])
+            unfinished = self._firing.unfinished(schedule_id)
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
-                               % unfinished)
+                               % unfinished[0]["id"])
             task_id = self._firing.add_task(transaction, row, order, unfinished, at)
             transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
                 "task_id": task_id, "message": "run by %s" % actor_name(person)})
@@ -6655,8 +6992,9 @@ class Schedules:
 
     @staticmethod
     def _check_room(transaction, owner_id, besides=0):
-        if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
-                             (owner_id, besides)) >= SCHEDULES_MAX:
+        count = transaction.value("SELECT count(*) FROM schedule "
+                                  "WHERE owner_id=? AND id<>? AND gone_at IS NULL", (owner_id, besides))
+        if count >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
     def _checked(self, given, person):
@@ -6674,16 +7012,18 @@ class Schedules:
 
     @staticmethod
     def _refuse_foreign(row, message):
-        if row["source"] != "person":
+        if row["source"] != "person" and row["gone_at"] is None:
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
     def store(self, transaction, row, columns,
               by=None):
-        """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
+        """Make a schedule (`row` is None) or change it; its id. What was due is settled already.
+        `every` counts from when the schedule was made, whatever its rule was meanwhile."""
         now = self._clock.now()
-        if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
-            columns = {**columns, "start": now, "next_from": now, "late_at": None}
+        if row is None or not self._goes_on(row, columns, now):
+            columns = {**columns, "start": row["start"] if row else now, "next_from": now,
+                       "late_at": None}
             # What cannot be read is due now, which tells it: other hosts may know more time zones.
             columns["next_at"] = None if row and row["paused"] else of_rule(
                 columns, lambda rule: rule.next_after(now), now)
@@ -6696,6 +7036,12 @@ class Schedules:
         note_schedule(transaction, now, "changed" if row else "added",
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
+
+    @staticmethod
+    def _goes_on(row, columns, now):
+        """Return whether a schedule stays due when it was: its rule means what it did."""
+        was_away = row["gone_at"] is not None and abs(now - row["gone_at"]) >= GONE_SECONDS
+        return not was_away and is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"])
 
     def _set_paused(self, transaction, schedule_id, given,
                     person):
@@ -6732,8 +7078,12 @@ class Schedules:
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        if not any(self._differences(*found, now)):
+        before = self._differences(*found, now)
+        if not any(before):
             return
+        for row, columns in before.wanted:
+            if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
+                self._firing.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
             wanted, gone = self._differences(*found, now)
             for known, columns in wanted:
@@ -6745,27 +7095,26 @@ class Schedules:
                     self.remove(transaction, row)
 
     def _differences(self, owner_id, scripts, now):
-        wanted = self._wanted(owner_id, scripts)
-        known = {(row["source"], row["name"]): row
-                 for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
+        rows = list(self._database.all(
+            SCHEDULE_ROW + "source<>'person' ORDER BY gone_at IS NOT NULL, schedule.id"))
+        pairs = match_rows(rows, self._wanted(owner_id, scripts))
+        used = {row["id"] for row, _ in pairs if row is not None}
         return _Differences(
-            [(known.get(key), columns) for key, columns in wanted.items()
-             if not self._is_right(known.get(key), columns)],
-            [row for key, row in known.items()
-             if key not in wanted and not self._is_just_gone(row, now)])
+            [(row, columns) for row, columns in pairs if not self._is_right(row, columns)],
+            [row for row in rows if row["id"] not in used and (
+                row["gone_at"] is None or abs(now - row["gone_at"]) >= KEPT_SECONDS)])
 
     def _wanted(self, owner_id, scripts):
-        """{(source, name): columns} of the schedules in tasks.py and in folders."""
+        """Return the columns of the schedules in tasks.py and in folders; some have no name."""
         folders = [
             {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
              "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
-        wanted = {}
-        for source, found in (("folder", folders), ("code", self._announced())):
-            for one in found:
-                wanted[source, one["name"]] = columns = {
-                    **SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
-                for name in ("arguments", "options"):
-                    columns[name] = dump_json(columns[name])
+        wanted = [{**SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
+                  for source, found in (("folder", folders), ("code", self._announced()))
+                  for one in found]
+        for columns in wanted:
+            for name in ("arguments", "options"):
+                columns[name] = dump_json(columns[name])
         return wanted
 
     @staticmethod
@@ -6774,10 +7123,38 @@ class Schedules:
         return row is not None and row["gone_at"] is None and all(
             row[name] == value for name, value in columns.items())
 
-    @staticmethod
-    def _is_just_gone(row, now):
-        """True if it has just been noted that the source of a schedule does not name it."""
-        return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
+
+def match_rows(rows,
+               wanted):
+    """Pair what is asked for with the rows that are the same schedules, by MATCHES; None for new ones.
+    Columns without a name get that of their row, else FUNCTION-NUMBER."""
+    free = list(rows)
+    found = [None] * len(wanted)
+    for names, with_gone in MATCHES:
+        for place, columns in enumerate(wanted):
+            if found[place] is None and (
+                    columns["name"] if "name" in names else columns["source"] == "code"):
+                found[place] = next((row for row in free if is_match(row, columns, names) and (
+                    with_gone or row["gone_at"] is None)), None)
+                free = [row for row in free if row is not found[place]]
+    taken = {(row["source"], row["name"]) for row in rows}
+    for row, columns in zip(found, wanted):
+        if columns["name"] is None:
+            numbered = ("%s-%d" % (columns["function"], one) for one in range(1, len(taken) + 2))
+            columns["name"] = row["name"] if row is not None else next(
+                name for name in numbered if (columns["source"], name) not in taken)
+        taken.add((columns["source"], columns["name"]))
+    return list(zip(found, wanted))
+
+
+def is_match(row, columns, names):
+    """Return whether a row has these columns as asked for: rules by their meaning, arguments in any
+    order."""
+    return all(
+        is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"]) if name == "rule" else
+        row[name] == columns[name] or name == "arguments" and (
+            json.loads(row[name]) == json.loads(columns[name]))
+        for name in names)
 
 
 # upkeep/worker_modes.py ------------------------------------------------------
@@ -6896,8 +7273,10 @@ class Interpreter:
     def environment(self, ours=os.environ):
         """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
-        return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
-                or name.startswith(("LC_", "JOBQUEUE_"))}
+        # Under CGI a client names variables that begin so: its header Proxy becomes HTTP_PROXY.
+        strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
+        return {name: value for name, value in ours.items() if not name.startswith(strange)
+                and (name in (*ENVIRONMENT_NAMES, *more) or name.startswith(("LC_", "JOBQUEUE_")))}
 
     @staticmethod
     def _test(path):
@@ -7345,6 +7724,13 @@ class Starter:
 #
 # The functions of tasks.py, as a child process announced them.
 
+                       # when it was read
+
+
+
+
+
+
 
 
 
@@ -7379,6 +7765,9 @@ class Starter:
 
 
 CATALOGUE_SECONDS = 10.0
+AGAIN_SECONDS = 2.0                     # from a failed reading to the next; then twice as long each time
+AGAIN_MAX_SECONDS = 60.0
+READERS, READER_SECONDS = ".tasks_files", 3600.0    # who read which tasks.py, and for how long that counts
 
 
 class _Known(NamedTuple):
@@ -7390,13 +7779,15 @@ class _Known(NamedTuple):
 
 
 _NOTHING = _Known(-math.inf, {
-    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}, {})
+    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": [],
+    "pause": 0, "theirs_until": None}, {})
 
 
 class Catalogue:
     """The functions that tasks.py declares; this process never imports it itself. A child process
     announces them, as the runners of workers do. They are read again when a file changes that they
-    were made of. While they cannot be read the last good ones stay."""
+    were made of, and after a failed reading again and again: what it lacked may have come since. While they
+    cannot be read the last good ones stay."""
 
     def __init__(self, database, interpreter):
         self._database, self._interpreter = database, interpreter
@@ -7464,16 +7855,43 @@ class Catalogue:
         state = {
             "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"), "samples": announcement.get("samples", False),
-            "read_at": before["read_at"], "schedules": known.get("schedules", [])}
+            "read_at": before["read_at"], "schedules": known.get("schedules", []), "pause": 0,
+            "theirs_until": None}
+        readers = None if functions is None or state["samples"] else (
+            self._readers(announcement, state, before))
+        if state["error"]:
+            state["pause"] = min(AGAIN_MAX_SECONDS, 2 * before.get("pause", 0) or AGAIN_SECONDS)
         ours = [one for one in self.functions() if "remote" not in one]
-        if state != before or functions not in (None, ours):
+        if state != before or state["error"] or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
             with self._database.transaction(durable=False) as transaction:
                 remember(transaction, ".catalogue", state)
                 if functions is not None:
                     self._replace(transaction, functions)
+                if readers is not None:
+                    remember(transaction, READERS, readers)
             self._known = _NOTHING
         return state["files"]
+
+    def _readers(self, announcement, state,
+                 before):
+        """Return who read which tasks.py, with this reading. The schedules of the newest file count, so
+        that two readers do not change them in turns."""
+        now, place = self._database.clock.now(), "%s on %s" % (TASKS_FILE, machine_name())
+        stamp = state["files"].get(str(TASKS_FILE))
+        mine = {"at": now, "changed": stamp[0] if stamp else 0, "digest": digest(
+            dump_json([announcement["functions"], announcement.get("schedules", [])]))}
+        others = {name: one for name, one in self.readers().items() if name != place}
+        newer = [one["at"] for one in others.values()
+                 if one["digest"] != mine["digest"] and one["changed"] > mine["changed"]]
+        if newer:
+            state["schedules"], state["theirs_until"] = before["schedules"], max(newer) + READER_SECONDS
+        return {**others, place: mine}
+
+    def readers(self):
+        """Return who read which tasks.py within the last hour."""
+        now, known = self._database.clock.now(), recall(self._database, READERS) or {}
+        return {place: one for place, one in known.items() if abs(now - one["at"]) < READER_SECONDS}
 
     def _replace(self, transaction, functions):
         """Store functions and the queues they name; a queue of external ones is other people's."""
@@ -7517,29 +7935,39 @@ class Catalogue:
                     found["remote"].append(worker["machine"])
 
     def _has_changed(self):
-        known = self._load().state["files"]
-        return str(TASKS_FILE) not in known or file_stamps(known) != known
+        state = self._load().state
+        known, pause = state["files"], state.get("pause", 0)
+        if str(TASKS_FILE) not in known or file_stamps(known) != known:
+            return True
+        now = self._database.clock.now()
+        if now > (state.get("theirs_until") or now):
+            return True
+        waited = now - (state["read_at"] or 0)
+        return state["error"] is not None and not 0 <= waited < pause
 
     def _announcement(self):
         """Ask a child process what tasks.py declares."""
         import subprocess
         import tempfile
-        # A file, since what tasks.py starts may keep its end of a pipe open for long.
-        with tempfile.TemporaryFile(dir=self._database.folder) as words:
+        # Files, since what tasks.py starts may keep its end of a pipe open for long.
+        folder = self._database.folder
+        with tempfile.TemporaryFile(dir=folder) as answer, tempfile.TemporaryFile(dir=folder) as words:
             try:
-                answer = subprocess.run(
+                ended = subprocess.run(
                     [self._interpreter.path(), "-m", "worker", "--catalogue"],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
-                    timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
-                    env=self._interpreter.environment())
-                return json.loads(answer.stdout)
+                    stdin=subprocess.DEVNULL, stdout=answer, stderr=words, timeout=CATALOGUE_SECONDS,
+                    start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
             except subprocess.TimeoutExpired:
                 return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-            except ValueError:
-                words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
-                said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-                return self._failure("the process that reads it failed: "
-                                     + shorten(storable(said), 300))
+            answer.seek(0)
+            with contextlib.suppress(ValueError):
+                return json.loads(answer.read())
+            words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
+            said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            code = ended.returncode
+            how = "exit code %d" % code if code >= 0 else name_signal(-code)
+            why = ": ".join(filter(None, [how, shorten(storable(said), 300)]))
+            return self._failure("the process that reads it ended with %s" % why)
 
     @staticmethod
     def _failure(problem):
@@ -8254,6 +8682,7 @@ ALERTS = {
                      "The oldest task that could start has waited {minutes} min."),
     "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
                     "Runs of {name} were late or missed at {at}."),
+    "held_up": Alert(0, ("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
     "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
     "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
     "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
@@ -8325,6 +8754,14 @@ class Conditions:
             FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
                 for row in found if row["late_at"] - row["first_at"] > least}
+
+    def held_up(self, _=False):
+        """Schedules whose runs wait for a task that does not end."""
+        now = self._database.clock.now()
+        found = ((row, why_held_up(row, now)) for row in self._database.all(
+            "SELECT id, name, function, overlap, %s FROM schedule "
+            "WHERE paused=0 AND gone_at IS NULL" % HELD_UP))
+        return {str(row["id"]): {"name": _schedule_name(row), "why": why} for row, why in found if why}
 
     def problem(self, _=False):
         """Schedules that could not add their task the last time."""
@@ -8712,7 +9149,7 @@ def _as_refused(code, words):
 def _password(settings):
     path = settings.get("mail_password_file")
     try:
-        return Path(path).read_text("utf-8").strip()
+        return Path(path).read_text("utf-8-sig").strip()
     except (OSError, ValueError):
         raise Refused("mail_password_file cannot be read: %s" % path) from None
 
@@ -9616,9 +10053,11 @@ CHANGED_USER = titled("UserChange", object_of(
     current_password=about(or_null(TEXT), "needed by users who change their own password")))
 NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
-    queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "maxItems": 50},
+    queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "minItems": 1,
+                  "maxItems": 50},
                  "with the scope worker: of these only"),
-    functions=about({"type": ["array", "null"], "items": text_up_to(200), "maxItems": 200},
+    functions=about({"type": ["array", "null"], "items": text_up_to(200), "minItems": 1,
+                     "maxItems": 200},
                     "with the scope worker: these only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
@@ -9790,8 +10229,8 @@ class Users:
         return row
 
     def person(self, user_id):
-        """The Person of a user's id, or None."""
-        row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
+        """Return the Person of a user's id; None if there is none, or who is disabled."""
+        row = self._database.one("SELECT * FROM user WHERE id=? AND disabled=0", (user_id,))
         return Person(row) if row else None
 
     def owner(self, name=None):
@@ -9887,6 +10326,7 @@ class Users:
             if row["name"].lower() == self._settings.get("default_owner").lower():
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s."
                                % (name, name))
+            self._remove_gone_schedules(transaction, row["id"])
             for table in ("task", "schedule"):
                 if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table,
                                      (row["id"],)):
@@ -9896,6 +10336,14 @@ class Users:
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
+
+    @staticmethod
+    def _remove_gone_schedules(transaction, owner_id):
+        """Remove the rows that are kept of schedules which tasks.py does not name any more."""
+        gone = "owner_id=? AND gone_at IS NOT NULL"
+        transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
+                        (owner_id,))
+        transaction.run("DELETE FROM schedule WHERE " + gone, (owner_id,))
 
     def mail_code(self, person, email):
         """Mail a code to an address, which counts as a person's own once they have typed that.
@@ -9950,6 +10398,7 @@ def plain_code(text):
 # The first admin, a lost password, sessions, tokens.
 
 SESSION_IDLE_SECONDS = 30 * 60.0
+TOKENS_MAX = 100                # of one user
 SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
 NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
@@ -10080,10 +10529,11 @@ class Sessions:
                 if row:                 # there are no more than the throttle lets through
                     note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
-        return self.open(row, address, subject, place)
+        return self.open(row, address, subject, counted=place)
 
-    def open(self, row, address, *subjects):
-        """The token of a new session for a user's row; what counts under `subjects` is forgiven.
+    def open(self, row, address, *subjects, counted=""):
+        """The token of a new session for a user's row; what counts under `subjects` is forgiven, of
+        what is `counted` for all users of an address this one log-in only.
         Unauthorized if that is not their password any more, or they may not log in any more."""
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -10094,6 +10544,7 @@ class Sessions:
                 "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
                 "expires_at": now + SESSION_SECONDS, "address": address})
             forgive(transaction, *subjects)
+            transaction.run("UPDATE throttle SET failures=failures-1 WHERE subject=?", (counted,))
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             note_user(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
@@ -10158,6 +10609,8 @@ class Tokens:
         are the queues and functions of one for workers."""
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
+            if transaction.value("SELECT count(*) FROM token WHERE user_id=?", (user_id,)) >= TOKENS_MAX:
+                raise Conflict("A user can have at most %d tokens: delete some." % TOKENS_MAX)
             token_id = transaction.insert("token", {
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
                 "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})
@@ -10246,7 +10699,7 @@ class Frame(NamedTuple):
 def file_parameters(schema):
     """The names of the parameters that are files, or lists of them."""
     return [name for name, one in schema["properties"].items()
-            if "file" in (one.get("format"), one.get("items", {}).get("format"))]
+            if any(part.get("format") in FILE_FORMATS for part in (one, one.get("items", {})))]
 
 
 class Requests:
@@ -10306,6 +10759,8 @@ class Requests:
     def _order(frame, arguments):
         _, schema, files, known_errors, make = frame        # quicker than by their names
         errors = known_errors + check_value(schema, arguments, "arguments")
+        if is_deep(arguments, JSON_MAX_DEPTH):
+            errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
         if errors:
             raise Invalid("", errors)
         known = {key: arguments[key] for key in schema["properties"] if key in arguments}
@@ -10399,6 +10854,7 @@ REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
+PIECES_MAX = 1000               # of logs in one call
 ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
@@ -10431,12 +10887,20 @@ TURN = titled("Turn", object_of(
     leave=about(TEXT, "why the worker does not go on")))
 # What a remote worker may announce of a function: it is shown, and arguments are judged by it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
+_LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
-for _ in range(4):                      # so deep may lists be nested
+for _ in range(4):                      # so deep may lists and objects be nested
     _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
-        format={"enum": [*TEXT_FORMS, "password"]}, description=text_up_to(2000), items=_PARAMETER,
-        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=text_up_to(200))
+        format={"enum": [*TEXT_FORMS, "password", "seconds"]}, description=text_up_to(2000),
+        items=_PARAMETER, prefixItems={"type": "array", "items": _PARAMETER}, propertyNames=_PARAMETER,
+        properties={"type": "object", "additionalProperties": _PARAMETER},
+        additionalProperties={**_PARAMETER, "type": ["boolean", "object"]},
+        required={"type": "array", "items": TEXT}, unclear=text_up_to(200),
+        **dict.fromkeys(BOUNDS, _NUMBER), minItems=_LENGTH, maxItems=_LENGTH,
+        minLength=_LENGTH, maxLength=_LENGTH, pattern=text_up_to(2000), patternMessage=text_up_to(500))
+# Patterns that take no more time than a text is long; a remote worker alone heeds all others.
+_QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
     name=text_like("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
@@ -10446,7 +10910,17 @@ _ANNOUNCED = object_of(
         **object_of(("properties", "required")), "properties": {
             "type": {"enum": ["object"]}, "properties": {"type": "object"},
             "required": {**_AT_MOST, "items": TEXT},
-            "additionalProperties": {"type": "boolean"}}})
+            "additionalProperties": {**_PARAMETER, "type": ["boolean", "object"]}}})
+
+
+def _without_slow_patterns(schema):
+    """Return a schema that was announced without the patterns that could take long."""
+    if isinstance(schema, list):
+        return list(map(_without_slow_patterns, schema))
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _without_slow_patterns(part) for name, part in schema.items()
+            if name != "pattern" or not isinstance(part, str) or re.fullmatch(_QUICK_PATTERNS, part)}
 
 
 class RemoteWorkers:
@@ -10475,6 +10949,7 @@ class RemoteWorkers:
                 "functions", "are longer than %d characters" % ANNOUNCED_MAX))
         with self._database.transaction() as transaction:
             for one in functions:
+                one["schema"] = _without_slow_patterns(one["schema"])
                 one["options"] = {**TASK_DEFAULTS, **one["options"]}
                 self._place(transaction, token, one)
             now, key = self._clock.now(), (given["session"], token["id"])
@@ -10498,6 +10973,7 @@ class RemoteWorkers:
         """What became of each attempt that is named, and the tasks that are claimed. What the
         worker may forget then is on the disk."""
         starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
+        self._check_size(given)
         with self._database.transaction(bool(starts or ended)) as transaction:
             worker = self._check(transaction, token, given)
             now, held = self._clock.now(), self._held(transaction, token)
@@ -10527,6 +11003,16 @@ class RemoteWorkers:
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
+    @staticmethod
+    def _check_size(given):
+        """Refuse a call that names an attempt twice, or would hold the write lock for long."""
+        told = [*given.get("hold", ()), *given.get("end", ())]
+        claims = [one["claim"] for one in (*given.get("start", ()), *told)]
+        if len(claims) > len(set(claims)):
+            raise field_error("claim", "is named twice in one call")
+        if sum(len(one.get("log", ())) for one in told) > PIECES_MAX:
+            raise field_error("log", "must have at most %d pieces in one call" % PIECES_MAX)
+
     def claim_late(self, token, given):
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
@@ -10543,6 +11029,12 @@ class RemoteWorkers:
         if row is None or row["id"] != task_id:
             raise Conflict("Another worker has this task, or it has ended.", gone=True)
         return row["owner_id"]
+
+    def announced(self, token):
+        """Return the names of the functions that this token's workers announced."""
+        return [one["name"] for row in self._database.all(
+            "SELECT functions FROM worker WHERE token_id=?", (token["id"],))
+            for one in json.loads(row["functions"] or "[]")]
 
     @staticmethod
     def _check(db, token, given):
@@ -10607,11 +11099,12 @@ class RemoteWorkers:
         if "progress" in one or "message" in one:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
                                 storable(one.get("message") or "") or None)
+        place = one["id"], task["attempts"]
+        known = log_length(transaction, *place) if one.get("log") else 0
         for piece in one.get("log", ()):
-            known = log_length(transaction, one["id"], task["attempts"])
             if piece["start"] >= known and piece["text"]:
-                append_log(transaction, now, one["id"], task["attempts"], piece["start"],
-                           storable(piece["text"]))
+                append_log(transaction, now, *place, piece["start"], storable(piece["text"]))
+                known = piece["start"] + len(piece["text"].encode("utf-8", "surrogatepass"))
 
     def _end(self, transaction, ended, held,
              now):
@@ -10720,7 +11213,7 @@ if TYPE_CHECKING:
         tick: "Tick"
         users: "Users"
 
-        def add(self, requests: "Iterable[JsonObject]", owner_id: "int") -> "list[int]": ...
+        def add_all(self, requests: "Iterable[JsonObject]", owner_id: "int") -> "Added": ...
         def take_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject": ...
         def get_json(self, task_id: "int") -> "JsonObject": ...
         def row_json(self, row: "TaskRow") -> "JsonObject": ...
@@ -10737,6 +11230,27 @@ if TYPE_CHECKING:
     After = Union["Task", int, Collection[Union["Task", int]]]      # tasks or their ids
 
 
+def _share(n: "Any", total: "Any") -> "float | None":
+    """Return n / total as a plain float from 0 to 1; None if that is no number."""
+    try:
+        are_whole = isinstance(n, int) and isinstance(total, int)
+        share = n / total if are_whole else float(n) / float(total)
+        return None if share != share else max(0.0, min(1.0, share))
+    except ZeroDivisionError:
+        return None
+    except Exception as error:
+        print("progress() takes two numbers: %s" % _text(error), file=sys.stderr)
+        return None
+
+
+def _text(value: "object") -> "str":
+    """Return a value as text; the name of its class if it has none."""
+    try:
+        return str(value)
+    except Exception:
+        return "<%s>" % type(value).__name__
+
+
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
 
@@ -10744,7 +11258,7 @@ class TaskContext:
 
     def __init__(self, task_id: "int", owner: "str", attempt: "int", crashes: "int", claim: "str", data: "Path",
                  report: "Callable[[float | None, str | None], None]",
-                 enqueue: "Callable[[list[JsonObject]], list[int]]") -> None:
+                 enqueue: "Callable[[list[JsonObject]], Added]") -> None:
         self.id, self.owner, self.claim = task_id, owner, claim
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
@@ -10753,8 +11267,11 @@ class TaskContext:
         self.ask_results: "Callable[[], list[Any]]" = list    # the runner's asks the worker
 
     def progress(self, n: "float", total: "float" = 1, message: "str | None" = None) -> None:
-        """Say that `n` of `total` is done, and what is being done now."""
-        self._report(max(0.0, min(1.0, n / total)) if total else None, message)
+        """Say that `n` of `total` is done, and what is being done now.
+
+        Numbers of any kind will do. What is no number shows no progress and is named in the log.
+        """
+        self._report(_share(n, total), None if message is None else _text(message))
 
     @property
     def folder(self) -> "Path":
@@ -10785,8 +11302,8 @@ def _ids(after: "After") -> "list[int]":
 
 
 def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterable[Any]",
-                options: "UsingOptions") -> "list[int]":
-    """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
+                options: "UsingOptions") -> "Added":
+    """Add a task for each of `many` argument objects, in a task through its worker."""
     chosen: "JsonObject" = {**options}
     owner = chosen.pop("owner", None)
     if chosen.get("after") is not None:
@@ -10796,8 +11313,8 @@ def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterab
     if not isinstance(place, TaskContext):
         owner_id = place.users.owner(owner)["id"]
         take = functools.partial(place.take_files, function, owner_id)
-        return place.add(({"function": function, **chosen, "arguments": _plain(one, take)}
-                          for one in many), owner_id)
+        return place.add_all(({"function": function, **chosen, "arguments": _plain(one, take)}
+                              for one in many), owner_id)
     if owner not in (None, place.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
                           % place.owner)
@@ -10805,7 +11322,8 @@ def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterab
 
 
 def _plain(arguments: "Any", take_files: "Callable[[JsonObject], JsonObject] | None" = None) -> "Any":
-    """Arguments as JSON has them. Paths become texts; those of files, ids of copies."""
+    """Return arguments as JSON has them: paths as texts, those of files as ids of copies, bytes as
+    Base64."""
     if type(arguments) is dict and {*map(type, arguments)} <= {str} and (
             {*map(type, arguments.values())} <= PLAIN_WORDS.keys()):
         return dict(arguments)
@@ -10813,7 +11331,7 @@ def _plain(arguments: "Any", take_files: "Callable[[JsonObject], JsonObject] | N
             isinstance(one, Path) for value in arguments.values()
             for one in (value if isinstance(value, (list, tuple)) else [value])):
         arguments = take_files(arguments)
-    return json.loads(dump_json(arguments))
+    return argument_value(arguments)
 
 
 class TaskFile(NamedTuple):
@@ -10865,14 +11383,18 @@ class Task:
     blocked: "str | None"
     blocked_text: "str | None"
 
-    def __init__(self, place: "TaskQueue | TaskContext", values: "JsonObject") -> None:
+    def __init__(self, place: "TaskQueue | TaskContext", values: "JsonObject",
+                 created: "bool" = False) -> None:
         self._place = place             # in a runner, which has no database, what is running there
         self.id = values["id"]
+        self.created = created          # False: there was one with its unique_key already
         self._values = values
 
     if not TYPE_CHECKING:               # a checker knows the names above, and no others
         def __getattr__(self, name: "str") -> "Any":
             values = self.__dict__.get("_values", {})
+            if isinstance(self.__dict__.get("_place"), TaskContext):
+                raise AttributeError("inside a task, other tasks are known by their id only")
             if set(values) == {"id"}:
                 values = self.refresh()._values
             try:
@@ -10881,7 +11403,7 @@ class Task:
                 raise AttributeError(name) from None
 
     def __repr__(self) -> "str":
-        return "<Task %s %s>" % (self.id, self._values.get("status", ""))
+        return "<Task %s>" % " ".join(filter(None, [str(self.id), self._values.get("status")]))
 
     @property
     def _queue(self) -> "TaskQueue":
@@ -10903,8 +11425,16 @@ class Task:
         return self.status in ("succeeded", "failed", "cancelled")
 
     def refresh(self) -> "Task":
-        """Read it again; returns itself. NotFound if it was deleted."""
-        self._values = self._queue.get_json(self.id)
+        """Read it again; returns itself. NotFound if it was deleted. A task that was removed when it
+        had succeeded has its owner, its function, its status and no result."""
+        queue = self._queue
+        try:
+            self._values = queue.get_json(self.id)
+        except NotFound:
+            row = queue.tasks.removed(self.id)
+            self._values = {"id": self.id, "status": "succeeded", "result": None, "error": None,
+                            "owner": row["owner"], "function": row["function"],
+                            "finished_at": iso(row["at"])}
         return self
 
     def wait(self, timeout: "float | None" = None) -> "Task":
@@ -10914,7 +11444,7 @@ class Task:
                                "each other never end")
         clock, pause = self._queue.database.clock, 0.02
         deadline = math.inf if timeout is None else clock.monotonic() + timeout
-        while self._queue.tasks.get(self.id)["status"] not in ENDED:
+        while not self._has_ended():
             left = deadline - clock.monotonic()
             if left < 0:
                 raise TimeoutError("task %d is still %s" % (self.id, self.refresh().status))
@@ -10924,6 +11454,12 @@ class Task:
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
         return self.refresh()
+
+    def _has_ended(self) -> "bool":
+        try:
+            return self._queue.tasks.get(self.id)["status"] in ENDED
+        except NotFound:
+            return self.refresh().is_finished
 
     def then(self, function: "Enqueued[P]", *positional: "P.args", **named: "P.kwargs") -> "Task":
         """Add a task of another function, of the same owner, that runs once this has succeeded.
@@ -11027,13 +11563,14 @@ class JobQueue:
     def enqueue(self, function: "str", arguments: "Mapping[str, Any] | None" = None,
                 owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "Task":
         """Add one task; returns it. Invalid names every field that is wrong."""
-        [task_id] = self.enqueue_many(function, [arguments or {}], owner, **options)
-        return Task(self, {"id": task_id})
+        place = TaskContext.running or self
+        added = enqueue_all(place, function, [arguments or {}], {**options, "owner": owner})
+        return Task(self, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, function: "str", many: "Iterable[Mapping[str, Any]]",
                      owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "list[int]":
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner})
+        return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner}).ids
 
     def get(self, task_id: "int") -> "Task":
         """A task by its id; NotFound if there is none."""
@@ -11062,21 +11599,26 @@ class JobQueue:
 
     def add(self, requests: "Iterable[Any]", owner_id: "int") -> "list[int]":
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
+        return self.add_all(requests, owner_id).ids
+
+    def add_all(self, requests: "Iterable[Any]", owner_id: "int", asker: "int | None" = None) -> "Added":
+        """Add tasks as add() does, for the task `asker` that runs; tell how many are new."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests), owner_id)
+        added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
         self.start_workers()
-        return added["ids"]
+        return Added(added["ids"], added["created"])
 
     def add_orders(self, orders: "list[Order]", owner_id: "int", once: "Once | None" = None,
-                   show: "bool" = False) -> "JsonObject":
+                   show: "bool" = False, asker: "int | None" = None) -> "JsonObject":
         """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
-        A request that is answered but `once` gets the ids of the first answer again."""
+        A request that is answered but `once` gets the ids of the first answer again. `asker` is the
+        running task that asks, if one does."""
         def action(transaction: "Connection") -> "JsonObject":
             now = self.database.clock.now()
             known = once.find(transaction, now) if once else None
             if known:
                 return known
-            ids, created = self.adding.add(transaction, owner_id, orders, now)
+            ids, created = self.adding.add(transaction, owner_id, orders, now, asker)
             added: "JsonObject" = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
@@ -11111,6 +11653,21 @@ def default_queue() -> "JobQueue":
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
+class Place(NamedTuple):
+    """A line of people's code."""
+
+    file: "str"
+    line: "int"
+
+
+def calling_place() -> "Place":
+    """Return the line of the file that called this program."""
+    frame: "FrameType | None" = sys._getframe(1)
+    while frame and frame.f_back and frame.f_globals is globals():
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno) if frame else Place("", 0)
+
+
 class Function(Generic[P, R]):
     """What @task and its kin make: call it to run it here, enqueue it for later."""
 
@@ -11121,7 +11678,17 @@ class Function(Generic[P, R]):
         self.target: "Any" = target       # a callable, list or dictionary, by its kind
         self.parameters = parameters    # name -> annotation or default; None: from the signature
         self.chosen: "UsingOptions" = {}  # for the tasks that are added through it
+        self.place = calling_place()
         self.__doc__ = getattr(target, "__doc__", None)
+        self.__module__ = getattr(target, "__module__", __name__)
+
+    def __reduce__(self) -> "str | tuple[Any, ...]":
+        """Pickle it by its name, as Python does with functions: pools of processes want that."""
+        name = getattr(self.target, "__qualname__", self.name)
+        found: "Any" = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else super().__reduce__()
 
     def __call__(self, *positional: "P.args", **named: "P.kwargs") -> "R":
         """Run it here and now."""
@@ -11140,11 +11707,12 @@ class Function(Generic[P, R]):
         """Add a task with these arguments; returns the Task."""
         place = TaskContext.running or default_queue()
         arguments = self.arguments(positional, named)
-        return Task(place, {"id": enqueue_all(place, self.name, [arguments], self.chosen)[0]})
+        added = enqueue_all(place, self.name, [arguments], self.chosen)
+        return Task(place, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, many: "Iterable[Mapping[str, Any]]") -> "list[int]":
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen)
+        return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: "tuple[Any, ...]", named: "JsonObject") -> "JsonObject":
         """The arguments by name; TypeError as a call would raise it."""
@@ -11165,7 +11733,17 @@ class Function(Generic[P, R]):
 
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
 declared: "dict[str, Function[..., Any]]" = {}    # by name, filled by importing tasks.py
-scheduled: "list[tuple[Callable[..., Any], JsonObject]]" = []     # what @schedule says, in the same way
+
+
+class ScheduleLine(NamedTuple):
+    """An @schedule: the name of its function, what it says, and where."""
+
+    name: "str"
+    given: "JsonObject"
+    place: "Place"
+
+
+scheduled: "list[ScheduleLine]" = []      # filled in the same way
 
 
 def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
@@ -11189,7 +11767,8 @@ def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | li
     known = declared.get(name)
     if known is not None and known.target is not target and (
             getattr(known.target, "__module__", 1) == getattr(target, "__module__", 1)):
-        errors += wrong("two functions", "are called %s" % name)
+        errors += wrong("two functions", "are called %s: rename one, or put @functools.wraps into the "
+                                         "decorator that made them" % name)
     if errors:
         raise ValueError("%s: %s" % (name, join_errors(errors)))
     function: "Function[P, R]" = Function(
@@ -11210,17 +11789,36 @@ def task(target: "Callable[P, R] | None" = None, *, who: "Who" = "user",
          **options: "Unpack[TaskOptions]") -> "Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]":
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function: "Callable[P, R]") -> "Function[P, R]":
-        return _declare(function.__name__, "python", function, who, {**options})
+        return _declare(_name_of(function), "python", function, who, {**options})
     return declare(target) if target is not None else declare
+
+
+def _name_of(target: "Any") -> "str":
+    """Return the name of what @task stands above; TypeError for what can never run as a task."""
+    name = getattr(target, "__name__", "")
+    outer = getattr(target, "__qualname__", "").rpartition(".")[0]
+    code = getattr(target, "__code__", None)
+    if isinstance(target, Function):
+        raise TypeError("task(%s): it is declared already: remove one of the declarations" % target.name)
+    if not callable(target):
+        raise TypeError("task(%r): it is no function: write @task above a function, and options as "
+                        "@task(timeout=60)" % (target,))
+    if name in ("", "<lambda>"):
+        raise TypeError("task(%s): it has no name: declare it with def" % (name or target))
+    if outer and not outer.endswith("<locals>") and code and code.co_varnames[:1] in (("self",), ("cls",)):
+        raise TypeError("task(%s): it is a method, and no task has its object: declare a function that "
+                        "calls it" % target.__qualname__)
+    return name
 
 
 def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, Any] | None" = None,
              catch_up: "Literal['none', 'once', 'all']" = "once",
-             overlap: "Literal['skip', 'queue', 'allow']" = "skip",
+             overlap: "Literal['skip', 'queue', 'allow']" = "skip", *, name: "str | None" = None,
              **options: "Unpack[TaskOptions]") -> "Callable[[Declared], Declared]":
     """Declare when a function of tasks.py runs: beside @task, as often as one likes.
-    `arguments` are those of its tasks by name; `options` are those of @task."""
-    given = {"rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
+    `arguments` are those of its tasks by name; `options` are those of @task. With a `name` the
+    schedule stays the same, with its pause, whatever else is changed."""
+    given = {"name": name, "rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
              "arguments": json.loads(dump_json(arguments or {})), "options": options}
     errors = (check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "")
               or plan_errors(given, Clock.now()))
@@ -11228,43 +11826,45 @@ def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, An
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
     def declare(function: "Declared") -> "Declared":
-        scheduled.append((function, given))
+        of = str(getattr(function, "name", None) or getattr(function, "__name__", function))
+        scheduled.append(ScheduleLine(of, given, calling_place()))
         return function
     return declare
 
 
-def command(name: "str", arguments: "Sequence[str | Path]", *, who: "Who" = "user",
+# Parameters with two underscores are positional only: so `rest` may hold parameters of these names.
+def command(__name: "str", __arguments: "Sequence[str | Path]", *, who: "Who" = "user",
             **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
     Keywords that are options of tasks are options, all others are parameters: a type, or a
     default value."""
-    if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
-        raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
-    parts = [str(part) for part in arguments]
-    return _declare(name, "command", parts, who, rest, " ".join(parts))
+    if isinstance(__arguments, str) or not all(isinstance(part, (str, Path)) for part in __arguments):
+        raise TypeError("command(%r): the program and its arguments must be a list of texts" % __name)
+    parts = [str(part) for part in __arguments]
+    return _declare(__name, "command", parts, who, rest, " ".join(parts))
 
 
-def http_request(name: "str", method: "str", address: "str", *, who: "Who" = "user",
+def http_request(__name: "str", __method: "str", __address: "str", *, who: "Who" = "user",
                  headers: "Mapping[str, str] | None" = None, **rest: "Any") -> "Function[..., NoReturn]":
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
     With GET, HEAD and DELETE the other parameters become the query."""
-    if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
+    if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
-                         "host, without places, name or password" % name)
+                         "host, without places, name or password" % __name)
     for header, value in (headers or {}).items():
         if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # else an error would tell it
             raise ValueError("http_request(%r): the header %s holds a line break or another "
-                             "character that cannot be sent" % (name, header))
-    target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
-    return _declare(name, "http_request", target, who, rest, address)
+                             "character that cannot be sent" % (__name, header))
+    target = {"method": __method.upper(), "address": __address, "headers": dict(headers or {})}
+    return _declare(__name, "http_request", target, who, rest, __address)
 
 
-def external(name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any") -> "Function[..., NoReturn]":
+def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a function that workers in any language run: see static/docs/workers.md.
     Our own workers leave its queue alone, so it must be one that no other function uses."""
     if queue == TASK_DEFAULTS["queue"]:
-        raise ValueError("external(%r): the queue must be one of its own, not %s" % (name, queue))
-    return _declare(name, "external", None, who, {**rest, "queue": queue})
+        raise ValueError("external(%r): the queue must be one of its own, not %s" % (__name, queue))
+    return _declare(__name, "external", None, who, {**rest, "queue": queue})
 
 
 # access/host.py --------------------------------------------------------------
@@ -11529,6 +12129,12 @@ FINDINGS = {
         "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
         "answered last may be lost", "put the copy into synchronous_standby_names"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
+    "tasks_differ": ("Functions", NOTE,
+                     "different files were read as tasks.py within the last hour: {places}",
+                     "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
+    "hint_unclear": ("Functions", NOTE, "types that are not known, so that their values arrive as they "
+                     "were given, from the page as texts: {names}",
+                     "use one of the types that the handbook lists (Functions), or none"),
     "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
     "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
                    "code_error", "Nothing new is started: an admin has to fix tasks.py."),
@@ -11765,7 +12371,15 @@ def _look_at_backup(queue):
 def _look_at_functions(queue):
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
-    names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    functions = queue.catalogue.functions()
+    names = ", ".join(function["name"] for function in functions)
+    unclear = ["%s(%s: %s)" % (function["name"], name, one["unclear"]) for function in functions
+               for name, one in function["schema"]["properties"].items() if "unclear" in one]
+    readers = queue.catalogue.readers()
+    if len({one["digest"] for one in readers.values()}) > 1:
+        yield Finding("tasks_differ", places=", ".join(sorted(readers)))
+    if unclear:
+        yield Finding("hint_unclear", names=shorten(", ".join(unclear), 300))
     if state["samples"]:
         yield "samples, until there is %s: %s" % (TASKS_FILE, names)
         yield Finding("samples")
@@ -12287,6 +12901,14 @@ class Response(NamedTuple):
     content: "Content"
 
 
+def is_known(header, tag):
+    """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not; servers that compress
+    add an ending to it."""
+    opaque = re.search('"([^"]*)"', tag)
+    known = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
+    return header.strip() == "*" or opaque is not None and opaque[1] in known
+
+
 class Answer:
     """Status, headers and body of a response; one that is kept is compressed only once. A body may
     be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
@@ -12322,7 +12944,7 @@ class Answer:
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
             headers[0] = ("Cache-Control", self.keep)
             headers.append(("ETag", self.tag))
-            status = 304 if asks("If-None-Match") == self.tag else status
+            status = 304 if is_known(asks("If-None-Match") or "", self.tag) else status
         if is_long:
             headers.append(("Vary", "Accept-Encoding"))
         if status != 304:               # then the browser has these already
@@ -12630,6 +13252,8 @@ class Request:
     def _size(self):
         if self._length is None:
             raise Malformed("Content-Length must be a number.")
+        if self.header("Transfer-Encoding") and not self._environ.get("CONTENT_LENGTH"):
+            raise LengthRequired("Send the body with a Content-Length.")
         return self._length
 
     def _pieces(self, limit):
@@ -12675,7 +13299,7 @@ class Request:
         """Its values: one left from another base path does not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
-        return [value for name, _, value in pairs if name == self.cookie_name and value][:4]
+        return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
 
     def set_cookie(self, token, seconds=SESSION_SECONDS):
         """The header that sets it."""
@@ -12770,9 +13394,11 @@ def tick(queue, request):
 
 
 def get_health(queue, _):
-    """Process answers, database opens, schema is current."""
+    """Process answers, its program is there, database opens, schema is current."""
     database = queue.database
     database.check_file()
+    if not WORKER_FILE.exists():
+        raise SetupError("The folder of the program, %s, is gone: restart it from where it is now." % HOME)
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
@@ -12883,6 +13509,11 @@ CSV_COLUMNS = ("id owner function queue status reason priority attempts created_
                "started_at finished_at error arguments result").split()
 
 
+# Before what a spreadsheet would take for a formula: at the beginning of a cell, and behind what
+# separates cells in other countries.
+FORMULA = re.compile(r"\A(?=[\t\r\n])|(\A|[;\t])(?=[-=+@\uff0d\uff1d\uff0b\uff20])")
+
+
 def _csv(rows):
     import csv
     text = io.StringIO()
@@ -12890,8 +13521,9 @@ def _csv(rows):
         row["error"] = row["error"] and ": ".join(filter(None, row["error"].values()))
         cells = [dump_json(cell) if isinstance(cell, (bool, dict, list)) else cell
                  for cell in map(row.get, CSV_COLUMNS)]
-        csv.writer(text).writerow("'" + cell if isinstance(cell, str) and cell.startswith(
-            ("=", "+", "-", "@", "\t", "\r", "\n")) else cell for cell in cells)
+        csv.writer(text).writerow(
+            FORMULA.sub(lambda match: match[0] + "'", cell) if isinstance(cell, str) else cell
+            for cell in cells)
     return text.getvalue()
 
 
@@ -13247,7 +13879,10 @@ def get_activity(queue, request):
     since, until = (given.get(name) and parse_moment(given[name]).timestamp()
                     for name in ("since", "until"))
     if given.get("task") is not None:
-        queue.tasks.get(given["task"], person.scope)
+        try:
+            queue.tasks.get(given["task"], person.scope)
+        except NotFound:
+            queue.tasks.removed(given["task"], person.scope)
     rows, before = find_activity(
         queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
         person.own if person.scope is None else None, task_id=given.get("task"),
@@ -13266,7 +13901,8 @@ def get_workers(queue, request):
         hidden = request.person.scope not in (None, row["owner_id"])
         told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in told},
-                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")],
+                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")
+                              if request.person.is_admin or one["who"] == "user"],
                 "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
                 "task": None if hidden else row["task_id"],
                 "function": None if hidden else row["function"]}
@@ -13443,10 +14079,12 @@ def post_worker_turn(queue, request):
 def post_worker_tasks(queue, request, task_id):
     """Add what a running task asks for, a task in each line, for its owner.
     The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
-    functions it adds these, and those that any user may add."""
+    functions or queues it adds its own functions, and those that any user may add."""
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
     owner_id = queue.remote.owner_of(request.token, task_id, claim)
     bound = request.token.get("functions")
+    if bound is None and request.token.get("queues"):
+        bound = queue.remote.announced(request.token)
     barred = set() if bound is None else {
         one["name"] for one in queue.catalogue.functions()
         if one["who"] != "user" and one["name"] not in bound}
@@ -13456,7 +14094,7 @@ def post_worker_tasks(queue, request, task_id):
             field_error("function", words)
             if isinstance(one, dict) and one.get("function") in barred else one
             for one in request.lines())
-    return queue.add_orders(orders, owner_id, request.once())
+    return queue.add_orders(orders, owner_id, request.once(), asker=task_id)
 
 
 def post_worker_file(queue, request, task_id):
@@ -13920,7 +14558,8 @@ class Application:
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
         person = self.queue.tokens.person(sent) if sent else None
-        if person and person.token and person.token["scope"] == "tick":
+        if person and person.token and person.token["scope"] == "tick" and (
+                person.role in TOKEN_SCOPES["tick"]):
             return True
         if token is None and request.method == "POST":
             return False                # any user may, too
@@ -14497,7 +15136,7 @@ def open_server(app, host, port, clock=Clock,
 
 def run_cgi():
     """Answer the one request for which a web server has started this process, and end."""
-    os.umask(0o077)
+    become_private()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
     given = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
     environ = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,
@@ -14681,7 +15320,8 @@ def _as_sent(method, given):
         return _Sent("", given, LINES_TYPE)
     if given is not None and not isinstance(given, dict):
         size = os.fstat(given.fileno()).st_size
-        return _Sent(urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE)
+        name = urlencode({"name": told_name(Path(given.name).name)}, errors="replace")
+        return _Sent(name, Portion(given, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
         return _Sent("", json.dumps(given or {}).encode("ascii"), JSON_TYPE)
     query = {name: value for name, value in (given or {}).items() if value is not None}
@@ -14692,6 +15332,7 @@ class Site:
     """What commands ask: the API of this host's own queue, or that of another site."""
 
     clock: "AnyClock" = Clock
+    status = 0                          # of the last answer
 
     def ask(self, method, path, given=None):
         """Return what the API answers: an object, None for nothing, the pieces of a file.
@@ -14722,7 +15363,8 @@ class ThisSite(Site):
         request = Request(environ, self._app.queue.settings)
         request.asker = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
-            answer = self._app.route(request).body
+            reply = self._app.route(request)
+        answer, self.status = reply.body, reply.status
         return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
@@ -14732,8 +15374,10 @@ class OtherSite(Site):
     def __init__(self, address, token_file):
         if not re.match("https?://", address):
             raise field_error("--server", "must be an address such as https://example.org/jobs")
+        if "@" in urlsplit(address).netloc:
+            raise field_error("--server", "must have no name or password; this program sends the token")
         self._address = address.rstrip("/")
-        self._token = Path(token_file).read_text("ascii", "replace").strip() if token_file else ""
+        self._token = Path(token_file).read_text("utf-8-sig", "replace").strip() if token_file else ""
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
@@ -14748,8 +15392,9 @@ class OtherSite(Site):
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
             answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
-            kind = answer.headers.get("Content-Type", JSON_TYPE)
+            kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of something else: no API answers that
+                answer.close()
                 raise ValueError(kind)
             if "json" not in kind:
                 return self._pieces(answer)
@@ -14781,7 +15426,8 @@ class OtherSite(Site):
         """The error that a site answered with, as it was raised there."""
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
-            told = json.loads(error.read())
+            with error:
+                told = json.loads(error.read())
             return kinds.get(told["code"], JobQueueError)(
                 told["detail"], told["errors"], count=told.get("count"))
         except Exception:               # no answer of ours, or half of one
@@ -14885,7 +15531,9 @@ def kind_text(schema):
     """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
-    kinds = schema.get("format") or schema.get("type", "JSON")
+    if "unclear" in schema:
+        return "text (%(unclear)s is not known)" % schema
+    kinds = schema.get("format") or schema.get("type", "text")
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 
@@ -15087,6 +15735,8 @@ def cmd_add(site, options):
     if path is None:
         request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
+        if site.status == 200:
+            complain("task %(id)d has this unique_key already; nothing was added" % added)
         show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
         return
     if "unique_key" in request:
@@ -15099,11 +15749,21 @@ def cmd_add(site, options):
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
+def _ended_or_not(site, task_id):
+    """Return a task; the least of one that was removed when it had succeeded."""
+    try:
+        return site.ask("GET", "/api/tasks/%d" % task_id)
+    except NotFound:
+        [last] = site.ask("GET", "/api/activity", {"task": task_id, "limit": 1})["activity"] or [{}]
+        if last.get("event") != "succeeded":
+            raise
+        return {"id": task_id, "status": "succeeded", "reason": None, "finished_at": last["at"]}
+
+
 def cmd_wait(site, options):
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
-    path = "/api/tasks/%(id)d" % options.given
     deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
-    task = site.ask("GET", path)
+    task = _ended_or_not(site, options.given["id"])
     while not task["finished_at"]:
         if site.clock.monotonic() > deadline:
             complain("task %(id)d is still %(status)s" % task)
@@ -15112,7 +15772,7 @@ def cmd_wait(site, options):
             site.ask("POST", "/tick")
         site.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
-        task = site.ask("GET", path)
+        task = _ended_or_not(site, options.given["id"])
     show(options, task, status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
@@ -15148,7 +15808,7 @@ def cmd_files(site, options):
         if one["id"] is None:
             Path(folder).mkdir(exist_ok=True)
             _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
-                       Path(folder) / file_name(one["name"]), one["size"])
+                       Path(folder) / disk_name(file_name(one["name"])), one["size"])
     show(options, found, columns("name size type id", found["files"]))
 
 
@@ -15640,7 +16300,7 @@ def main(words=None):
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words = ["serve", *words]
     options, run = parse_command(words)
-    os.umask(0o077)
+    become_private()
     try:
         return run(_site(options), options) or 0
     except JobQueueError as error:

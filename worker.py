@@ -13,26 +13,47 @@ the owner's code: its child, the runner, does, and the runner never touches the 
 the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
 
 Contents (each room uses only the rooms above it)
-    worker/signatures.py    Signatures as JSON Schemas, and JSON as Python values.
-    worker/commands.py      Programs as functions.
-    worker/requests.py      HTTP requests as functions.
-    worker/task_files.py    Files that a task is given and leaves.
-    worker/runner.py        The child's side: runs one attempt after another.
-    worker/log.py           The log pipe: an attempt's output on its way to the database.
-    worker/child.py         The worker's side of its runner: pipes, life line, signals.
-    worker/attempt.py       Attempts that the runner has in hand: watched, kept alive, ended.
-    worker/place.py         Place: the worker's row and its lock.
-    worker/runners.py       Runners: the processes that run tasks for a worker.
-    worker/recorder.py      Recorder: writes how attempts ended.
-    worker/worker.py        The worker's loop: claim, hand over, wait, record.
-    worker/remote_site.py   A site elsewhere: its calls, and what it may not know yet.
-    worker/remote.py        RemoteWorker: a worker without the database, over HTTPS.
-    worker/entry.py         python3 worker.py
+    worker/python_types.py   Types of parameters: what JSON each wants, and the Python value of that.
+    worker/signatures.py     Signatures as JSON Schemas, and calls with JSON arguments.
+    worker/commands.py       Programs as functions.
+    worker/requests.py       HTTP requests as functions.
+    worker/task_files.py     Files that a task is given and leaves.
+    worker/outcomes.py       Outcomes: how an attempt ended, as JSON that can always be sent.
+    worker/leftovers.py      Leftovers: what a task changed in its process, which the next task would feel.
+    worker/runner.py         The child's side: runs one attempt after another.
+    worker/log.py            The log pipe: an attempt's output on its way to the database.
+    worker/child.py          The worker's side of its runner: pipes, life line, signals.
+    worker/attempt.py        Attempts that the runner has in hand: watched, kept alive, ended.
+    worker/place.py          Place: the worker's row and its lock.
+    worker/runners.py        Runners: the processes that run tasks for a worker.
+    worker/recorder.py       Recorder: writes how attempts ended.
+    worker/worker.py         The worker's loop: claim, hand over, wait, record.
+    worker/remote_site.py    A site elsewhere: its calls, and what it may not know yet.
+    worker/remote.py         RemoteWorker: a worker without the database, over HTTPS.
+    worker/entry.py          python3 worker.py
 """
+import os
+import sys
+
+
+def put_behind_python(folder: str) -> None:
+    """Have Python look for modules in this folder after its own, and before installed packages."""
+    library = os.path.dirname(os.__file__)
+    others = [one for one in sys.path if os.path.realpath(one or ".") != folder]
+    end = max([place for place, one in enumerate(others, 1)
+               if one.startswith(library) and "-packages" not in one] or [0])
+    if len(others) < len(sys.path):
+        sys.path[:] = others[:end] + [folder] + others[end:]
+
+
+put_behind_python(os.path.dirname(os.path.realpath(__file__)))
+
 import _signal
 import _thread
+import builtins
 import codecs
 import contextlib
+import errno
 import functools
 import gc
 import importlib
@@ -47,16 +68,20 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from datetime import date, datetime, time as clock_time
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from datetime import date, time as clock_time, timedelta
 from enum import Enum
 from pathlib import Path
+from types import CoroutineType
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Every, Fail, FileSite, Function, Generic,
-                      JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter, TaskContext,
-                      append_log, declared, dump_json, is_deep, storable)
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Added, Every, Fail, FileSite, Function,
+                      Generic, JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter,
+                      TaskContext, append_log, argument_value, check_value, declared, dump_json,
+                      host_umask, integer_within, is_deep, number_within, plain_value,
+                      read_retry_after, storable, text_like)
 
 # A copy that broke off lacks the last lines of worker.py:
 #     if __name__ == "__main__":
@@ -67,109 +92,333 @@ jobqueue.refuse_half(__file__)
 VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
 
 if TYPE_CHECKING:
+    import inspect
     from typing import Any, TypeVar
 
-    from jobqueue import AnnouncedFunction, Announcement, JsonObject, Schema
+    from jobqueue import AnnouncedFunction, Announcement, JsonObject, ScheduleLine, Schema
 
 
-# worker/signatures.py --------------------------------------------------------
+# worker/python_types.py ------------------------------------------------------
 #
-# Signatures as JSON Schemas, and JSON as Python values.
+# Types of parameters: what JSON each wants, and the Python value of that.
 #
-# From signature, type hints and docstring of a function come the schema of its arguments and its
-# description, and from JSON arguments the Python values that it is called with. read_functions()
-# imports tasks.py and announces all of it, or what is wrong with it, where.
-# Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
-# typing and inspect are imported where they are used: the worker itself needs neither.
+# Rows: ROWS has a row for each type that needs no more than its name, LISTS and OBJECTS one for each
+# kind of container. resolve() reads a type hint by them and puts together what has parts: unions,
+# containers, Annotated, dataclasses. The schema of a type decides all else: the control of the form
+# (static/arguments.js), what a shell's or a table's text is read as (parse_text), what is refused
+# and in which words (check_value).
+# A hint that no row fits has the schema {"unclear": its name}: the value arrives as it was given.
+# typing is imported where it is used, and no module of a type: a type is known by its name.
 
-if TYPE_CHECKING:
-    TypeHint = Any                      # a type, or what typing makes of types; NOTHING for none
+    # None: the JSON value is the Python value
+
+
 
 NOTHING = object()                      # no default, no type hint
 
-SIMPLE_TYPES: "dict[TypeHint, Schema]" = {
-    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
-    bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
-    set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string", "format": "file"},
-    date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
-    datetime: {"type": "string", "format": "date-time"}}
-CONVERSIONS: "dict[TypeHint, Callable[[Any], Any]]" = {
-    datetime: jobqueue.parse_moment, date: date.fromisoformat, clock_time: clock_time.fromisoformat,
-    int: int, float: float, Path: Path, set: set, tuple: tuple}
+
+class ValueType(NamedTuple):
+    """A type of a parameter: its JSON Schema, and what makes the Python value of a JSON value."""
+
+    schema: "Schema"
+    convert: "Convert" = None
 
 
-def is_union(origin: "TypeHint") -> "bool":
-    """True for Optional[X], Union[X, Y] and X | Y."""
+def _text(form):
+    return {"type": "string", "format": form}
+
+
+def _bytes(value):
+    """Return what a file holds that was brought, or what a Base64 text says."""
+    import base64
+    return Path(value).read_bytes() if re.search(jobqueue.FILE_KEY, value) else base64.b64decode(value)
+
+
+def _decimal(value):
+    from decimal import Decimal
+    return Decimal(str(value))
+
+
+def _uuid(value):
+    from uuid import UUID
+    return UUID(value)
+
+
+ANY = {}
+ROWS = {
+    "builtins.bool": ValueType({"type": "boolean"}),
+    "builtins.int": ValueType({"type": "integer"}, int),
+    "builtins.float": ValueType({"type": "number"}, float),
+    "builtins.str": ValueType({"type": "string"}),
+    "builtins.bytes": ValueType(_text("bytes"), _bytes),
+    "builtins.NoneType": ValueType({"type": "null"}),
+    "builtins.object": ValueType(ANY),
+    "typing.Any": ValueType(ANY),
+    "decimal.Decimal": ValueType({"type": ["string", "number"], "format": "decimal"}, _decimal),
+    "datetime.date": ValueType(_text("date"), date.fromisoformat),
+    "datetime.time": ValueType(_text("time"), clock_time.fromisoformat),
+    "datetime.datetime": ValueType(_text("date-time"), jobqueue.parse_moment),
+    "datetime.timedelta": ValueType({"type": "number", "format": "seconds"},
+                                    lambda seconds: timedelta(seconds=seconds)),
+    "uuid.UUID": ValueType(_text("uuid"), _uuid),
+    "pathlib.Path": ValueType(_text("file"), Path),
+}
+LISTS = {
+    "builtins.list": list, "builtins.set": set, "builtins.frozenset": frozenset, "builtins.tuple": tuple,
+    "collections.deque": deque, "collections.abc.Iterable": list, "collections.abc.Collection": list,
+    "collections.abc.Sequence": list, "collections.abc.MutableSequence": list,
+    "collections.abc.Set": frozenset, "collections.abc.MutableSet": set}
+OBJECTS = ("builtins.dict", "collections.abc.Mapping", "collections.abc.MutableMapping")
+SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # of typing, about a type
+# What metadata of Annotated may be called, and what that means for numbers, texts and lists.
+CONSTRAINTS = {
+    "ge": ("minimum",), "gt": ("exclusiveMinimum",), "le": ("maximum",), "lt": ("exclusiveMaximum",),
+    "min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems"), "pattern": ("pattern",)}
+ABOUT = {"minLength": "string", "maxLength": "string", "pattern": "string",
+         "minItems": "array", "maxItems": "array"}
+
+
+def is_union(origin):
+    """Return whether it is that of Optional[X], Union[X, Y] or X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
-def are_alike(inner: "tuple[TypeHint, ...]") -> "bool":
-    """True if all items have one type; those of Tuple[str, int] have one for each place."""
-    return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
+def full_name(kind):
+    """Return module and name of a type, or the text of what has none."""
+    name = getattr(kind, "__qualname__", None) or getattr(kind, "_name", None)
+    module = getattr(kind, "__module__", "").replace("pathlib._local", "pathlib")   # Python 3.13
+    return "%s.%s" % (module, name) if name else str(kind)
 
 
-def type_schema(kind: "TypeHint") -> "Schema":
-    """The schema of a type hint; {} (a text field) for what is not understood."""
+def unclear(kind):
+    """Return the type of a hint that no row fits."""
+    words = kind if isinstance(kind, str) else full_name(kind).replace("builtins.", "")
+    return ValueType({"unclear": jobqueue.shorten(words, 100)})
+
+
+def is_unclear(schema):
+    """Return whether a schema, or a part of it, is of a hint that no row fits."""
+    if isinstance(schema, dict):
+        return "unclear" in schema or any(map(is_unclear, schema.values()))
+    return isinstance(schema, list) and any(map(is_unclear, schema))
+
+
+def resolve(kind):
+    """Return the type that a hint names."""
     import typing
-    with contextlib.suppress(TypeError):
-        if kind in SIMPLE_TYPES:
-            return dict(SIMPLE_TYPES[kind])
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
-    origin: "TypeHint" = typing.get_origin(kind)
+    origin = typing.get_origin(kind)
     inner = typing.get_args(kind)
+    name = full_name(origin if origin is not None else kind)
     if origin is typing.Literal:
-        return {"enum": list(inner)}
-    if is_union(origin):                # of several types only a text field can hold all
-        others = [member for member in inner if member is not type(None)]
-        schema = type_schema(others[0]) if len(others) == 1 else {}
-        return make_nullable(schema) if schema else {}
-    if origin in (list, set, tuple) and are_alike(inner):
-        return {"type": "array", "items": type_schema(inner[0])}
-    return dict(SIMPLE_TYPES.get(origin, {}))
-
-
-def make_nullable(schema: "Schema") -> "Schema":
-    """The schema that also allows null."""
-    if "enum" in schema:
-        return schema if None in schema["enum"] else jobqueue.or_null(schema)
-    kind = schema.get("type", "string")
-    return jobqueue.or_null({**schema, "type": kind}) if isinstance(kind, str) else schema
-
-
-def to_python(kind: "TypeHint", value: "Any") -> "Any":
-    """A JSON value as the type hint wants it."""
-    if value is None or kind is type(value) or kind in (None, NOTHING):
-        return value
-    import typing
-    origin: "TypeHint" = typing.get_origin(kind)
-    inner = typing.get_args(kind)
+        return _choice(list(inner), [], json.loads(dump_json(list(inner))))
     if is_union(origin):
-        others = [member for member in inner if member is not type(None)]
-        return to_python(others[0], value) if len(others) == 1 else value
-    if origin in (list, set, tuple) and are_alike(inner):
-        return origin(to_python(inner[0], item) for item in value)
-    if origin is tuple and inner:
-        if len(value) != len(inner):
-            raise ValueError("a list of %d values is wanted, not of %d" % (len(inner), len(value)))
-        return tuple(map(to_python, inner, value))
+        return _union(inner)
+    if name == "typing.Annotated":
+        return _constrained(resolve(inner[0]), kind.__metadata__)
+    if name.rpartition(".")[2] in SEEN_THROUGH:
+        return resolve(inner[0])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        members = list(kind)
-        known = [*json.loads(dump_json(members)), *(one.name for one in members)]
-        return members[known.index(value) % len(members)] if value in known else value
-    return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
+        return _choice(list(kind), [one.name for one in kind], json.loads(dump_json(list(kind))))
+    for alias in "__supertype__", "__value__":      # NewType; `type X = ...`
+        if hasattr(kind, alias):
+            return resolve(getattr(kind, alias))
+    if name in LISTS:
+        return _list(LISTS[name], inner)
+    if name in OBJECTS:
+        return _object(*inner or (NOTHING, NOTHING))
+    if hasattr(kind, "__annotations__") and (
+            hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__total__") or hasattr(kind, "_fields")):
+        return _record(kind)
+    return ROWS.get(name) or unclear(kind)
 
+
+def _choice(members, names, values):
+    """Return the type of Literal and Enum: `values` are the members as JSON has them."""
+    known = [*values, *names]
+
+    def convert(value):
+        return members[known.index(value) % len(members)] if value in known else value
+    return ValueType({"enum": values, **({"enumNames": names} if names else {})},
+                     convert if members != values or names else None)
+
+
+def _list(make, inner):
+    items = [resolve(one) for one in inner if one is not ...]
+    if make is tuple and items and ... not in inner:
+        return _places(items)
+    if not items or items[0].schema == ANY:
+        return ValueType({"type": "array"}, None if make is list else make)
+    schema = {"type": "array", "items": items[0].schema}
+    convert = items[0].convert
+    if convert is None:
+        return ValueType(schema, None if make is list else make)
+    return ValueType(schema, lambda values: make(map(functools.partial(_converted, items[0]), values)))
+
+
+def _places(items):
+    """Return the type of a tuple that has a place for each of its values."""
+    def convert(values):
+        if len(values) != len(items):
+            raise ValueError("a list of %d values is wanted, not of %d" % (len(items), len(values)))
+        return tuple(map(_converted, items, values))
+    return ValueType({"type": "array", "prefixItems": [one.schema for one in items],
+                      "minItems": len(items), "maxItems": len(items)}, convert)
+
+
+def _converted(kind, value):
+    return value if kind.convert is None else kind.convert(value)
+
+
+def _object(key, item):
+    """Return the type of a dictionary, whose keys are texts in JSON."""
+    keys = ValueType({"type": "string"}) if key is NOTHING else resolve(key)
+    items = ValueType(ANY) if item is NOTHING else resolve(item)
+    schema = {"type": "object"}
+    if items.schema:
+        schema["additionalProperties"] = items.schema
+    if keys.schema == {"type": "integer"}:
+        schema["propertyNames"] = jobqueue.text_like("-?[0-9]{1,15}", "must be a whole number")
+    elif keys.schema.get("type") == "string" or "enum" in keys.schema:
+        if keys.schema != {"type": "string"}:
+            schema["propertyNames"] = keys.schema
+    elif keys.schema:
+        return unclear("dict[%s, ...]" % full_name(key))
+    if keys.convert is None and items.convert is None:
+        return ValueType(schema)
+    return ValueType(schema, lambda values: {
+        _converted(keys, name): _converted(items, value) for name, value in values.items()})
+
+
+def _record(kind):
+    """Return the type of a dataclass, TypedDict or NamedTuple: an object with these fields."""
+    import typing
+    hints = typing.get_type_hints(kind, include_extras=True)
+    fields = getattr(kind, "__dataclass_fields__", None)
+    if fields is not None:
+        names = [one.name for one in fields.values() if one.init and one.name in hints]
+        required = [name for name in names if type(fields[name].default).__name__ == "_MISSING_TYPE"
+                    and type(fields[name].default_factory).__name__ == "_MISSING_TYPE"]
+    elif hasattr(kind, "_fields"):
+        names, required = kind._fields, [one for one in kind._fields if one not in kind._field_defaults]
+    else:
+        names, required = list(hints), sorted(kind.__required_keys__)
+    types = {name: resolve(hints[name]) for name in names}
+    make = dict if hasattr(kind, "__total__") else kind
+    return ValueType(
+        jobqueue.object_of(required, **{name: one.schema for name, one in types.items()}),
+        lambda values: make(**{name: _converted(types[name], value) for name, value in values.items()}))
+
+
+def _json_types(schema):
+    """Return the JSON types of a schema; without any, all."""
+    kinds = schema.get("type", list(jobqueue.TYPES))
+    return {kinds} if isinstance(kinds, str) else set(kinds)
+
+
+def _union(inner):
+    """Return the type of a union: JSON must tell its members apart."""
+    members = [resolve(one) for one in inner if one is not type(None)]
+    whole = members[0] if len(members) == 1 else _merged(members)
+    if whole is None:
+        return unclear(" | ".join(full_name(one).replace("builtins.", "") for one in inner))
+    if len(members) == len(inner) or not whole.schema.keys() & {"type", "enum"}:
+        return whole
+    convert = whole.convert
+    return ValueType(jobqueue.or_null(whole.schema), convert and (
+        lambda value: None if value is None else convert(value)))
+
+
+def _merged(members):
+    """Return several types as one; None if the same JSON can be of two of them."""
+    if all("enum" in one.schema for one in members):
+        merged = {"enum": [value for one in members for value in one.schema["enum"]]}
+        if any("enumNames" in one.schema for one in members):
+            return None
+    else:
+        schemas = [_as_typed(one.schema) for one in members]
+        kinds = [kind for one in schemas for kind in _json_types(one)]
+        if any(map(is_unclear, schemas)) or len(kinds) > len(set(kinds)):
+            return None
+        if {"integer", "number"} <= set(kinds):     # numbers stay as they were given
+            kinds.remove("integer")
+        merged = {key: value for one in schemas for key, value in one.items()}
+        ordered = [kind for kind in jobqueue.TYPES_BY_WIDTH if kind in kinds]
+        merged["type"] = ordered if len(ordered) > 1 else ordered[0]
+    chosen = [one for one in members if one.convert is not None and "number" not in _json_types(one.schema)]
+
+    def convert(value):
+        fits = [one for one in chosen if not check_value(one.schema, value, "")]
+        return fits[0].convert(value) if fits and fits[0].convert else value
+    return ValueType(merged, convert if chosen else None)
+
+
+def _as_typed(schema):
+    """Return the schema of a Literal of texts as that of a text, which a union can hold."""
+    if "enum" in schema and all(isinstance(one, str) for one in schema["enum"]):
+        return jobqueue.text_like("|".join(map(re.escape, schema["enum"])),
+                                  "must be one of %s" % ", ".join(schema["enum"]))
+    return schema
+
+
+def _constrained(whole, metadata):
+    """Return a type with what Annotated says of it: a description, limits, a pattern."""
+    schema = dict(whole.schema)
+    kinds = _json_types(schema)
+    for one in metadata:
+        for text in one, getattr(one, "description", None), getattr(one, "documentation", None):
+            if isinstance(text, str):
+                schema["description"] = text
+        for name, keywords in CONSTRAINTS.items():
+            value = _limit(getattr(one, name, None))
+            for keyword in keywords if value is not None else ():
+                if ABOUT.get(keyword) in (None, *kinds):
+                    schema[keyword] = value
+        inner = getattr(one, "metadata", None)
+        if isinstance(inner, (list, tuple)):
+            schema = _constrained(ValueType(schema), inner).schema
+    return ValueType(schema, whole.convert)
+
+
+def _limit(value):
+    """Return a limit as JSON has it; None for what is no limit of numbers, lengths or texts."""
+    if isinstance(value, str):
+        return search_pattern(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if type(value).__name__ == "Decimal":
+        return float(value)
+    return value if type(value) in (int, float) else None
+
+
+def search_pattern(pattern):
+    """Return a pattern for a whole text that finds what this finds anywhere in it."""
+    return pattern if pattern[:1] == "^" and pattern[-1:] == "$" else "(?s:.*?)(?:%s)(?s:.*)" % pattern
+
+
+# worker/signatures.py --------------------------------------------------------
+#
+# Signatures as JSON Schemas, and calls with JSON arguments.
+#
+# From signature, type hints and docstring of a function come the schema of its arguments and its
+# description. A call binds the Python values of JSON arguments by the signature. read_functions()
+# imports tasks.py and announces all of it, or what is wrong with it, where.
+# Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
+# typing and inspect are imported where they are used: the worker itself needs neither.
 
 def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
-    """{name: type} of a function; hints that cannot be evaluated are left out."""
+    """Return {name: type} of a function, of a class those of its __init__(); hints that cannot be
+    evaluated as texts."""
     import typing
+    while hasattr(target, "func"):          # of a partial
+        target = target.func
+    target = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
-        return typing.get_type_hints(target)
+        return typing.get_type_hints(target, include_extras=True)
     hints = dict(getattr(target, "__annotations__", {}))
     for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
         # Before Python 3.10 types have no |.
-        plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints.pop(name))
+        plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints[name])
         with contextlib.suppress(Exception):
             kind = eval(plain, dict(getattr(target, "__globals__", {})))
             hints[name] = typing.Optional[kind] if optional else kind
@@ -194,67 +443,184 @@ def documentation(function: "Function") -> "str":
     return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
 
 
+def refused(declaration: "Function | ScheduleLine", words: "str") -> "ValueError":
+    """Return the error of a declaration that can never run, with its file and line."""
+    error: "Any" = ValueError("%s: %s" % (declaration.name, words))
+    error.filename, error.lineno = declaration.place
+    return error
+
+
+def holds_file(schema: "Any", besides: "Collection[str]" = ()) -> "bool":
+    """Return whether a part of a schema is a file; those under the names `besides` may be one."""
+    if isinstance(schema, list):
+        return any(map(holds_file, schema))
+    if not isinstance(schema, dict):
+        return False
+    return schema.get("format") == "file" or any(
+        holds_file({**part, "format": None} if name in besides and isinstance(part, dict) else part)
+        for name, part in schema.items() if name not in ("enum", "default"))
+
+
+def _list_of(hint: "TypeHint") -> "TypeHint":
+    return list if hint is NOTHING else list.__class_getitem__(hint)
+
+
 class Parameters:
-    """A function's parameters: their type hints, defaults and documentation."""
+    """A function's parameters: their types, defaults and documentation."""
 
     def __init__(self, function: "Function") -> None:
-        self.function, self.open, given = function, False, function.parameters
-        if given is None:
-            from inspect import signature
-            hints, found = type_hints(function.target), signature(function.target).parameters
-            self.open = any(one.kind is one.VAR_KEYWORD for one in found.values())
-            named = [one for one in found.values()
-                     if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-            self.kinds = {one.name: hints.get(one.name, NOTHING) for one in named}
-            self.defaults = {one.name: one.default for one in named if one.default is not one.empty}
+        self.function = function
+        self.others: "ValueType | None" = None    # of arguments without a parameter; None: there are none
+        self._signature: "inspect.Signature | None" = None    # if the parameters' names do not suffice
+        self.defaults: "dict[str, Any]" = {}
+        kinds: "dict[str, TypeHint]" = {}
+        if function.parameters is None:
+            kinds = self._read_signature(function.target)
         else:
             from typing import get_origin
-            self.kinds = {name: one if isinstance(one, type) or get_origin(one) else NOTHING
-                          for name, one in given.items()}
-            self.defaults = {name: given[name] for name in given if self.kinds[name] is NOTHING}
-        for name, default in self.defaults.items():
-            if self.kinds[name] is NOTHING and default is not None:
-                self.kinds[name] = type(default)
+            for name, one in function.parameters.items():
+                if isinstance(one, type) or get_origin(one):
+                    kinds[name] = one
+                else:
+                    self.defaults[name], kinds[name] = one, NOTHING
+        self.kinds = {name: self._resolve(name, kind) for name, kind in kinds.items()}
+
+    def _read_signature(self, target: "Callable[..., Any]") -> "dict[str, TypeHint]":
+        """Return the hint of each parameter; NOTHING for those without."""
+        import inspect
+        kinds: "dict[str, TypeHint]" = {}
+        signature, hints = inspect.signature(target), type_hints(target)
+        for one in signature.parameters.values():
+            hint = hints.get(one.name, NOTHING)
+            if one.kind is one.VAR_KEYWORD:
+                self.others = ValueType(ANY) if hint is NOTHING else resolve(hint)
+                continue
+            if one.kind in (one.VAR_POSITIONAL, one.POSITIONAL_ONLY):
+                self._signature = signature
+            if one.kind is one.VAR_POSITIONAL:
+                hint, self.defaults[one.name] = _list_of(hint), []
+            elif one.default is not one.empty:
+                self.defaults[one.name] = one.default
+            kinds[one.name] = hint
+        return kinds
+
+    def _resolve(self, name: "str", kind: "TypeHint") -> "ValueType":
+        """Return the type of a parameter: of its hint, else of its default."""
+        default = self.defaults.get(name)
+        if kind is NOTHING:
+            known = ValueType(ANY) if default is None else resolve(type(default))
+            return ValueType(ANY) if is_unclear(known.schema) else known
+        if isinstance(kind, (list, tuple, dict, set, int, float, bytes)):
+            raise refused(self.function, "the hint %r of %s is no type: write a type such as int"
+                          % (kind, name))
+        found = resolve(kind)
+        if holds_file({**found.schema, "format": None}, {"items"}):
+            raise refused(self.function, "%s holds files inside of something else: a file is a parameter "
+                                         "of its own, or an item of a list" % name)
+        return found
 
     def schema(self) -> "Schema":
-        """JSON Schema 2020-12 of the arguments."""
+        """Return the JSON Schema (2020-12) of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
         required = [name for name in self.kinds if name not in self.defaults]
+        others = self.others and (self.others.schema or True)
         return {"type": "object", "properties": properties, "required": required,
-                "additionalProperties": self.open}
+                "additionalProperties": others or False}
+
+    @functools.cached_property
+    def checked(self) -> "Schema":
+        """The schema, made once."""
+        return self.schema()
 
     @functools.cached_property
     def files(self) -> "list[str]":
         """The names of those that are files."""
-        return jobqueue.file_parameters(self.schema())
+        return jobqueue.file_parameters(self.checked)
 
     def convert(self, arguments: "JsonObject") -> "dict[str, Any]":
-        """JSON arguments as Python values."""
-        return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
+        """Return JSON arguments as Python values."""
+        values: "dict[str, Any]" = {}
+        for name, value in arguments.items():
+            kind = self.kinds.get(name) or self.others
+            values[name] = value if value is None or not kind or kind.convert is None else (
+                kind.convert(value))
+        return values
+
+    def call(self, values: "dict[str, Any]") -> "Any":
+        """Call the Python function with values by name."""
+        if self._signature is None:
+            return self.function.target(**values)
+        bound, rest = self._signature.bind_partial(), dict(values)
+        for one in self._signature.parameters.values():
+            if one.name in rest and one.kind is not one.VAR_KEYWORD:
+                bound.arguments[one.name] = rest.pop(one.name)
+            elif one.kind is one.VAR_KEYWORD:
+                bound.arguments[one.name] = rest
+        bound.apply_defaults()
+        return self.function.target(*bound.args, **bound.kwargs)
 
     def _property(self, name: "str", text: "str | None") -> "Schema":
-        schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
+        schema = dict(self.kinds[name].schema)
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
-                schema["default"] = json.loads(dump_json(self.defaults[name]))
+                schema["default"] = argument_value(self.defaults[name])
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
-            elif schema.get("format") == "file":    # whose path stays the function's own
-                del schema["default"]
+            elif schema.get("format") in jobqueue.FILE_FORMATS:  # whose value stays the function's own
+                schema.pop("default", None)
+            elif "default" in schema:
+                self._check_default(name, schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
         parts = [*self.function.target, "--"] if self.function.kind == "command" else ["--"]
         if "{%s}" % name in parts[:parts.index("--")]:  # the program could take it for an option
-            for one in (schema, schema.get("items", {})):
-                one.update(pattern="(?s)(?!-).*", patternMessage='must not begin with "-"')
+            rule = jobqueue.text_like("(?s)(?!-).*", 'must not begin with "-"')
+            schema = {**rule, **schema}
+            if "items" in schema:
+                schema["items"] = {**rule, **schema["items"]}
         if text:
             schema["description"] = text
         return schema
 
 
+    def _check_default(self, name: "str", schema: "Schema") -> None:
+        """Refuse a default that the form would refuse."""
+        for error in jobqueue.check_value(schema, schema["default"], name):
+            raise refused(self.function, "the default of %s %s: change the default or the type"
+                          % (error["field"], error["message"]))
+
+
+def make_nullable(schema: "Schema") -> "Schema":
+    """Return the schema that also allows null."""
+    if "null" in schema.get("type", ()) or None in schema.get("enum", ()):
+        return schema
+    if not schema.keys() & {"enum", "type"}:
+        return schema
+    return jobqueue.or_null(schema)
+
+
+def check_runnable(function: "Function") -> None:
+    """Refuse what would not run to its end, or without what stands above @task."""
+    import inspect
+    target = function.target
+    try:
+        inspect.signature(target)
+    except ValueError:
+        raise refused(function, "nothing tells its parameters: declare a function that calls it") from None
+    above = getattr(sys.modules.get(function.__module__), getattr(target, "__name__", ""), None)
+    if callable(above) and getattr(above, "__wrapped__", None) is function:
+        raise refused(function, "a decorator above @task does not count: put @task on top")
+    made_by = getattr(target, "__globals__", {}).get("__name__")
+    whole = inspect.unwrap(target) if made_by == "contextlib" else target
+    if inspect.isgeneratorfunction(whole) or inspect.isasyncgenfunction(whole):
+        raise refused(function, "a function with yield does not run as a task: return a list instead")
+
+
 def describe(function: "Function") -> "AnnouncedFunction":
     """A function as the catalogue keeps it."""
+    if function.kind == "python":
+        check_runnable(function)
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
     description = re.split(section, rest.strip(), flags=re.MULTILINE)[0].strip()
@@ -267,30 +633,33 @@ def describe(function: "Function") -> "AnnouncedFunction":
 def describe_schedules() -> "list[JsonObject]":
     """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
     described: "list[JsonObject]" = []
-    numbers: "dict[str, int]" = {}
-    for target, given in jobqueue.scheduled:
-        name = getattr(target, "name", None) or target.__name__
+    names: "set[str]" = set()
+    for line in jobqueue.scheduled:
+        name, given = line.name, line.given
         if name not in declared:
-            raise ValueError("@schedule needs @task beside it, for %s" % name)
+            raise refused(line, "@schedule needs @task beside it")
         schema = Parameters(declared[name]).schema()
         for wrong in jobqueue.check_value(schema, given["arguments"], "arguments"):
-            raise ValueError("the schedule of %s: %s %s" % (name, wrong["field"], wrong["message"]))
-        numbers[name] = numbers.get(name, 0) + 1
-        described.append({"name": "%s-%d" % (name, numbers[name]), "function": name, **given})
+            raise refused(line, "its schedule: %s %s" % (wrong["field"], wrong["message"]))
+        if given["name"] in names:
+            raise refused(line, "two schedules are called %s: rename one" % given["name"])
+        names.update(filter(None, [given["name"]]))
+        described.append({"function": name, **given})
     return described
 
 
 def is_owners(file: "str") -> "bool":
-    """True for the owner's files: beside tasks.py, or beside ours."""
+    """Return whether a file is the owner's: beside tasks.py, or beside ours, and no package's."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
-    return file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
+    return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
+            and not re.search("/(site|dist)-packages/", file))
 
 
 def explain_import(error: "BaseException") -> "JsonObject":
     """What is wrong with tasks.py, where: {"message", "file", "line"}."""
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
-    if not isinstance(error, SyntaxError) or not file:
+    if not file or not line:
         frames = [at for at in traceback.extract_tb(error.__traceback__) if is_owners(at.filename)]
         file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -327,17 +696,51 @@ def declare_samples() -> None:
         return "lift-off"
 
 
+def import_file(path: "Path") -> None:
+    """Import a file as the module of its name, whatever else Python would find by that name.
+
+    A name that Python or the program has already stays theirs; the file is `tasks` then.
+    """
+    from importlib.machinery import SourceFileLoader
+    from importlib.util import module_from_spec, spec_from_loader
+    known = {*sys.modules, *getattr(sys, "stdlib_module_names", ())}
+    name = path.stem if path.stem not in known else "tasks"
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = sys.modules[name] = module_from_spec(spec)     # before it runs: its pickles name it
+    loader.exec_module(module)
+
+
+@contextlib.contextmanager
+def folder_first(folder: "str") -> "Iterator[None]":
+    """Have Python look for modules in the owner's folder first, as in any script. What we ourselves
+    import later is Python's again, whatever the owner's files are called."""
+    import inspect      # noqa: F401    what we need ourselves is imported before
+    import traceback    # noqa: F401
+    import typing       # noqa: F401
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        home = str(jobqueue.HOME)       # which stands behind Python's own folders
+        if folder in sys.path:
+            sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.insert(sys.path.index(home) + 1 if home in sys.path else len(sys.path), folder)
+
+
 def read_functions() -> "Announcement":
     """Import tasks.py and announce what it declares, or what is wrong with it."""
     os.chdir(working_folder())
-    samples = not jobqueue.TASKS_FILE.exists()
+    samples = not (jobqueue.TASKS_FILE.exists() or os.environ.get("JOBQUEUE_TASKS"))
     try:
         if samples:
             declare_samples()
         else:
-            sys.path.insert(0, str(jobqueue.TASKS_FILE.parent))
             sys.dont_write_bytecode = True      # it would hide a change within the same second
-            importlib.import_module(jobqueue.TASKS_FILE.stem)
+            with folder_first(str(jobqueue.TASKS_FILE.parent)):
+                import_file(jobqueue.TASKS_FILE)
         external = {one.options["queue"] for one in declared.values() if one.kind == "external"}
         for one in declared.values():
             queue = one.options["queue"]
@@ -398,10 +801,32 @@ def fill_parts(target, arguments):
     return parts
 
 
+def explain_program(program, error):
+    """Return why a program could not be started, and what to do."""
+    import shutil
+    path = program if "/" in program else shutil.which(program)
+    if path is None:
+        return "%s was not found; PATH is %s" % (program, os.environ.get("PATH", ""))
+    if not os.path.exists(path):
+        return "%s was not found in %s" % (os.path.basename(path), os.path.dirname(os.path.abspath(path)))
+    if not os.access(path, os.X_OK):
+        return "%s may not be run: give it the rights 755" % program
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        line = file.readline(200)
+        if line.startswith(b"#!") and line.rstrip(b"\n").endswith(b"\r"):
+            return "the line ends of %s are those of Windows: save it with those of Unix" % program
+        interpreter = os.fsdecode(line[2:].strip().partition(b" ")[0])
+        if line.startswith(b"#!") and not os.path.exists(interpreter):
+            return "the first line of %s names a program that is not there: %s" % (program, interpreter)
+        if error.errno == errno.ENOEXEC:
+            return "%s is no program for this machine; a script begins with #! and its interpreter" % program
+    return "%s could not be started: %s" % (program, error.strerror)
+
+
 def run_program(parts, context):
     """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
-    environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
+    environment = {"PYTHONUNBUFFERED": "1", **os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim,
                    "JOBQUEUE_FOLDER": str(context.folder)}
     try:
@@ -410,10 +835,11 @@ def run_program(parts, context):
         if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no process more
             raise RetryAfter(START_AGAIN_SECONDS,
                              jobqueue.explain_start_error(error, parts[0])) from None
-        raise
+        raise CommandFailed(explain_program(parts[0], error)) from None
+    if ended.returncode < 0:
+        raise CommandFailed("%s was ended by %s" % (parts[0], jobqueue.name_signal(-ended.returncode)))
     if ended.returncode:
-        how = "was ended by signal" if ended.returncode < 0 else "ended with exit code"
-        raise CommandFailed("%s %s %d" % (parts[0], how, abs(ended.returncode)))
+        raise CommandFailed("%s ended with exit code %d" % (parts[0], ended.returncode))
     return {"exit_code": 0}
 
 
@@ -509,16 +935,20 @@ def run_request(function, arguments, context):
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
         data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
+        whole = len(data) + (answer.length or 0)    # by its Content-Length
     if code >= 300:
         print(data[:4096].decode("utf-8", "replace"))
         message = "the server answered %d %s" % (code, answer.reason)
         if code < 400:
             raise Fail("the server named another address: no redirect is followed")
-        if code in (429, 503) and headers.get("Retry-After", "").isdigit():
-            raise RetryAfter(int(headers["Retry-After"]), message)
+        pause = read_retry_after(headers.get("Retry-After"), time.time())
+        if code in (429, 503) and pause is not None:
+            raise RetryAfter(pause, message)
         raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
     if len(data) > ANSWER_MAX_BYTES:
         raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
+    if len(data) < whole:
+        raise CommandFailed("the answer broke off after %d of %d bytes" % (len(data), whole))
     with contextlib.suppress(ValueError):
         if "json" in headers.get("Content-Type", ""):
             return json.loads(data)
@@ -590,23 +1020,39 @@ class TaskFiles:
         self.site = TaskSite(site, context) if site else None
         self._context, self._data = context, data
 
-    def bring(self, value):
-        """An argument with paths of copies in the place of the ids of files."""
+    def bring(self, value, schema):
+        """Return an argument with paths of copies in the place of the ids of files; Fail for a value
+        that is no such id, unless it is what `bytes` may be besides."""
         if isinstance(value, list):
-            return list(map(self.bring, value))
+            return [self.bring(item, schema.get("items", {})) for item in value]
         if not (isinstance(value, str) and re.fullmatch(jobqueue.FILE_KEY, value)):
+            if value is not None and schema.get("format") == "file":
+                raise Fail("a file is named by the id that it got when it was handed in")
             return value
         folder = self._context.folder / GIVEN / value
         folder.mkdir(parents=True, exist_ok=True)
         if self.site:
-            with self.site.ask("files/" + value) as answer:
-                name = answer.headers["Content-Disposition"].rpartition("''")[2]
-                return self._copy(answer, folder / jobqueue.file_name(unquote(name)))
+            return self._fetch(self.site, value, folder)
         source = jobqueue.given_folder(self._data, value)
         for name in os.listdir(source) if source.is_dir() else ():
             with open(source / name, "rb") as file:
                 return self._copy(file, folder / name)
         raise Fail("the file that it was given, %s, is not there any more" % value)
+
+    def _fetch(self, site, key, folder):
+        """Copy a file from the site; one that breaks off on its way is asked for again."""
+        from http.client import HTTPException
+        for pause in FILE_PAUSES:
+            with site.ask("files/" + key) as answer:
+                name = answer.headers["Content-Disposition"].rpartition("''")[2]
+                try:
+                    path = self._copy(answer, folder / jobqueue.disk_name(jobqueue.file_name(unquote(name))))
+                    if not answer.length:       # what it still owes of its Content-Length
+                        return path
+                except HTTPException:
+                    pass
+            time.sleep(pause)
+        raise ConnectionError("the file %s breaks off on its way from the site" % name)
 
     @staticmethod
     def _copy(file, path):
@@ -614,6 +1060,10 @@ class TaskFiles:
         with open(path, "wb") as copy:
             shutil.copyfileobj(file, copy, jobqueue.PIECE_BYTES)
         return str(path)
+
+    def keep(self, result):
+        """Return a result; of the path of a file its name, and the file becomes the task's."""
+        return self.leave(result) if isinstance(result, Path) else result
 
     def leave(self, path):
         """The name of a file that the function returns: it becomes the task's. Of a path that leads
@@ -646,6 +1096,409 @@ class TaskFiles:
                 print("Not kept: %s (%s)" % (name, error))
         if names[jobqueue.FILES_MAX:]:
             print("Not kept: the %d after these" % len(names[jobqueue.FILES_MAX:]))
+
+
+# worker/outcomes.py ----------------------------------------------------------
+#
+# Outcomes: how an attempt ended, as JSON that can always be sent.
+#
+# Between the end of a function and the message to the worker, whatever belongs to the owner may
+# raise: the text of an exception, its attributes, the result and its parts.
+# Rules: these functions raise nothing. A function that ran to its end is never run again because
+# of what it returned: what JSON has no word for is kept as text, anything else fails for good.
+
+                       # what the task left behind in the runner
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+MESSAGE_MAX_CHARACTERS = 4000           # of one exception, in the error and in its traceback
+TRACEBACK_MAX_CHARACTERS = 100_000
+def write_result(result):
+    """Return a result as JSON text; TypeError, ValueError or any other error if it cannot be kept."""
+    if result is None:
+        return "null"
+    if is_deep(result, RESULT_MAX_DEPTH):
+        raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
+    try:
+        return dump_json(result)
+    except (TypeError, ValueError):
+        return dump_json(plain_value(result))
+
+
+def outcome_of_result(result, keep):
+    """Return the outcome of a function that ran to its end. `keep` makes a returned path a file."""
+    try:
+        return {"kind": "succeeded", "result": write_result(keep(result))}
+    except BaseException as error:
+        outcome = outcome_of_exception(error)
+        outcome["kind"] = "fail"
+        outcome["error_message"] = (
+            "it has run, but its result cannot be kept (%s): return texts, numbers, lists or dictionaries"
+            % outcome["error_message"])
+        return outcome
+
+
+def outcome_of_exception(error):
+    """Return an exception as an outcome: class, message, and the traceback below our own frames."""
+    if isinstance(error, SystemExit) and (
+            error.code is None or isinstance(error.code, int) and not error.code):
+        return {"kind": "succeeded", "result": "null", "error_type": "SystemExit"}
+    name = str(type.__getattribute__(type(error), "__name__"))
+    frames = error.__traceback__
+    while frames and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    try:
+        message, lines = show_exception(error, frames)
+    except BaseException:               # the owner's class raises when it is looked at
+        message, lines = "its message could not be shown", show_frames(name, frames)
+    outcome = {
+        "kind": "fail" if isinstance(error, Fail) else "error", "error_type": name,
+        "error_message": message[:MESSAGE_MAX_CHARACTERS],
+        "traceback": storable("".join(map(cut, lines)))[-TRACEBACK_MAX_CHARACTERS:]}
+    if isinstance(error, RetryAfter):
+        seconds = seconds_of(error)
+        if seconds is not None:
+            outcome["retry_after"] = seconds
+    return outcome
+
+
+def show_exception(error, frames):
+    """Return an exception's message, and the lines of its traceback."""
+    import traceback
+    said = traceback.TracebackException(type(error), error, frames)
+    lines = list(said.format())
+    if not lines[0].startswith("Traceback "):
+        lines.insert(0, "Traceback (most recent call last):\n")
+    return storable(str(said)), lines
+
+
+def show_frames(name, frames):
+    """Return a traceback that asks the exception nothing."""
+    lines = ["Traceback (most recent call last):\n"]
+    while frames:
+        code = frames.tb_frame.f_code
+        lines.append('  File "%s", line %d, in %s\n' % (code.co_filename, frames.tb_lineno, code.co_name))
+        frames = frames.tb_next
+    return [*lines[:1], *lines[1:][-50:], "%s: its message could not be shown\n" % name]
+
+
+def cut(line):
+    """Return a part of a traceback without the end of a long message, so that the frames stay."""
+    left_out = len(line) - MESSAGE_MAX_CHARACTERS
+    return line if left_out <= 0 else "%s… (%d more characters)\n" % (
+        line[:MESSAGE_MAX_CHARACTERS], left_out)
+
+
+def seconds_of(error):
+    """Return after how many seconds a function wants to be retried; None if that is no number."""
+    try:
+        seconds = float(error.seconds)
+    except BaseException:               # a subclass that never called ours
+        return None
+    return None if math.isnan(seconds) else min(max(0.0, seconds), 1e9)
+
+
+# worker/leftovers.py ---------------------------------------------------------
+#
+# Leftovers: what a task changed in its process, which the next task would feel.
+#
+# PROBES is a table with a row for each state of the process: its name, how it is read, and how it is
+# put back. A state that cannot be put back is left behind, and the worker replaces the runner. The
+# modules of C are asked where they are quicker: all rows are read after each task.
+# SLOW_PROBES are read after the last task of a batch, and after each that did one of CHANGES (Python's
+# audit events): quick functions run 15,000 times a second.
+# Rules: a module that was not imported is not imported for this; its state is what it would be. No row
+# sees what an extension in C keeps for itself, or what a task changed in the modules of tasks.py.
+
+LIMITS = [getattr(resource, "RLIMIT_" + name)
+                     for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
+                     if hasattr(resource, "RLIMIT_" + name)]
+CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
+                    "os.system subprocess.Popen".split())
+VARIABLES = frozenset(("os.putenv", "os.unsetenv"))
+ENVIRONMENT = os.environ                # the owner's code may put another in its place
+TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+HANDLED = [getattr(signal, "SIG" + name) for name in
+                      "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+_MODULES = sys.modules
+_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # what a fresh context has
+
+
+class Probe(NamedTuple):
+    """A state of the process."""
+
+    name: "str"
+    read: "Callable[[], Any]"
+    put_back: "Callable[[Any], None] | None" = None   # takes what was read before
+
+
+def text_streams():
+    """Make the streams that functions print to, and set them as Python's own.
+
+    They are made on a pipe, as logs are: a stream that began on a file goes on asking for its place.
+    """
+    made = {}
+    pipe = os.pipe()
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        os.dup2(pipe[1], descriptor)
+        made[name] = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+        setattr(sys, name, made[name])
+        setattr(sys, "__%s__" % name, made[name])
+    for end in pipe:
+        os.close(end)
+    return made
+
+
+def _read_streams():
+    out = sys.stdout
+    err = sys.stderr
+    return (out, err, sys.__stdout__, sys.__stderr__, sys.stdin,
+            out.closed, out.encoding, out.errors, out.newlines, out.line_buffering, out.write_through,
+            err.closed, err.encoding, err.errors, err.newlines, err.line_buffering, err.write_through)
+
+
+def _read_hooks():
+    return (sys.getprofile(), sys.gettrace(), sys.excepthook, sys.displayhook, sys.unraisablehook,
+            sys.breakpointhook, threading.excepthook, getattr(threading, "_trace_hook", None),
+            getattr(threading, "_profile_hook", None))
+
+
+def _read_settings():
+    digits = getattr(sys, "get_int_max_str_digits", int)()
+    return (sys.getrecursionlimit(), sys.getswitchinterval(), digits, socket.getdefaulttimeout(),
+            gc.isenabled(), gc.get_threshold(), gc.get_debug(), sys.dont_write_bytecode,
+            _thread.stack_size(), "faulthandler" in _MODULES and _MODULES["faulthandler"].is_enabled())
+
+
+def _read_locale():
+    known = _MODULES.get("_locale")
+    return time.tzname, known.setlocale(known.LC_ALL) if known else None
+
+
+def _read_warnings():
+    known = _MODULES["warnings"]
+    return list(known.filters), known.showwarning
+
+
+def _put_warnings_back(before):
+    known = _MODULES["warnings"]
+    known.resetwarnings()
+    known.filters.extend(before[0])
+    known.showwarning = before[1]
+
+
+def _read_logging():
+    known = _MODULES.get("logging")
+    if known is None:
+        return 0, 30, [], False, None, None
+    root = known.root
+    return (root.manager.disable, root.level, list(root.handlers), root.disabled, known.getLoggerClass()
+            if known.getLoggerClass() is not known.Logger else None, known.getLogRecordFactory()
+            if known.getLogRecordFactory() is not known.LogRecord else None)
+
+
+def _put_logging_back(before):
+    known = _MODULES["logging"]
+    root = known.root
+    known.disable(before[0])
+    root.setLevel(before[1])
+    for handler in root.handlers:
+        if handler not in before[2]:
+            handler.close()
+    root.handlers[:], root.disabled = before[2], before[3]
+    known.setLoggerClass(before[4] or known.Logger)
+    known.setLogRecordFactory(before[5] or known.LogRecord)
+
+
+def _read_decimal():
+    known = _MODULES.get("decimal")
+    if known is None:
+        return (*_DECIMAL, (True, True, True))
+    context = known.getcontext()
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp,
+            tuple(context.traps[each] for each in (known.InvalidOperation, known.DivisionByZero,
+                                                   known.Overflow)))
+
+
+def _put_decimal_back(before):
+    known = _MODULES["decimal"]
+    *values, traps = before
+    context = known.Context(*values[:6])
+    for each, is_set in zip((known.InvalidOperation, known.DivisionByZero, known.Overflow), traps):
+        context.traps[each] = is_set
+    known.setcontext(context)
+
+
+def _read_start_method():
+    known = _MODULES.get("multiprocessing.context")
+    method = getattr(getattr(known, "_default_context", None), "_actual_context", None)
+    return method and method.get_start_method()
+
+
+def _put_start_method_back(before):
+    _MODULES["multiprocessing"].set_start_method(before, force=True)
+
+
+def _read_functions():
+    return (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print, open,
+            time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal,
+            len(builtins.__dict__), builtins.__import__)
+
+
+def _read_children():
+    """Return whether a child runs, or has ended and was not waited for."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
+
+
+PROBES = (
+    Probe("a timer", lambda: list(map(_signal.getitimer, TIMERS))),
+    Probe("signal handlers", lambda: list(map(_signal.getsignal, HANDLED))),
+    Probe("blocked signals", lambda: _signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    Probe("environment variables",
+          lambda: (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data")))),
+    Probe("sys.path", lambda: (list(sys.path), list(sys.meta_path), list(sys.path_hooks))),
+    Probe("threads", _thread._count),
+    Probe("other functions of Python", _read_functions),
+    Probe("other settings of Python", _read_settings),
+    Probe("text streams", _read_streams),
+    Probe("hooks of Python", _read_hooks),
+    Probe("another locale or zone", _read_locale),
+    Probe("sys.argv", lambda: list(sys.argv)),
+    Probe("warnings", _read_warnings, _put_warnings_back),
+    Probe("logging", _read_logging, _put_logging_back),
+    Probe("decimal", _read_decimal, _put_decimal_back),
+    Probe("a start method", _read_start_method, _put_start_method_back))
+SLOW_PROBES = (
+    Probe("limits", lambda: list(map(resource.getrlimit, LIMITS))),
+    Probe("a child", _read_children),
+    Probe("another priority", lambda: os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def lowest_free():
+    """The lowest number that no descriptor has; None if there may be no more."""
+    with contextlib.suppress(OSError):
+        descriptor = os.dup(0)
+        os.close(descriptor)
+        return descriptor
+    return None
+
+
+class Leftovers:
+    """What tasks leave in this process: compared with the state before the first of them."""
+
+    def __init__(self):
+        self._changed = False           # the task did one of CHANGES
+        self._variables = set()     # that the task set, maybe behind os.environ
+        sys.addaudithook(self._heed)
+        self._before = [probe.read() for probe in PROBES]
+        self._slow = [probe.read() for probe in SLOW_PROBES]
+        self._free = None   # the lowest descriptor before the first task of a batch
+        self._owner = None  # of the last task
+        self._flush_c = None
+        self._modules = 0               # how many were imported when C's buffer was last thought of
+
+    def begin(self, owner, is_first):
+        """Begin a task of this owner; the first of a batch remembers which descriptors are open."""
+        if is_first:
+            self._free = lowest_free()
+        if owner != self._owner:        # who cannot foresee the random values of the last one
+            self._owner = owner
+            if "random" in _MODULES:
+                _MODULES["random"].seed()
+
+    def flush(self):
+        """Write out what the task printed into any buffer: Python's and, if it may have one, C's."""
+        for stream in (sys.stdout, sys.stderr):
+            try:                        # suppress() takes longer than all of this
+                stream.flush()
+            except Exception:
+                pass
+        if len(_MODULES) != self._modules:
+            self._modules = len(_MODULES)
+            if self._flush_c is None and is_c_loaded():
+                import ctypes
+                self._flush_c = ctypes.CDLL(None).fflush
+        if self._flush_c:
+            self._flush_c(None)
+
+    def left(self, is_last):
+        """Put back what can be; return what is left behind, in words, or None."""
+        if self._variables:
+            self._put_variables_back()
+        now = [probe.read() for probe in PROBES]
+        found = [] if now == self._before else self._put_back(now)
+        if not (found or is_last or self._changed):
+            return None
+        self._changed = False
+        for probe, before in zip(SLOW_PROBES, self._slow):
+            if probe.read() != before:
+                found.append(probe.name)
+        for kind, limits in zip(LIMITS, self._slow[0] if found else ()):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, limits)    # or even its outcome could not be told
+        if not found and self._free != lowest_free():
+            gc.collect()                # nobody may have it any more
+            found = ["an open file"] if self._free != lowest_free() else []
+        return ", ".join(found) or None
+
+    def _put_back(self, now):
+        """Put back what differs; return the names of what cannot be."""
+        found = []
+        for probe, before, value in zip(PROBES, self._before, now):
+            if value != before:
+                if probe.put_back:
+                    probe.put_back(before)
+                if probe.put_back is None or probe.read() != before:
+                    found.append(probe.name)
+        return found
+
+    def _put_variables_back(self):
+        """Give C's environment the values that os.environ has."""
+        variables, self._variables = self._variables, set()
+        for name in variables:
+            value = getattr(ENVIRONMENT, "_data").get(name)
+            if value is None:
+                os.unsetenv(name)
+            else:
+                os.putenv(name, value)
+        self._variables.clear()
+
+    def _heed(self, event, details):
+        if event in CHANGES:
+            self._changed = True
+        elif event in VARIABLES:
+            self._variables.add(os.fsencode(details[0]))
+
+
+def is_c_loaded():
+    """Return whether code is loaded that may print through C's buffer: ctypes, or other people's C."""
+    library = os.path.dirname(os.__file__)
+    return "ctypes" in _MODULES or any(
+        path.endswith(".so") and (not path.startswith(library) or "-packages" in path)
+        for path in [str(getattr(module, "__file__", "")) for module in list(_MODULES.values())])
 
 
 # worker/runner.py ------------------------------------------------------------
@@ -698,28 +1551,6 @@ class TaskFiles:
 
 
 
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
-
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
@@ -727,6 +1558,12 @@ BATCH_MAX = 128                         # tasks in a batch
 RUN_KINDS = {
     "command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
+
+
+def await_result(coroutine):
+    """Run what an async function returned to its end, in an event loop of its own."""
+    import asyncio
+    return asyncio.run(coroutine)
 
 
 class Refusal(NamedTuple):
@@ -757,80 +1594,11 @@ def arm_lifeline(end):
         os._exit(0)                     # it was closed before we were armed
 
 
-def write_result(result):
-    """What a function returned, as JSON; ValueError that says what would be right."""
-    try:
-        return "null" if result is None else dump_json(result)
-    except (TypeError, ValueError) as error:
-        raise ValueError("it has run, but its result cannot be kept (%s): return texts, numbers, "
-                         "lists or dictionaries" % error) from None
-
-
-def outcome_of_exception(error, kind):
-    """An exception as an outcome: type, message, and the traceback below our own frames."""
-    import traceback
-    frames = error.__traceback__
-    while frames and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    said = traceback.TracebackException(type(error), error, frames)
-    text = "".join(said.format())
-    if not text.startswith("Traceback "):
-        text = "Traceback (most recent call last):\n" + text
-    return {"kind": kind, "error_type": type(error).__name__,
-            "error_message": storable(str(said))[:4000], "traceback": storable(text)[-100_000:]}
-
-
 def usage():
     """Return what this process has used so far."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
-
-
-# What a task changes in its process the next would feel. Some of it is looked at after each task,
-# all of it after the last of a batch and after each that did one of CHANGES (Python's audit
-# events): a look at all takes 10 us, and quick functions run 15,000 times a second.
-LIMITS = [getattr(resource, "RLIMIT_" + name)
-                     for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
-                     if hasattr(resource, "RLIMIT_" + name)]
-CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
-                    "os.system subprocess.Popen".split())
-ENVIRONMENT = os.environ                # the owner's code may put another in its place
-TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED = [getattr(signal, "SIG" + name) for name in
-                      "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
-SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
-               "threads", "other functions of Python", "other settings of Python")
-ALL_TRACES = "limits", "a child", "another priority"
-
-
-def some_traces():
-    """What SOME_TRACES says, by the modules of C, which are quicker."""
-    return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
-            _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data"))), list(sys.path),
-            _thread._count(),
-            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
-             open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
-            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
-
-
-def all_traces():
-    """What ALL_TRACES says."""
-    has_child = False                   # that runs, or has ended and was not waited for
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        has_child = True
-    return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def lowest_free():
-    """The lowest number that no descriptor has; None if there may be no more."""
-    with contextlib.suppress(OSError):
-        descriptor = os.dup(0)
-        os.close(descriptor)
-        return descriptor
-    return None
 
 
 class Runner:
@@ -847,28 +1615,24 @@ class Runner:
         self._go = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}   # our stdout and stderr
-        self._some = ()       # the traces that there were before the first task
-        self._all = ()
-        self._free = None   # the lowest descriptor before the first task of a batch
-        self._folder = ""
+        self._leftovers: "Leftovers"      # from run() on
+        self._folder, self._umask = "", host_umask()
         self._used = (0.0, 0)    # from run() on that at the end of the last attempt
-        self._changed = False           # the task did one of CHANGES
         self._unsent = None
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run what comes until the channel ends."""
+        self._streams = {**text_streams()}      # before tasks.py, which may keep them
+        self._print_to(self._null)
         self._send({"announce": read_functions()})
-        sys.addaudithook(self._heed)
-        self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
+        self._folder = working_folder()
+        self._tidy()
+        self._leftovers = Leftovers()
         self._used = usage()
         for message in iter(self._receive, None):
             self._run_in_a_row(message["orders"])
         return 0
-
-    def _heed(self, event, _):
-        if event in CHANGES:
-            self._changed = True
 
     def forget(self):
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
@@ -894,8 +1658,7 @@ class Runner:
         """Run it and say how it ended; what it left in this process, or None."""
         self._print_to(log)
         self._tidy()
-        if is_first:
-            self._free = lowest_free()
+        self._leftovers.begin(order["owner"], is_first)
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
         files = TaskFiles(order.get("site"), context, self._data)
@@ -909,14 +1672,10 @@ class Runner:
         with self._lock:                # a thread may be adding a task
             self._claim = None
         try:
-            left = self._left(is_last)
+            self._leftovers.flush()
+            left = self._leftovers.left(is_last)
         except Exception as error:      # whatever it did to Python: its outcome must be told
             left = "what cannot be looked at: %s" % type(error).__name__
-        for stream in self._streams.values():
-            try:                        # suppress() takes longer than all of this
-                stream.flush()
-            except Exception:
-                pass
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
         outcome["cpu_seconds"] = round(self._used[0] - before[0], 6)
@@ -933,32 +1692,12 @@ class Runner:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         return left
 
-    def _left(self, is_last):
-        """What a task left behind, in words; None if nothing is seen. Limits are set back."""
-        some = some_traces()
-        if some == self._some and not (is_last or self._changed):
-            return None
-        self._changed, now = False, all_traces()
-        found = [name for name, one, other in zip(
-            SOME_TRACES + ALL_TRACES, self._some + self._all, some + now) if one != other]
-        for kind, limits in zip(LIMITS, self._all[0] if found else ()):
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(kind, limits)    # or even its outcome could not be told
-        if not found and self._free != lowest_free():
-            gc.collect()                # nobody may have it any more
-            found = ["an open file"] if self._free != lowest_free() else []
-        return ", ".join(found) or None
-
     def _tidy(self):
         """Undo what the last task may have done without a trace."""
         os.chdir(self._folder)
-        os.umask(0o077)
-        for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            known = self._streams.get(name)
-            if known is None or known.closed:
-                known = self._streams[name] = open(
-                    descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
-            setattr(sys, name, known)
+        os.umask(self._umask)
+        for name, stream in self._streams.items():
+            setattr(sys, name, stream)
 
     def _outcome(self, order, context, files):
         function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
@@ -967,30 +1706,31 @@ class Runner:
                     "error_message": "tasks.py does not declare %s" % order["function"]}
         try:
             result = self._call(function, json.loads(order["arguments"]), context, files)
-            if isinstance(result, Path):
-                result = files.leave(result)
-            if is_deep(result, RESULT_MAX_DEPTH):
-                raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
-            text = write_result(result)
-            files.close()
-            return {"kind": "succeeded", "result": text}
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
-            outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
-            if isinstance(error, RetryAfter):
-                outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
-            with contextlib.suppress(Exception):
-                files.close()
-            return outcome
+            outcome = outcome_of_exception(error)
+        else:
+            outcome = outcome_of_result(result, files.keep)
+        try:
+            files.close()
+        except Exception as error:      # its files did not arrive
+            if outcome["kind"] == "succeeded":
+                outcome = outcome_of_exception(error)
+        return outcome
 
     def _call(self, function, arguments, context,
               files):
         parameters = parameters_of(function)
+        if files.site:                  # it judged them, and is not trusted
+            for wrong in jobqueue.check_value(parameters.checked, arguments, ""):
+                raise Fail("the site sent wrong arguments: %(field)s %(message)s" % wrong)
         for name in parameters.files:
             if name in arguments:
-                arguments[name] = files.bring(arguments[name])
+                schema = parameters.checked["properties"][name]
+                arguments[name] = files.bring(arguments[name], schema)
         values = parameters.convert(arguments)
         if function.kind == "python":
-            return function.target(**values)
+            result = parameters.call(values)
+            return await_result(result) if type(result) is CoroutineType else result
         return RUN_KINDS[function.kind](function, {**parameters.defaults, **values}, context)
 
     def _print_to(self, descriptor):
@@ -1010,7 +1750,7 @@ class Runner:
     def _report(self, progress, message):
         """Pass progress on, but not more often than anybody could see."""
         report = {
-            "progress": progress, "message": message and storable(str(message))[:500]}
+            "progress": progress, "message": None if message is None else storable(message)[:500]}
         with self._speaking() as claim:
             if time.monotonic() < self._next_report:
                 self._unsent = report
@@ -1032,7 +1772,8 @@ class Runner:
             size += length
         lines = [
             {"enqueue": part, "more": part is not parts[-1]} for part in parts]
-        return self._ask(*lines)["ids"]
+        answer = self._ask(*lines)
+        return Added(answer["ids"], answer["created"])
 
     def _results(self, files):
         """The results of the tasks that this one comes after."""
@@ -1148,6 +1889,11 @@ class LogPipe:
 
     def __bool__(self):
         return bool(self._waiting or self.pieces)
+
+    @property
+    def has_rest(self):
+        """True if the beginning of a character was read, and its end was not."""
+        return self._decoder is not None and bool(self._decoder.getstate()[0])
 
     def take_pieces(self, final):
         """Return what is to be stored; the same again until `pieces` is emptied."""
@@ -1329,7 +2075,7 @@ class Child:
                 message = jobqueue.read_json(line.decode("utf-8"))
                 if not isinstance(message, dict):
                     raise ValueError("not an object")
-            except ValueError:
+            except (ValueError, RecursionError):
                 self.ended = True
                 return
             yield message
@@ -1446,6 +2192,7 @@ class WatchedAttempt:
         self._requests = []   # what it adds, until all of it came
         self.enqueued = 0               # how often
         self.said = None        # in the runner's words
+        self._has_returned = False      # its function came to its end
         self.left = None    # what it left in the runner
         self.ending = None  # kind of outcome if we end it
         self._why = None
@@ -1507,6 +2254,8 @@ class WatchedAttempt:
             self.traceback, self.left = said.get("traceback"), said.get("left")
             self.said = Outcome(**{name: value for name, value in said.items()
                                    if name in OUTCOME_FIELDS})
+            if self.said.kind == "succeeded":   # an exit code of 0 after our signal is none
+                self._has_returned, self.said.error_type = self.said.error_type is None, None
         elif "report" in message and not jobqueue.check_value(
                 REPORT_SCHEMA, message["report"], "report"):
             self.report = message["report"]
@@ -1570,9 +2319,12 @@ class WatchedAttempt:
 
     def _outcome(self):
         """The Outcome if it has ended: what the runner said, else how the runner died."""
-        if self.said is not None and self.ending != "lost":
-            self._child.memory = self.said.peak_memory or 0
-            return self.said
+        said = self.said
+        if said is not None and self.ending != "lost":
+            self._child.memory = said.peak_memory or 0
+            if self._killed_at is None or self._has_returned:
+                return said
+            return self._ended(Death(0, said.cpu_seconds or 0.0, said.peak_memory or 0))
         if self._child.ended and self.ending is None:
             until = time.monotonic() + DYING_SECONDS    # how it ends is then known
             while not self._child.is_dead() and time.monotonic() < until:
@@ -1582,9 +2334,13 @@ class WatchedAttempt:
         if self._child.death is None:
             return None
         self.log.read()
-        code, cpu, memory = self._child.death
+        return self._ended(self._child.death)
+
+    def _ended(self, death):
+        """Return the outcome of an attempt that we ended, or whose runner died."""
+        code, cpu, memory = death
         kind = self.ending or "crashed"
-        died = "signal %d" % -code if code < 0 else "exit code %d" % code
+        died = jobqueue.name_signal(-code) if code < 0 else "exit code %d" % code
         message = self._why or "the process that ran it ended with %s" % died
         types = {"timeout": "Timeout", "crashed": "Crashed", "interrupted": "Interrupted"}
         return Outcome(kind, None, types.get(kind), message if kind in types else None, None,
@@ -1620,7 +2376,10 @@ class Attempt(WatchedAttempt):
         return self._claims.renew(transaction, *self.key, self._clock.now())
 
     def _enqueue(self, requests):
-        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
+        def add():
+            added = self._queue.add_all(requests, self.row["owner_id"], self.row["id"])
+            return {"ids": added.ids, "created": added.new}
+        self._answer(add)
 
     def _tell_results(self):
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
@@ -1661,7 +2420,7 @@ class Attempt(WatchedAttempt):
 
     def write_ending(self, transaction):
         """Store what is left of it, in the transaction that records its outcome."""
-        if (not (self.log or self.report or self.traceback)
+        if (not (self.log or self.log.has_rest or self.report or self.traceback)
                 or self._claims.cancel_asked(*self.key) is None):
             return
         if self.traceback:
@@ -2438,9 +3197,31 @@ class Worker(Loop[Attempt]):
 
 
 
+def object_like(**properties):
+    """Return the schema of an object that has these keys, and maybe others of a newer version."""
+    return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
+
+
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
 ANSWER_BYTES = 16 << 20
+PAUSE_MAX_SECONDS = 3600.0              # however long the site asks us to wait
+# The site is judged as it judges us: what each answer must be, by what is wanted of it.
+_WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
+_ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
+ANSWERS = {
+    "lease_seconds": object_like(
+        lease_seconds=number_within(1, 86400), settings=object_like(
+            runner_tasks=_WHOLE, runner_memory=_WHOLE, runner_per_owner={"enum": ["yes", "no"]})),
+    "attempts": object_like(
+        attempts={"type": "object", "propertyNames": _CLAIM, "additionalProperties": {"type": "string"}},
+        wait=number_within(0, PAUSE_MAX_SECONDS), tasks={"type": "array", "items": object_like(
+            id=_ID, claim=_CLAIM, function={"type": "string"}, arguments={"type": "string"},
+            owner={"type": "string"}, attempt=_ID, crashes=_WHOLE,
+            timeout=number_within(1, 30 * 86400))}),
+    "ids": object_like(ids={"type": "array", "items": _ID}, created=_WHOLE),
+    "": object_like(code={"type": "string"}, detail={"type": "string"}, errors={
+        "type": "array", "items": {"type": "object"}})}
 
 
 class NotHeard(Exception):
@@ -2477,16 +3258,18 @@ class Site:
             "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
             **call.headers})
         with self._opener.open(request, timeout=call.seconds) as answer:
-            status, pause = answer.status, answer.headers.get("Retry-After", "")
+            status, pause = answer.status, answer.headers.get("Retry-After")
             data = answer.read(ANSWER_BYTES)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             told = jobqueue.read_json(data.decode("utf-8"))
-        if not isinstance(told, dict) or not (
-                status in (200, 201) and call.wanted in told or told.get("status") == status
-                and {"code", "detail", "errors"} <= told.keys()):
-            raise NotHeard("an answer (%d) that is not jobqueue's" % status)
+        is_refusal = isinstance(told, dict) and told.get("status") == status
+        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], told, "it")
+        if told is None or errors or not (is_refusal or status in (200, 201)):
+            raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
+                ": %(field)s %(message)s" % error for error in errors[:1])))
         if status >= 500 or status == 408:      # 408: the way there was too slow
-            raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
+            seconds = jobqueue.read_retry_after(pause, time.time())
+            raise NotHeard(told["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
         return told
 
 
@@ -2730,6 +3513,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._claims = []    # that the site is asked for
         self.adds = []
         self._functions = None
+        self._offered = set()         # names that the site was told, also of earlier functions
         self._files = []
         self._call = None
         self._trouble = None
@@ -2865,6 +3649,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if not self._session or not self._is_known and self._functions is None:
             return None
         if not self._is_known:
+            self._offered.update(one["name"] for one in self._functions or ())
             return Call("hello", "lease_seconds", dump_json({
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
@@ -2924,7 +3709,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def _take(self, call):
         """Take what came of a call."""
-        error = call.error
+        error = call.error or self._judge(call)
         if error is None:
             if self._trouble:
                 jobqueue.complain("the site answers again")
@@ -2939,6 +3724,15 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._trouble = error.why
         pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
+
+    def _judge(self, call):
+        """Return what is wrong with the tasks of an answer: each has a claim and a function of ours."""
+        asked = list(call.given.get("claim", {}).get("claims", ()))
+        for task in call.found.get("tasks", ()) if call.wanted == "attempts" else ():
+            if task["claim"] not in asked or task["function"] not in self._offered:
+                return NotHeard("an answer with a task that was not asked for")
+            asked.remove(task["claim"])
+        return None
 
     def _take_welcome(self, _, told):
         self._is_known, self.lease_seconds = True, told["lease_seconds"]
@@ -2979,7 +3773,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._taken[task["claim"]] = task
 
     def _take_added(self, _, told):
-        self._tell_added({"ids": told["ids"]})
+        self._tell_added({"ids": told["ids"], "created": told["created"]})
 
     def _tell_added(self, answer):
         attempt = self.adds.pop(0).attempt
@@ -3059,7 +3853,9 @@ def print_catalogue():
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
         file.write(dump_json(read_functions()).encode("utf-8"))
-    return 0
+    if os.getpgrp() == os.getpid():     # our own group: what tasks.py has started ends with us
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)                         # its threads, and what it registered for the end, are not waited for
 
 
 def open_queue(data, is_new=False):
@@ -3202,7 +3998,7 @@ def main():
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    os.umask(0o077)
+    jobqueue.become_private()
     try:
         return dispatch(sys.argv[1:])
     except JobQueueError as error:

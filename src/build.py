@@ -15,7 +15,7 @@ their order. A built file is made in these steps:
 3. The code of the rooms is joined. Imports between rooms are dropped, all others are gathered at
    the top. A docstring becomes a comment under a banner with the room's path. Types are left out,
    but for those of TYPED rooms. There annotations become texts: so Python 3.6, which many hosts
-   call python3, reads the file as far as its refusal.
+   call python3, reads the file as far as its refusal. The lines of before_imports.py go first.
 4. The rooms are imported as modules, in a process of their own, beside the built files.
 5. The built files replace the old ones.
 """
@@ -39,8 +39,8 @@ SOURCE = Path(__file__).resolve().parent
 ROOT = SOURCE.parent
 ROOMS = {
     "jobqueue.py": """
-        base/head base/types base/limits base/errors base/time_and_text base/schedule_rules base/values
-        base/options
+        base/head base/types base/limits base/errors base/time_and_text base/plain_values base/schedule_rules
+        base/values base/options
         store/connection store/schema store/database store/sqlite_connection store/write_lock store/sqlite
         store/postgres_sql store/postgres_connection store/postgres store/data_folder store/log_and_activity
         store/settings
@@ -56,15 +56,17 @@ ROOMS = {
         web/commands_tasks web/commands_site web/command_line
         """.split(),
     "worker.py": """
-        worker/head worker/signatures worker/commands worker/requests worker/task_files worker/runner
-        worker/log worker/child worker/attempt worker/place worker/runners worker/recorder worker/worker
-        worker/remote_site worker/remote worker/entry
+        worker/head worker/python_types worker/signatures worker/commands worker/requests
+        worker/task_files worker/outcomes worker/leftovers worker/runner worker/log worker/child
+        worker/attempt worker/place worker/runners worker/recorder worker/worker worker/remote_site
+        worker/remote worker/entry
         """.split(),
 }
 # Rooms that keep their types in the built file: people's own code uses them beside an editor or a type
 # checker, or the program itself reads the types of its samples. All others would cost each start that
 # compiles the file an eighth more.
 TYPED = {"base/types", "base/errors", "access/python_task", "access/python_interface", "worker/signatures"}
+BEFORE = SOURCE / "before_imports.py"   # lines that both built files begin with
 STUB = "src/stubs/jobqueue.pyi"
 BANNER_COLUMNS = 79
 GENERATED = "# Built from src/ by src/build.py: edit there."
@@ -422,6 +424,7 @@ def join(rooms: list[Room]) -> list[Line]:
     """Return the lines of the built file."""
     head = rooms[0]
     lines = [Line("#!/usr/bin/env python3"), Line(GENERATED), Line(UNCHECKED), *docstring(rooms)]
+    lines += map(Line, [*BEFORE.read_text("utf-8").split('"""\n', 1)[1].splitlines(), ""])
     lines += map(Line, [*gathered_imports(rooms, guarded=False), ""])
     lines += code_of(head)
     lines += map(Line, gathered_imports(rooms, guarded=True))

@@ -114,7 +114,7 @@ async function send(method, path, body, signal, key) {
   const timer = setTimeout(() => cut.abort(), blob ? 600000 : 30000);
   signal?.addEventListener('abort', () => cut.abort(), { signal: cut.signal });
   try {
-    const response = await fetch(path, {
+    const response = await fetch(place(path), {
       method,
       body: blob || (body === undefined ? null : JSON.stringify(body)),
       headers: method === 'GET' ? {} : { 'Content-Type': blob ? blob.type : 'application/json',
@@ -130,11 +130,21 @@ async function send(method, path, body, signal, key) {
   }
 }
 
+/** JSON with all digits of whole numbers. @param {string} text */
+const parse = (text) => (/[:[,]-?\d{16}/.test(text)
+  ? import('./digits.js').then(({ parseJson }) => parseJson(text)) : JSON.parse(text));
+
+/** The address of a path: fetch() refuses one with a name in it, as the page's may be. @param {string} path */
+function place(path) {
+  const base = new URL(document.baseURI);
+  return base.username ? new URL(path, base.origin + base.pathname) : path;
+}
+
 /** The body of an answer; notes the server's clock. @param {Response} response */
 async function read(response) {
   noteClock(Date.parse(response.headers.get('date') || ''));
   if (response.status === 204) return null;
-  const body = await response.json().catch(() => null);
+  const body = await response.text().then(parse).catch(() => null);
   if (response.ok && body) return body;
   const wait = Number(response.headers.get('retry-after')) || 0;
   if (body) await import('./said.js').then(({ saidProblem }) => saidProblem(body)).catch(() => null);

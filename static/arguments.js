@@ -1,6 +1,7 @@
 // @ts-check
 /** The form that a function's JSON Schema describes, and the arguments that were filled in. */
 import { ApiError, store } from './api.js';
+import { parseJson } from './digits.js';
 import { h, setText } from './dom.js';
 import { awaited, button, check, field, refusal, showButton, sizeWords } from './forms.js';
 import { t } from './language.js';
@@ -15,7 +16,7 @@ const SCALARS = ['string', 'integer', 'number'];
 /** @type {Record<string, string>} */
 const INPUTS = {
   date: 'date', time: 'time', password: 'password', 'date-time': 'datetime-local',
-  integer: 'number', number: 'number',
+  integer: 'number', number: 'number', seconds: 'number',
 };
 /** @type {Record<string, string>} */
 const STEPS = { integer: '1', number: 'any', time: '1', 'datetime-local': '1' };
@@ -42,7 +43,7 @@ export const number = (attributes) => h('input', { type: 'number', step: 1, ...a
 export function propertiesOf({ properties = {}, required = [] }, values = {}) {
   return Object.entries(properties).map(([name, schema]) => ({ name, schema,
     required: required.includes(name) && !isNullable(schema),
-    value: name in values ? values[name] : schema.default }));
+    value: Object.hasOwn(values, name) ? values[name] : schema.default }));
 }
 
 /** Whether leaving it empty means None. @param {Schema} schema */
@@ -50,26 +51,35 @@ function isNullable({ type, enum: values }) {
   return Boolean((Array.isArray(type) && type.includes('null')) || values?.includes(null));
 }
 
-/** The type without null. @param {Schema} schema */
-const typeOf = ({ type }) => (Array.isArray(type) ? type.find((one) => one !== 'null') : type);
+/** The types but null; a text is read as the first that it fits. @param {Schema} schema */
+const typesOf = ({ type }) => [type ?? []].flat().filter((one) => one !== 'null');
+
+/** The first type. @param {Schema} schema */
+const typeOf = (schema) => typesOf(schema)[0];
+
+/** What a list has at a place. @param {Schema} schema @param {number} place @returns {Schema} */
+const itemOf = ({ prefixItems, items }, place) => prefixItems?.[place] ?? items ?? {};
 
 /** How such a value is asked for. @param {Schema} schema @param {any} [value] */
 function kindOf(schema, value) {
-  const type = typeOf(schema);
-  if ((schema.items || schema).format === 'file') return 'file';
+  const types = typesOf(schema);
+  const type = types.length === 1 ? types[0] : '';
+  if (/^(file|bytes)$/.test((schema.items || schema).format ?? '')) return 'file';
   if (schema.enum || (type === 'boolean' && isNullable(schema))) return 'choice';
   if (type === 'boolean') return 'check';
   if (type === 'array' && isLines(schema, value)) return 'lines';
-  if (/array|object/.test(type || typeof (value ?? ''))) return 'json';
+  if (/array|object/.test(types.join() || typeof (value ?? ''))) return 'json';
   return schema.format !== 'password' && /[\r\n]/.test(`${value}${schema.default}`) ? 'text'
     : 'input';
 }
 
 /** Whether one value per line can say it. @param {Schema} schema @param {any} value */
-function isLines({ items = {} }, value) {
-  const type = typeOf(items) || 'string';
-  return !items.enum && SCALARS.includes(type) && (value ?? []).every?.((/** @type {any} */ one) => (
-    /^\S(.*\S)?$/.test(one) && (typeof one === 'string') === (type === 'string')));
+function isLines(schema, value) {
+  const places = schema.prefixItems || [schema.items || {}];
+  return places.every((one) => !one.enum && SCALARS.includes(typeOf(one) || 'string'))
+    && (value ?? []).every?.((/** @type {any} */ one, /** @type {number} */ place) => (
+      /^\S(.*\S)?$/.test(one)
+      && (typeof one === 'string') === ((typeOf(itemOf(schema, place)) || 'string') === 'string')));
 }
 
 /** One field of the form, filled in. @param {Property} property */
@@ -102,6 +112,7 @@ function helpFor({ description, format, minimum, maximum }, kind) {
     kind === 'json' && t('As JSON.'),
     kind === 'file' && t('Choose it or drop it here; at most {size}.', { size: sizeWords(mostBytes()) }),
     format === 'date-time' && zoneHelp,
+    format === 'seconds' && t('In seconds.'),
     minimum != null && maximum != null && t('From {minimum} to {maximum}.', { minimum, maximum }),
   ].filter(Boolean).join(' ');
 }
@@ -119,7 +130,7 @@ const CONTROLS = {
   input: (schema, value, options) => {
     const type = inputType(schema);
     return h('input', { ...options, type, step: STEPS[typeOf(schema) || ''] || STEPS[type],
-      min: schema.minimum, max: schema.maximum, value: inputValue(schema, value),
+      min: schema.minimum, max: schema.maximum, maxlength: schema.maxLength, value: inputValue(schema, value),
       autocomplete: type === 'password' ? 'new-password' : 'off' });
   },
 };
@@ -137,7 +148,11 @@ const wordsOf = ({ enum: values, enumNames }) => (/** @type {unknown} */ one) =>
     ?? (typeof one === 'boolean' ? (one ? t('yes') : t('no')) : String(one)));
 
 /** The browser's own kind of input. @param {Schema} schema */
-const inputType = (schema) => INPUTS[schema.format || typeOf(schema) || ''] || 'text';
+function inputType(schema) {
+  const { format } = schema;
+  const isSingle = typesOf(schema).length === 1 || format === 'password';
+  return (isSingle && INPUTS[format || typeOf(schema) || '']) || 'text';
+}
 
 /** A value as that input wants it. @param {Schema} schema @param {any} value */
 function inputValue(schema, value) {
@@ -156,37 +171,51 @@ function localTime(time) {
 export const utc = (value) => new Date(value).toISOString().replace('.000Z', 'Z');
 
 /**
- * The arguments as filled in; empty optional fields are left out. What an earlier task or a
+ * The arguments as filled in; what is left to its default is left out. What an earlier task or a
  * schedule has stays as it is, if there is no field for it or its field was not changed.
  * @param {Schema} described
  * @param {Values} now @param {Values} before
  * @param {Record<string, unknown>} [values]
  */
 export function argumentsFrom(described, now, before, values) {
-  const result = Object.fromEntries(Object.entries(values || {}).filter(([name]) => (
-    described.additionalProperties || described.properties?.[name])));
+  const known = described.properties || {};
+  const result = new Map(Object.entries(values || {}).filter(([name]) => (
+    described.additionalProperties || Object.hasOwn(known, name))));
   const errors = [];
   for (const { name, schema, required, value } of propertiesOf(described, values)) {
     const field = `arguments.${name}`;
-    if (values && now[field] === before[field] && (name in values || !required)) continue;
+    if (values && now[field] === before[field] && (result.has(name) || !required)) continue;
     try {
-      result[name] = READERS[kindOf(schema, value)](schema, now[field] ?? '');
+      const read = READERS[kindOf(schema, value)](schema, now[field] ?? '');
+      result.set(name, read === undefined ? emptied(schema, described.required?.includes(name)) : read);
     } catch (error) {
       errors.push({ field, message: /** @type {Error} */ (error).message });
     }
   }
   if (errors.length) throw refusal(errors);
-  return result;
+  return Object.fromEntries(result);
+}
+
+/**
+ * What an empty field says: null, an empty list, an empty text, or (undefined) the default.
+ * @param {Schema} schema @param {boolean} [required]
+ */
+function emptied(schema, required) {
+  const usual = schema.default;
+  if (usual === null || (usual === undefined && !required)) return undefined;
+  if (isNullable(schema)) return null;
+  if (usual === undefined) return undefined;
+  const isText = typeOf(schema) === 'string' && /^(password)?$/.test(schema.format ?? '');
+  return typeOf(schema) === 'array' ? [] : isText && !schema.enum ? '' : undefined;
 }
 
 /** @type {Record<string, (schema: Schema, text: string) => unknown>} */
 const READERS = {
   choice: (schema, text) => (text === '' ? undefined : choices(schema)[Number(text)]),
   check: (_, text) => text !== '',
-  lines: ({ items = {}, default: usual }, text) => {
+  lines: (schema, text) => {
     const lines = text.split('\n').map((line) => line.trim()).filter(Boolean);
-    return lines.length || usual === undefined
-      ? lines.map((line) => readScalar(items, line)) : undefined;
+    return lines.length ? lines.map((line, place) => readScalar(itemOf(schema, place), line)) : undefined;
   },
   json: (_, text) => readJson(text),
   text: readScalar,
@@ -211,7 +240,7 @@ export function readCell(schema, text) {
 function readJson(text) {
   if (!text.trim()) return undefined;
   try {
-    return JSON.parse(text);
+    return parseJson(text);
   } catch (error) {
     throw new Error(t('This is not JSON: {message}', {
       message: /** @type {Error} */ (error).message }));
@@ -221,7 +250,12 @@ function readJson(text) {
 /** One value as typed. @param {Schema} schema @param {string} text */
 function readScalar(schema, text) {
   if (text === '') return undefined;
-  const type = typeOf(schema);
+  const types = typesOf(schema);
+  const [type] = types;
+  if (types.length > 1 && type !== 'string') {
+    if (types.includes('boolean') && /^(true|false)$/i.test(text)) return /^t/i.test(text);
+    if (!Number.isFinite(Number(text.trim() || NaN))) return text;
+  }
   if (type === 'integer' || type === 'number') return readNumber(type, text);
   return schema.format === 'date-time' ? utc(text) : text;
 }

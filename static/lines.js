@@ -6,7 +6,8 @@
 const TAB = 8;
 /** What programs tell terminals: parameters and kind, m for colours. */
 // eslint-disable-next-line no-control-regex
-const ESCAPE = /\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_]?)/g;
+const ESCAPE = new RegExp('\x1b(?:\\[([0-?]*)[ -/]*([@-~])|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?'
+  + '|P[^\x1b]*(?:\x1b\\\\)?|[ -/]+[0-~]?|[@-Z\\\\-_]?)', 'g');
 const PLAIN = { colour: '', bold: '' };
 
 /** @typedef {[string, string]} Run classes, and a text that has them */

@@ -197,8 +197,8 @@ export class LogView {
     this.choice = h('select', { 'aria-label': t('Attempt'), onchange: () => this.choose() });
     this.search = h('input', { type: 'search', placeholder: t('Search the log'),
       'aria-label': t('Search the log'), oninput: () => this.find(),
-      onkeydown: (/** @type {KeyboardEvent} */ { key, shiftKey }) => (
-        key === 'Enter' && this.step(shiftKey ? -1 : 1)) });
+      onkeydown: (/** @type {KeyboardEvent} */ { key, shiftKey, isComposing }) => (
+        key === 'Enter' && !isComposing && this.step(shiftKey ? -1 : 1)) });
     this.place = h('span', { class: 'help', role: 'status' });
     this.steps = h('span', { hidden: true }, ...[-1, 1].map((by) => h('button', {
       class: 'small', onclick: () => this.step(by),

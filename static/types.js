@@ -32,9 +32,9 @@
  *   data: string|null, exposed: string[], looked_at: string|null, max_file_mb: number}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
- *   properties?: Record<string, Schema>, additionalProperties?: boolean, required?: string[],
- *   enumNames?: string[], default?: unknown, description?: string,
- *   minimum?: number, maximum?: number}} Schema
+ *   properties?: Record<string, Schema>, additionalProperties?: boolean|Schema, required?: string[],
+ *   prefixItems?: Schema[], enumNames?: string[], default?: unknown, description?: string,
+ *   minimum?: number, maximum?: number, maxLength?: number}} Schema
  * @typedef {{name: string, title: string, description: string, schema: Schema,
  *   options: {queue: string, priority: number, max_retries: number, timeout: number},
  *   who: 'user'|'admin'|'nobody', remote?: string[]}} TaskFunction

@@ -2,6 +2,7 @@
 /** Values as one sees them: the arguments of a task or schedule, and what a function returned. */
 import { store } from './api.js';
 import { h, table } from './dom.js';
+import { Digits } from './digits.js';
 import { copyBox } from './forms.js';
 import { t } from './language.js';
 
@@ -11,7 +12,7 @@ const MOST_LARGE = 60;
 export const MOST_CHARACTERS = 10000;
 
 /** Whether it fits a line. @param {unknown} value */
-const isScalar = (value) => value === null || typeof value !== 'object';
+const isScalar = (value) => value === null || typeof value !== 'object' || value instanceof Digits;
 
 /**
  * Whether it has names and values.
@@ -41,7 +42,8 @@ export function argumentsElement({ function: called, arguments: values }, linkTo
   if (!catalogue) return h('p', { class: 'help' }, '…');
   const schema = catalogue.functions.find(({ name }) => name === called)?.schema;
   const shown = Object.entries(values).map(([name, value]) => {
-    const secret = schema?.properties?.[name]?.format === 'password';
+    const secret = Object.hasOwn(schema?.properties ?? {}, name)
+      && schema?.properties?.[name].format === 'password';
     const links = [value].flat().flatMap((one) => linkTo(one) || []);
     return /** @type {[string, unknown]} */ ([name, secret ? '••••••'
       : links.length ? h('span', { class: 'links' }, ...links) : value]);
@@ -62,7 +64,7 @@ function tableOf(rows) {
   const left = rows.length - shown.length;
   return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
     table('', t('Result'), names, h('tbody', {}, ...shown.map((row) => h('tr', {},
-      ...names.map((name) => h('td', {}, name in row ? inline(row[name]) : '')))))),
+      ...names.map((name) => h('td', {}, Object.hasOwn(row, name) ? inline(row[name]) : '')))))),
     left > 0 && h('p', { class: 'help' },
       t.n('and {count} more row | and {count} more rows', left)));
 }

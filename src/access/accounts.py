@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import HOME
-from ..base.errors import Denied, NotFound, field_error, wrong
+from ..base.errors import Conflict, Denied, NotFound, field_error, wrong
 from ..base.time_and_text import digest, dump_json, iso, random_token, storable
 from ..store.connection import Connection, private_path, write_private
 from ..store.database import Database
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .people import TokenLimits
 
 SESSION_IDLE_SECONDS = 30 * 60.0
+TOKENS_MAX = 100                # of one user
 SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
 NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
@@ -154,10 +155,11 @@ class Sessions:
                 if row:                 # there are no more than the throttle lets through
                     note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
-        return self.open(row, address, subject, place)
+        return self.open(row, address, subject, counted=place)
 
-    def open(self, row: Row, address: str, *subjects: str) -> str:
-        """The token of a new session for a user's row; what counts under `subjects` is forgiven.
+    def open(self, row: Row, address: str, *subjects: str, counted: str = "") -> str:
+        """The token of a new session for a user's row; what counts under `subjects` is forgiven, of
+        what is `counted` for all users of an address this one log-in only.
         Unauthorized if that is not their password any more, or they may not log in any more."""
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -168,6 +170,7 @@ class Sessions:
                 "digest": digest(token), "user_id": row["id"], "created_at": now, "seen_at": now,
                 "expires_at": now + SESSION_SECONDS, "address": address})
             forgive(transaction, *subjects)
+            transaction.run("UPDATE throttle SET failures=failures-1 WHERE subject=?", (counted,))
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
             note_user(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
@@ -232,6 +235,8 @@ class Tokens:
         are the queues and functions of one for workers."""
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
+            if transaction.value("SELECT count(*) FROM token WHERE user_id=?", (user_id,)) >= TOKENS_MAX:
+                raise Conflict("A user can have at most %d tokens: delete some." % TOKENS_MAX)
             token_id = transaction.insert("token", {
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
                 "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})

@@ -93,6 +93,12 @@ FINDINGS: dict[str, tuple[str, ...]] = {
         "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
         "answered last may be lost", "put the copy into synchronous_standby_names"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
+    "tasks_differ": ("Functions", NOTE,
+                     "different files were read as tasks.py within the last hour: {places}",
+                     "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
+    "hint_unclear": ("Functions", NOTE, "types that are not known, so that their values arrive as they "
+                     "were given, from the page as texts: {names}",
+                     "use one of the types that the handbook lists (Functions), or none"),
     "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
     "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
                    "code_error", "Nothing new is started: an admin has to fix tasks.py."),

@@ -232,7 +232,15 @@ def _look_at_backup(queue: JobQueue) -> Look:
 def _look_at_functions(queue: JobQueue) -> Look:
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
-    names = ", ".join(function["name"] for function in queue.catalogue.functions())
+    functions = queue.catalogue.functions()
+    names = ", ".join(function["name"] for function in functions)
+    unclear = ["%s(%s: %s)" % (function["name"], name, one["unclear"]) for function in functions
+               for name, one in function["schema"]["properties"].items() if "unclear" in one]
+    readers = queue.catalogue.readers()
+    if len({one["digest"] for one in readers.values()}) > 1:
+        yield Finding("tasks_differ", places=", ".join(sorted(readers)))
+    if unclear:
+        yield Finding("hint_unclear", names=shorten(", ".join(unclear), 300))
     if state["samples"]:
         yield "samples, until there is %s: %s" % (TASKS_FILE, names)
         yield Finding("samples")

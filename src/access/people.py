@@ -81,9 +81,11 @@ CHANGED_USER = titled("UserChange", object_of(
     current_password=about(or_null(TEXT), "needed by users who change their own password")))
 NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
-    queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "maxItems": 50},
+    queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "minItems": 1,
+                  "maxItems": 50},
                  "with the scope worker: of these only"),
-    functions=about({"type": ["array", "null"], "items": text_up_to(200), "maxItems": 200},
+    functions=about({"type": ["array", "null"], "items": text_up_to(200), "minItems": 1,
+                     "maxItems": 200},
                     "with the scope worker: these only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
@@ -255,8 +257,8 @@ class Users:
         return row
 
     def person(self, user_id: int) -> Person | None:
-        """The Person of a user's id, or None."""
-        row = self._database.one("SELECT * FROM user WHERE id=?", (user_id,))
+        """Return the Person of a user's id; None if there is none, or who is disabled."""
+        row = self._database.one("SELECT * FROM user WHERE id=? AND disabled=0", (user_id,))
         return Person(row) if row else None
 
     def owner(self, name: str | None = None) -> Row:
@@ -352,6 +354,7 @@ class Users:
             if row["name"].lower() == self._settings.get("default_owner").lower():
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s."
                                % (name, name))
+            self._remove_gone_schedules(transaction, row["id"])
             for table in ("task", "schedule"):
                 if transaction.value("SELECT 1 FROM %s WHERE owner_id=? LIMIT 1" % table,
                                      (row["id"],)):
@@ -361,6 +364,14 @@ class Users:
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
             note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
+
+    @staticmethod
+    def _remove_gone_schedules(transaction: Connection, owner_id: int) -> None:
+        """Remove the rows that are kept of schedules which tasks.py does not name any more."""
+        gone = "owner_id=? AND gone_at IS NOT NULL"
+        transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
+                        (owner_id,))
+        transaction.run("DELETE FROM schedule WHERE " + gone, (owner_id,))
 
     def mail_code(self, person: Person, email: str) -> None:
         """Mail a code to an address, which counts as a person's own once they have typed that.

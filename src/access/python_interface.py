@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
-from ..base.types import P, R, Generic
+from ..base.types import P, R, Generic, NamedTuple
 from ..base.limits import WEB_PATIENCE_SECONDS
 from ..base.errors import in_passing, join_errors, wrong
 from ..base.time_and_text import Clock, dump_json
@@ -26,7 +27,7 @@ from ..store.data_folder import open_database
 from ..store.settings import Settings
 from ..tasks.queues import Queues
 from ..tasks.files import Files
-from ..tasks.adding import FEW_ORDERS, Adding, Order
+from ..tasks.adding import FEW_ORDERS, Added, Adding, Order
 from ..tasks.task_list import TaskList
 from ..tasks.actions import Actions
 from ..tasks.claims import Claims
@@ -50,6 +51,7 @@ from .remote_workers import RemoteWorkers
 from .python_task import Task, TaskContext, enqueue_all
 
 if TYPE_CHECKING:
+    from types import FrameType
     from typing import Any, Literal, NoReturn, Protocol, TypeVar, overload
     from typing_extensions import Unpack
 
@@ -121,13 +123,14 @@ class JobQueue:
     def enqueue(self, function: str, arguments: Mapping[str, Any] | None = None,
                 owner: str | None = None, **options: Unpack[AddOptions]) -> Task:
         """Add one task; returns it. Invalid names every field that is wrong."""
-        [task_id] = self.enqueue_many(function, [arguments or {}], owner, **options)
-        return Task(self, {"id": task_id})
+        place = TaskContext.running or self
+        added = enqueue_all(place, function, [arguments or {}], {**options, "owner": owner})
+        return Task(self, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, function: str, many: Iterable[Mapping[str, Any]],
                      owner: str | None = None, **options: Unpack[AddOptions]) -> list[int]:
         """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
-        return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner})
+        return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner}).ids
 
     def get(self, task_id: int) -> Task:
         """A task by its id; NotFound if there is none."""
@@ -156,21 +159,26 @@ class JobQueue:
 
     def add(self, requests: Iterable[Any], owner_id: int) -> list[int]:
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
+        return self.add_all(requests, owner_id).ids
+
+    def add_all(self, requests: Iterable[Any], owner_id: int, asker: int | None = None) -> Added:
+        """Add tasks as add() does, for the task `asker` that runs; tell how many are new."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests), owner_id)
+        added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
         self.start_workers()
-        return added["ids"]
+        return Added(added["ids"], added["created"])
 
     def add_orders(self, orders: list[Order], owner_id: int, once: Once | None = None,
-                   show: bool = False) -> JsonObject:
+                   show: bool = False, asker: int | None = None) -> JsonObject:
         """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
-        A request that is answered but `once` gets the ids of the first answer again."""
+        A request that is answered but `once` gets the ids of the first answer again. `asker` is the
+        running task that asks, if one does."""
         def action(transaction: Connection) -> JsonObject:
             now = self.database.clock.now()
             known = once.find(transaction, now) if once else None
             if known:
                 return known
-            ids, created = self.adding.add(transaction, owner_id, orders, now)
+            ids, created = self.adding.add(transaction, owner_id, orders, now, asker)
             added: JsonObject = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
@@ -205,6 +213,21 @@ def default_queue() -> JobQueue:
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
+class Place(NamedTuple):
+    """A line of people's code."""
+
+    file: str
+    line: int
+
+
+def calling_place() -> Place:
+    """Return the line of the file that called this program."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_back and frame.f_globals is globals():
+        frame = frame.f_back
+    return Place(frame.f_code.co_filename, frame.f_lineno) if frame else Place("", 0)
+
+
 class Function(Generic[P, R]):
     """What @task and its kin make: call it to run it here, enqueue it for later."""
 
@@ -215,7 +238,17 @@ class Function(Generic[P, R]):
         self.target: Any = target       # a callable, list or dictionary, by its kind
         self.parameters = parameters    # name -> annotation or default; None: from the signature
         self.chosen: UsingOptions = {}  # for the tasks that are added through it
+        self.place = calling_place()
         self.__doc__ = getattr(target, "__doc__", None)
+        self.__module__ = getattr(target, "__module__", __name__)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        """Pickle it by its name, as Python does with functions: pools of processes want that."""
+        name = getattr(self.target, "__qualname__", self.name)
+        found: Any = sys.modules.get(self.__module__)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+        return name if found is self else super().__reduce__()
 
     def __call__(self, *positional: P.args, **named: P.kwargs) -> R:
         """Run it here and now."""
@@ -234,11 +267,12 @@ class Function(Generic[P, R]):
         """Add a task with these arguments; returns the Task."""
         place = TaskContext.running or default_queue()
         arguments = self.arguments(positional, named)
-        return Task(place, {"id": enqueue_all(place, self.name, [arguments], self.chosen)[0]})
+        added = enqueue_all(place, self.name, [arguments], self.chosen)
+        return Task(place, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[int]:
         """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
-        return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen)
+        return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: tuple[Any, ...], named: JsonObject) -> JsonObject:
         """The arguments by name; TypeError as a call would raise it."""
@@ -259,7 +293,17 @@ class Function(Generic[P, R]):
 
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
 declared: dict[str, Function[..., Any]] = {}    # by name, filled by importing tasks.py
-scheduled: list[tuple[Callable[..., Any], JsonObject]] = []     # what @schedule says, in the same way
+
+
+class ScheduleLine(NamedTuple):
+    """An @schedule: the name of its function, what it says, and where."""
+
+    name: str
+    given: JsonObject
+    place: Place
+
+
+scheduled: list[ScheduleLine] = []      # filled in the same way
 
 
 def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[str] | None,
@@ -283,7 +327,8 @@ def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[st
     known = declared.get(name)
     if known is not None and known.target is not target and (
             getattr(known.target, "__module__", 1) == getattr(target, "__module__", 1)):
-        errors += wrong("two functions", "are called %s" % name)
+        errors += wrong("two functions", "are called %s: rename one, or put @functools.wraps into the "
+                                         "decorator that made them" % name)
     if errors:
         raise ValueError("%s: %s" % (name, join_errors(errors)))
     function: Function[P, R] = Function(
@@ -304,17 +349,36 @@ def task(target: Callable[P, R] | None = None, *, who: Who = "user",
          **options: Unpack[TaskOptions]) -> Function[P, R] | Callable[[Callable[P, R]], Function[P, R]]:
     """Declare a Python function that tasks can run: @task or @task(max_retries=3, ...)."""
     def declare(function: Callable[P, R]) -> Function[P, R]:
-        return _declare(function.__name__, "python", function, who, {**options})
+        return _declare(_name_of(function), "python", function, who, {**options})
     return declare(target) if target is not None else declare
+
+
+def _name_of(target: Any) -> str:
+    """Return the name of what @task stands above; TypeError for what can never run as a task."""
+    name = getattr(target, "__name__", "")
+    outer = getattr(target, "__qualname__", "").rpartition(".")[0]
+    code = getattr(target, "__code__", None)
+    if isinstance(target, Function):
+        raise TypeError("task(%s): it is declared already: remove one of the declarations" % target.name)
+    if not callable(target):
+        raise TypeError("task(%r): it is no function: write @task above a function, and options as "
+                        "@task(timeout=60)" % (target,))
+    if name in ("", "<lambda>"):
+        raise TypeError("task(%s): it has no name: declare it with def" % (name or target))
+    if outer and not outer.endswith("<locals>") and code and code.co_varnames[:1] in (("self",), ("cls",)):
+        raise TypeError("task(%s): it is a method, and no task has its object: declare a function that "
+                        "calls it" % target.__qualname__)
+    return name
 
 
 def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | None = None,
              catch_up: Literal["none", "once", "all"] = "once",
-             overlap: Literal["skip", "queue", "allow"] = "skip",
+             overlap: Literal["skip", "queue", "allow"] = "skip", *, name: str | None = None,
              **options: Unpack[TaskOptions]) -> Callable[[Declared], Declared]:
     """Declare when a function of tasks.py runs: beside @task, as often as one likes.
-    `arguments` are those of its tasks by name; `options` are those of @task."""
-    given = {"rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
+    `arguments` are those of its tasks by name; `options` are those of @task. With a `name` the
+    schedule stays the same, with its pause, whatever else is changed."""
+    given = {"name": name, "rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
              "arguments": json.loads(dump_json(arguments or {})), "options": options}
     errors = (check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "")
               or plan_errors(given, Clock.now()))
@@ -322,40 +386,42 @@ def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | 
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
     def declare(function: Declared) -> Declared:
-        scheduled.append((function, given))
+        of = str(getattr(function, "name", None) or getattr(function, "__name__", function))
+        scheduled.append(ScheduleLine(of, given, calling_place()))
         return function
     return declare
 
 
-def command(name: str, arguments: Sequence[str | Path], *, who: Who = "user",
+# Parameters with two underscores are positional only: so `rest` may hold parameters of these names.
+def command(__name: str, __arguments: Sequence[str | Path], *, who: Who = "user",
             **rest: Any) -> Function[..., NoReturn]:
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
     Keywords that are options of tasks are options, all others are parameters: a type, or a
     default value."""
-    if isinstance(arguments, str) or not all(isinstance(part, (str, Path)) for part in arguments):
-        raise TypeError("command(%r): the program and its arguments must be a list of texts" % name)
-    parts = [str(part) for part in arguments]
-    return _declare(name, "command", parts, who, rest, " ".join(parts))
+    if isinstance(__arguments, str) or not all(isinstance(part, (str, Path)) for part in __arguments):
+        raise TypeError("command(%r): the program and its arguments must be a list of texts" % __name)
+    parts = [str(part) for part in __arguments]
+    return _declare(__name, "command", parts, who, rest, " ".join(parts))
 
 
-def http_request(name: str, method: str, address: str, *, who: Who = "user",
+def http_request(__name: str, __method: str, __address: str, *, who: Who = "user",
                  headers: Mapping[str, str] | None = None, **rest: Any) -> Function[..., NoReturn]:
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
     With GET, HEAD and DELETE the other parameters become the query."""
-    if not re.match(r"https?://[^/{}@\s]+(/|$)", address):
+    if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
-                         "host, without places, name or password" % name)
+                         "host, without places, name or password" % __name)
     for header, value in (headers or {}).items():
         if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # else an error would tell it
             raise ValueError("http_request(%r): the header %s holds a line break or another "
-                             "character that cannot be sent" % (name, header))
-    target = {"method": method.upper(), "address": address, "headers": dict(headers or {})}
-    return _declare(name, "http_request", target, who, rest, address)
+                             "character that cannot be sent" % (__name, header))
+    target = {"method": __method.upper(), "address": __address, "headers": dict(headers or {})}
+    return _declare(__name, "http_request", target, who, rest, __address)
 
 
-def external(name: str, *, queue: str, who: Who = "user", **rest: Any) -> Function[..., NoReturn]:
+def external(__name: str, *, queue: str, who: Who = "user", **rest: Any) -> Function[..., NoReturn]:
     """Declare a function that workers in any language run: see static/docs/workers.md.
     Our own workers leave its queue alone, so it must be one that no other function uses."""
     if queue == TASK_DEFAULTS["queue"]:
-        raise ValueError("external(%r): the queue must be one of its own, not %s" % (name, queue))
-    return _declare(name, "external", None, who, {**rest, "queue": queue})
+        raise ValueError("external(%r): the queue must be one of its own, not %s" % (__name, queue))
+    return _declare(__name, "external", None, who, {**rest, "queue": queue})

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
+import sys
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +15,9 @@ from pathlib import Path
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import SLICE_SECONDS
-from ..base.errors import JobQueueError, field_error
-from ..base.time_and_text import dump_json
+from ..base.errors import JobQueueError, NotFound, field_error
+from ..base.time_and_text import iso
+from ..base.plain_values import argument_value
 from ..base.values import PLAIN_WORDS
 from ..tasks.followers import ENDED
 from ..tasks.files import task_folder
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..base.types import P, JsonObject, TaskRow
     from ..store.database import Database
     from ..tasks.files import Files
+    from ..tasks.adding import Added
     from ..tasks.task_list import TaskList
     from ..tasks.actions import Actions
     from ..upkeep.starter import Starter
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
         tick: Tick
         users: Users
 
-        def add(self, requests: Iterable[JsonObject], owner_id: int) -> list[int]: ...
+        def add_all(self, requests: Iterable[JsonObject], owner_id: int) -> Added: ...
         def take_files(self, function: str, owner_id: int, arguments: JsonObject) -> JsonObject: ...
         def get_json(self, task_id: int) -> JsonObject: ...
         def row_json(self, row: TaskRow) -> JsonObject: ...
@@ -92,6 +94,27 @@ if TYPE_CHECKING:
     After = Union["Task", int, Collection[Union["Task", int]]]      # tasks or their ids
 
 
+def _share(n: Any, total: Any) -> float | None:
+    """Return n / total as a plain float from 0 to 1; None if that is no number."""
+    try:
+        are_whole = isinstance(n, int) and isinstance(total, int)
+        share = n / total if are_whole else float(n) / float(total)
+        return None if share != share else max(0.0, min(1.0, share))
+    except ZeroDivisionError:
+        return None
+    except Exception as error:
+        print("progress() takes two numbers: %s" % _text(error), file=sys.stderr)
+        return None
+
+
+def _text(value: object) -> str:
+    """Return a value as text; the name of its class if it has none."""
+    try:
+        return str(value)
+    except Exception:
+        return "<%s>" % type(value).__name__
+
+
 class TaskContext:
     """What a running function knows of its task; the runner makes one for each attempt."""
 
@@ -99,7 +122,7 @@ class TaskContext:
 
     def __init__(self, task_id: int, owner: str, attempt: int, crashes: int, claim: str, data: Path,
                  report: Callable[[float | None, str | None], None],
-                 enqueue: Callable[[list[JsonObject]], list[int]]) -> None:
+                 enqueue: Callable[[list[JsonObject]], Added]) -> None:
         self.id, self.owner, self.claim = task_id, owner, claim
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
@@ -108,8 +131,11 @@ class TaskContext:
         self.ask_results: Callable[[], list[Any]] = list    # the runner's asks the worker
 
     def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
-        """Say that `n` of `total` is done, and what is being done now."""
-        self._report(max(0.0, min(1.0, n / total)) if total else None, message)
+        """Say that `n` of `total` is done, and what is being done now.
+
+        Numbers of any kind will do. What is no number shows no progress and is named in the log.
+        """
+        self._report(_share(n, total), None if message is None else _text(message))
 
     @property
     def folder(self) -> Path:
@@ -140,8 +166,8 @@ def _ids(after: After) -> list[int]:
 
 
 def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[Any],
-                options: UsingOptions) -> list[int]:
-    """Add a task for each of `many` argument objects, in a task through its worker; their ids."""
+                options: UsingOptions) -> Added:
+    """Add a task for each of `many` argument objects, in a task through its worker."""
     chosen: JsonObject = {**options}
     owner = chosen.pop("owner", None)
     if chosen.get("after") is not None:
@@ -151,8 +177,8 @@ def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[An
     if not isinstance(place, TaskContext):
         owner_id = place.users.owner(owner)["id"]
         take = functools.partial(place.take_files, function, owner_id)
-        return place.add(({"function": function, **chosen, "arguments": _plain(one, take)}
-                          for one in many), owner_id)
+        return place.add_all(({"function": function, **chosen, "arguments": _plain(one, take)}
+                              for one in many), owner_id)
     if owner not in (None, place.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
                           % place.owner)
@@ -160,7 +186,8 @@ def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[An
 
 
 def _plain(arguments: Any, take_files: Callable[[JsonObject], JsonObject] | None = None) -> Any:
-    """Arguments as JSON has them. Paths become texts; those of files, ids of copies."""
+    """Return arguments as JSON has them: paths as texts, those of files as ids of copies, bytes as
+    Base64."""
     if type(arguments) is dict and {*map(type, arguments)} <= {str} and (
             {*map(type, arguments.values())} <= PLAIN_WORDS.keys()):
         return dict(arguments)
@@ -168,7 +195,7 @@ def _plain(arguments: Any, take_files: Callable[[JsonObject], JsonObject] | None
             isinstance(one, Path) for value in arguments.values()
             for one in (value if isinstance(value, (list, tuple)) else [value])):
         arguments = take_files(arguments)
-    return json.loads(dump_json(arguments))
+    return argument_value(arguments)
 
 
 class TaskFile(NamedTuple):
@@ -220,14 +247,18 @@ class Task:
     blocked: str | None
     blocked_text: str | None
 
-    def __init__(self, place: TaskQueue | TaskContext, values: JsonObject) -> None:
+    def __init__(self, place: TaskQueue | TaskContext, values: JsonObject,
+                 created: bool = False) -> None:
         self._place = place             # in a runner, which has no database, what is running there
         self.id = values["id"]
+        self.created = created          # False: there was one with its unique_key already
         self._values = values
 
     if not TYPE_CHECKING:               # a checker knows the names above, and no others
         def __getattr__(self, name: str) -> Any:
             values = self.__dict__.get("_values", {})
+            if isinstance(self.__dict__.get("_place"), TaskContext):
+                raise AttributeError("inside a task, other tasks are known by their id only")
             if set(values) == {"id"}:
                 values = self.refresh()._values
             try:
@@ -236,7 +267,7 @@ class Task:
                 raise AttributeError(name) from None
 
     def __repr__(self) -> str:
-        return "<Task %s %s>" % (self.id, self._values.get("status", ""))
+        return "<Task %s>" % " ".join(filter(None, [str(self.id), self._values.get("status")]))
 
     @property
     def _queue(self) -> TaskQueue:
@@ -258,8 +289,16 @@ class Task:
         return self.status in ("succeeded", "failed", "cancelled")
 
     def refresh(self) -> Task:
-        """Read it again; returns itself. NotFound if it was deleted."""
-        self._values = self._queue.get_json(self.id)
+        """Read it again; returns itself. NotFound if it was deleted. A task that was removed when it
+        had succeeded has its owner, its function, its status and no result."""
+        queue = self._queue
+        try:
+            self._values = queue.get_json(self.id)
+        except NotFound:
+            row = queue.tasks.removed(self.id)
+            self._values = {"id": self.id, "status": "succeeded", "result": None, "error": None,
+                            "owner": row["owner"], "function": row["function"],
+                            "finished_at": iso(row["at"])}
         return self
 
     def wait(self, timeout: float | None = None) -> Task:
@@ -269,7 +308,7 @@ class Task:
                                "each other never end")
         clock, pause = self._queue.database.clock, 0.02
         deadline = math.inf if timeout is None else clock.monotonic() + timeout
-        while self._queue.tasks.get(self.id)["status"] not in ENDED:
+        while not self._has_ended():
             left = deadline - clock.monotonic()
             if left < 0:
                 raise TimeoutError("task %d is still %s" % (self.id, self.refresh().status))
@@ -279,6 +318,12 @@ class Task:
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
         return self.refresh()
+
+    def _has_ended(self) -> bool:
+        try:
+            return self._queue.tasks.get(self.id)["status"] in ENDED
+        except NotFound:
+            return self.refresh().is_finished
 
     def then(self, function: Enqueued[P], *positional: P.args, **named: P.kwargs) -> Task:
         """Add a task of another function, of the same owner, that runs once this has succeeded.

@@ -16,6 +16,7 @@ send comes from outside, so it is checked, and each part of a call is answered o
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 
 from ..base.head import TYPE_CHECKING
@@ -23,8 +24,8 @@ from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, RESULT_MAX_D
                            STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, field_error, join_errors, refusal, wrong
 from ..base.time_and_text import dump_json, is_deep, read_json, shorten, storable
-from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL, TYPES,
-                           WHO_MAY_ADD, about, check_value, integer_within, number_within,
+from ..base.values import (BOUNDS, OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL,
+                           TYPES, WHO_MAY_ADD, about, check_value, integer_within, number_within,
                            object_of, or_null, text_like, text_up_to, titled)
 from ..store.connection import BY_CLAIM, Connection, Reader
 from ..store.database import Database
@@ -39,6 +40,8 @@ from ..upkeep.schedule_rows import SCRIPT_FUNCTION
 from ..upkeep.workers import Workers
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..base.types import FieldError, JsonObject, TaskRow, WorkerRow
     from .people import Token
 
@@ -46,6 +49,7 @@ REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
+PIECES_MAX = 1000               # of logs in one call
 ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
@@ -78,12 +82,20 @@ TURN = titled("Turn", object_of(
     leave=about(TEXT, "why the worker does not go on")))
 # What a remote worker may announce of a function: it is shown, and arguments are judged by it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
+_LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
-for _ in range(4):                      # so deep may lists be nested
+for _ in range(4):                      # so deep may lists and objects be nested
     _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
-        format={"enum": [*TEXT_FORMS, "password"]}, description=text_up_to(2000), items=_PARAMETER,
-        pattern={"enum": ["(?s)(?!-).*"]}, patternMessage=text_up_to(200))
+        format={"enum": [*TEXT_FORMS, "password", "seconds"]}, description=text_up_to(2000),
+        items=_PARAMETER, prefixItems={"type": "array", "items": _PARAMETER}, propertyNames=_PARAMETER,
+        properties={"type": "object", "additionalProperties": _PARAMETER},
+        additionalProperties={**_PARAMETER, "type": ["boolean", "object"]},
+        required={"type": "array", "items": TEXT}, unclear=text_up_to(200),
+        **dict.fromkeys(BOUNDS, _NUMBER), minItems=_LENGTH, maxItems=_LENGTH,
+        minLength=_LENGTH, maxLength=_LENGTH, pattern=text_up_to(2000), patternMessage=text_up_to(500))
+# Patterns that take no more time than a text is long; a remote worker alone heeds all others.
+_QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
     name=text_like("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
@@ -93,7 +105,17 @@ _ANNOUNCED = object_of(
         **object_of(("properties", "required")), "properties": {
             "type": {"enum": ["object"]}, "properties": {"type": "object"},
             "required": {**_AT_MOST, "items": TEXT},
-            "additionalProperties": {"type": "boolean"}}})
+            "additionalProperties": {**_PARAMETER, "type": ["boolean", "object"]}}})
+
+
+def _without_slow_patterns(schema: Any) -> Any:
+    """Return a schema that was announced without the patterns that could take long."""
+    if isinstance(schema, list):
+        return list(map(_without_slow_patterns, schema))
+    if not isinstance(schema, dict):
+        return schema
+    return {name: _without_slow_patterns(part) for name, part in schema.items()
+            if name != "pattern" or not isinstance(part, str) or re.fullmatch(_QUICK_PATTERNS, part)}
 
 
 class RemoteWorkers:
@@ -122,6 +144,7 @@ class RemoteWorkers:
                 "functions", "are longer than %d characters" % ANNOUNCED_MAX))
         with self._database.transaction() as transaction:
             for one in functions:
+                one["schema"] = _without_slow_patterns(one["schema"])
                 one["options"] = {**TASK_DEFAULTS, **one["options"]}
                 self._place(transaction, token, one)
             now, key = self._clock.now(), (given["session"], token["id"])
@@ -145,6 +168,7 @@ class RemoteWorkers:
         """What became of each attempt that is named, and the tasks that are claimed. What the
         worker may forget then is on the disk."""
         starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
+        self._check_size(given)
         with self._database.transaction(bool(starts or ended)) as transaction:
             worker = self._check(transaction, token, given)
             now, held = self._clock.now(), self._held(transaction, token)
@@ -174,6 +198,16 @@ class RemoteWorkers:
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
+    @staticmethod
+    def _check_size(given: JsonObject) -> None:
+        """Refuse a call that names an attempt twice, or would hold the write lock for long."""
+        told = [*given.get("hold", ()), *given.get("end", ())]
+        claims = [one["claim"] for one in (*given.get("start", ()), *told)]
+        if len(claims) > len(set(claims)):
+            raise field_error("claim", "is named twice in one call")
+        if sum(len(one.get("log", ())) for one in told) > PIECES_MAX:
+            raise field_error("log", "must have at most %d pieces in one call" % PIECES_MAX)
+
     def claim_late(self, token: Token, given: JsonObject) -> list[JsonObject]:
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
@@ -190,6 +224,12 @@ class RemoteWorkers:
         if row is None or row["id"] != task_id:
             raise Conflict("Another worker has this task, or it has ended.", gone=True)
         return row["owner_id"]
+
+    def announced(self, token: Token) -> list[str]:
+        """Return the names of the functions that this token's workers announced."""
+        return [one["name"] for row in self._database.all(
+            "SELECT functions FROM worker WHERE token_id=?", (token["id"],))
+            for one in json.loads(row["functions"] or "[]")]
 
     @staticmethod
     def _check(db: Reader, token: Token, given: JsonObject) -> WorkerRow:
@@ -254,11 +294,12 @@ class RemoteWorkers:
         if "progress" in one or "message" in one:
             self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
                                 storable(one.get("message") or "") or None)
+        place = one["id"], task["attempts"]
+        known = log_length(transaction, *place) if one.get("log") else 0
         for piece in one.get("log", ()):
-            known = log_length(transaction, one["id"], task["attempts"])
             if piece["start"] >= known and piece["text"]:
-                append_log(transaction, now, one["id"], task["attempts"], piece["start"],
-                           storable(piece["text"]))
+                append_log(transaction, now, *place, piece["start"], storable(piece["text"]))
+                known = piece["start"] + len(piece["text"].encode("utf-8", "surrogatepass"))
 
     def _end(self, transaction: Connection, ended: Iterable[JsonObject], held: dict[str, TaskRow],
              now: float) -> Sequence[Verdict | None]:

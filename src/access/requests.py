@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import ERRORS_MAX, INTEGER_MAX
+from ..base.limits import ERRORS_MAX, INTEGER_MAX, JSON_MAX_DEPTH
 from ..base.errors import Busy, Invalid, TooLarge, field_error, tasks_refused, wrong
-from ..base.time_and_text import dump_json, parse_time, shorten
-from ..base.values import (FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, TEXT,
-                           TEXT_OR_NULL, WHO_MAY_ADD, about, check_value, integer_within,
+from ..base.time_and_text import dump_json, is_deep, parse_time, shorten
+from ..base.values import (FILE_FORMATS, FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS,
+                           TEXT, TEXT_OR_NULL, WHO_MAY_ADD, about, check_value, integer_within,
                            number_within, object_of, text_like, titled)
 from ..store.database import Database
 from ..tasks.queues import is_limited, plain
@@ -66,7 +66,7 @@ class Frame(NamedTuple):
 def file_parameters(schema: Schema) -> list[str]:
     """The names of the parameters that are files, or lists of them."""
     return [name for name, one in schema["properties"].items()
-            if "file" in (one.get("format"), one.get("items", {}).get("format"))]
+            if any(part.get("format") in FILE_FORMATS for part in (one, one.get("items", {})))]
 
 
 class Requests:
@@ -126,6 +126,8 @@ class Requests:
     def _order(frame: Frame, arguments: JsonObject) -> Order:
         _, schema, files, known_errors, make = frame        # quicker than by their names
         errors = known_errors + check_value(schema, arguments, "arguments")
+        if is_deep(arguments, JSON_MAX_DEPTH):
+            errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
         if errors:
             raise Invalid("", errors)
         known = {key: arguments[key] for key in schema["properties"] if key in arguments}

@@ -10,6 +10,7 @@ from .head import TYPE_CHECKING
 from .limits import ERRORS_MAX
 
 if TYPE_CHECKING:
+    from datetime import timedelta
     from typing import Any
 
     from .types import FieldError
@@ -72,6 +73,12 @@ class Conflict(JobQueueError):
     status, code, exit_code = 409, "conflict", 5
 
 
+class LengthRequired(JobQueueError):
+    """The body comes without its length, which this web server does not add."""
+
+    status, code = 411, "length_required"
+
+
 class TooLarge(JobQueueError):
     """The body is larger than is read."""
 
@@ -128,11 +135,13 @@ class Fail(Exception):
 
 
 class RetryAfter(Exception):
-    """Raised by a function: try it again in `seconds`, if retries are left; once if it has none."""
+    """Raised by a function: try it again in `seconds` (a number or a timedelta), if retries are left;
+    once if it has none."""
 
-    def __init__(self, seconds: float, message: str = "asked to be retried") -> None:
+    def __init__(self, seconds: float | timedelta, message: str = "asked to be retried") -> None:
         super().__init__(message)
-        self.seconds = float(seconds)
+        number: Any = seconds
+        self.seconds = float(number.total_seconds() if hasattr(number, "total_seconds") else number)
 
 
 def wrong(field: str, message: str) -> list[FieldError]:

@@ -45,3 +45,16 @@ def _data_line() -> str:
     if not line or line[0] == "~":      # whose home that is depends on who asks
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
+
+
+def become_private() -> None:
+    """Give what this process makes to its account alone; remember the host's umask for people's code."""
+    os.environ.setdefault("JOBQUEUE_UMASK", "%o" % os.umask(0o077))
+
+
+def host_umask() -> int:
+    """Return the umask that the first of our processes found."""
+    try:
+        return int(os.environ.get("JOBQUEUE_UMASK", ""), 8) & 0o777
+    except ValueError:
+        return 0o077

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time as clock_time, timedelta, timezone, tzinfo
 
 from .head import TYPE_CHECKING
-from .errors import field_error
+from .errors import Invalid, field_error
 from .time_and_text import UNITS, how_often, iso, shorten
 
 if TYPE_CHECKING:
-    from typing import Union
+    from typing import Any, Union
 
 if TYPE_CHECKING:
     CronValue = Union[int, tuple[int, int]]     # a number, or (weekday, which one of the month)
@@ -138,6 +138,10 @@ class Rule:
     def __init__(self, text: str, zone: str, tzinfo: tzinfo) -> None:
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
+    def meaning(self) -> tuple[Any, ...]:
+        """Return what two spellings of one rule have in common."""
+        raise NotImplementedError
+
     def next_after(self, at: float) -> float | None:
         """The first moment later than `at`, or None."""
         try:
@@ -204,6 +208,10 @@ class Interval(Rule):
         super().__init__(text, zone, tzinfo)
         self.seconds, self.start = seconds, start
 
+    def meaning(self) -> tuple[Any, ...]:
+        """Return what two spellings of one rule have in common."""
+        return (self.seconds,)
+
     def words(self) -> str:
         """The rule in plain English."""
         return how_often(self.seconds, exactly=True).capitalize()
@@ -231,6 +239,11 @@ class Calendar(Rule):
         self.weekdays = {(day - 1) % 7 for day in numbers[5]}
         self.weekdays_of = {day for day in values[5] if not isinstance(day, int)}
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
+
+    def meaning(self) -> tuple[Any, ...]:
+        """Return what two spellings of one rule have in common."""
+        return (self.fixed, self.both, self.clock, self.dates, self.months, self.weekdays,
+                self.weekdays_of)
 
     def _find_days(self, first: int, length: int) -> list[int]:
         """The days that match in a month of this length whose first is this weekday."""
@@ -359,6 +372,16 @@ def parse_rule(text: str, zone: str = "UTC", start: float = 0.0) -> Rule:
     if len(fields) not in (5, 6):
         raise field_error("rule", "is not understood: write it " + RULE_HINT)
     return Calendar(text, zone, tzinfo, fields)
+
+
+def is_same_rule(text: str, zone: str, other_text: str, other_zone: str) -> bool:
+    """Return whether two rules mean the same, however they are written."""
+    if (text, zone) == (other_text, other_zone) or zone != other_zone:
+        return zone == other_zone
+    try:
+        return parse_rule(text, zone).meaning() == parse_rule(other_text, zone).meaning()
+    except Invalid:
+        return False
 
 
 def preview(rule: Rule, at: float, count: int) -> list[dict[str, str | None]]:

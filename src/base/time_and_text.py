@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from datetime import date, datetime, time as clock_time
+from datetime import date, datetime, time as clock_time, timedelta, timezone
 from enum import Enum
 from pathlib import Path
 
@@ -139,15 +139,17 @@ def shorten(text: str, limit: int) -> str:
 
 
 def jsonable(value: Any) -> str | float | list[Any]:
-    """What json.dumps is given for values it does not know: dates, enums, paths, sets."""
+    """What json.dumps is given for values it does not know: dates, enums, paths, sets, numbers."""
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, Enum):
         return value.value if isinstance(value.value, (str, int, float)) else value.name
     if isinstance(value, (set, frozenset)):
         return list(value)
-    if isinstance(value, Path):
+    if isinstance(value, Path) or type(value).__name__ in ("Decimal", "UUID"):  # not imported here
         return str(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
     raise TypeError("a value of the type %s cannot be written as JSON" % type(value).__name__)
 
 
@@ -172,6 +174,10 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
+class _TooLarge(Exception):
+    """A number that not every reader of JSON reads alike."""
+
+
 def _check_json(value: Any, depth: int) -> None:
     if depth < 0:
         raise ValueError("nested deeper than %d levels" % JSON_MAX_DEPTH)
@@ -182,7 +188,7 @@ def _check_json(value: Any, depth: int) -> None:
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise ValueError("a text holds NUL or half a character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
-        raise ValueError("a number is too large")
+        raise _TooLarge
 
 
 def _finite(text: str) -> float:
@@ -203,12 +209,26 @@ def is_deep(value: Any, levels: int) -> bool:
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
+def _place_of_large(value: Any, place: str = "") -> str | None:
+    """Return where a number is that not every reader would read alike; None if it is nowhere."""
+    if isinstance(value, (dict, list)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return next(filter(None, (_place_of_large(item, "%s.%s" % (place, key)) for key, item in pairs)),
+                    None)
+    is_large = isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf)
+    return place.strip(".") or "it" if is_large else None
+
+
 def load_json(text: str | bytes) -> Any:
     """A JSON text from outside; Malformed for what would be read differently elsewhere."""
     try:
+        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # as Windows' editors begin
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
+    except _TooLarge:
+        raise Malformed("The number of %s is too large: give it as a text." % _place_of_large(value)) \
+            from None
     except (ValueError, RecursionError) as error:
         raise Malformed("This is not JSON that can be read: %s." % error) from None
 
@@ -257,3 +277,35 @@ def end_group(pid: int, known: str | None, sleep: Callable[[float], None]) -> bo
             os.killpg(pid, signal.SIGKILL)
         sleep(0.01)
     return False
+
+
+def read_retry_after(text: str | None, now: float) -> float | None:
+    """Return the seconds that a header Retry-After asks for, as RFC 9110 writes it: digits or a date.
+
+    None if it asks for nothing that can be obeyed: then the usual delay counts.
+    """
+    if not text or len(text) > 100:
+        return None
+    try:
+        seconds = float(math.ceil(float(text)))
+    except (ValueError, OverflowError):
+        from email.utils import parsedate_to_datetime
+        try:
+            moment = parsedate_to_datetime(text)
+        except (TypeError, ValueError, IndexError):
+            return None
+        if moment.tzinfo is None:       # "-0000"; HTTP knows no local time
+            moment = moment.replace(tzinfo=timezone.utc)
+        seconds = moment.timestamp() - now
+    return seconds if 0 < seconds < math.inf else None
+
+
+def name_signal(number: int) -> str:
+    """Return a signal as number and name, with what usually sends it."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        return "signal %d" % number
+    if number == signal.SIGKILL:
+        return "signal %d (%s); the usual cause is too little memory" % (number, name)
+    return "signal %d (%s)" % (number, name)

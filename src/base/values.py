@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import operator
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import date, time as clock_time
 
 from .head import TYPE_CHECKING
@@ -50,9 +51,9 @@ def text_up_to(longest: int) -> Schema:
     return {"type": "string", "maxLength": longest}
 
 
-def object_of(required: Iterable[str] = (), **properties: Any) -> Schema:
-    """The schema of an object that has no other keys than these."""
-    return {"type": "object", "additionalProperties": False, "required": list(required),
+def object_of(__required: Iterable[str] = (), **properties: Any) -> Schema:
+    """Return the schema of an object that has no other keys than these."""
+    return {"type": "object", "additionalProperties": False, "required": list(__required),
             "properties": properties}
 
 
@@ -74,7 +75,8 @@ def or_null(schema: Schema) -> Schema:
     """The same schema for what may be left empty, too."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
-    return {**schema, "type": [schema["type"], "null"]}
+    kinds = schema["type"]
+    return {**schema, "type": [*([kinds] if isinstance(kinds, str) else kinds), "null"]}
 
 
 def is_number(value: Any) -> bool:
@@ -85,7 +87,8 @@ def is_number(value: Any) -> bool:
 
 # What can be said about each task of a function: schema and default.
 TASK_OPTIONS: dict[str, tuple[Schema, Any]] = {
-    "queue": (about(text_like("[A-Za-z0-9_.-]{1,50}", "must be 1 to 50 letters, digits, _ . or -"),
+    "queue": (about(text_like(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,50}",
+                              "must be 1 to 50 letters, digits, _ . or -, and not . or .. alone"),
                     "in which queue it stands"), "default"),
     "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
     "max_retries": (about(integer_within(0, 1000), "how often it is tried again after an error"), 0),
@@ -116,7 +119,14 @@ TEXT_FORMS = {
     "time": TextForm(r"\d\d:\d\d(:\d\d(\.\d{3,6})?)?", clock_time.fromisoformat, "a time such as 14:30"),
     "date-time": TextForm(RFC3339, parse_moment,
                           "a time with an offset, such as 2026-01-31T12:00:00Z"),
+    "decimal": TextForm(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", str,
+                        "a number such as 12.50"),
+    "uuid": TextForm("[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}", str,
+                     "a UUID such as 123e4567-e89b-12d3-a456-426614174000"),
+    "bytes": TextForm("%s|(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?" % FILE_KEY,
+                      str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
+FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -143,6 +153,8 @@ TYPES = {
     "array": JsonType("a list", lambda value: isinstance(value, list), json.loads),
     "object": JsonType("an object", lambda value: isinstance(value, dict), json.loads),
     "null": JsonType("empty", lambda value: value is None, str)}
+# From what says most to what says least: a text is read as the first of these types that it fits.
+TYPES_BY_WIDTH = ("integer", "number", "boolean", "array", "object", "string")
 PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
 
@@ -150,24 +162,46 @@ WORDS_ABOUT = {"default", "description", "type"}
 def _check_text(schema: Schema, value: str, field: str) -> list[FieldError]:
     if len(value) > schema.get("maxLength", math.inf):
         return wrong(field, "must have at most %d characters" % schema["maxLength"])
+    if len(value) < schema.get("minLength", 0):
+        return wrong(field, "must have at least %d characters" % schema["minLength"])
     if "pattern" in schema and not re.fullmatch(schema["pattern"], value):
         return wrong(field, schema.get("patternMessage", "does not have the right form"))
     if schema.get("format") not in TEXT_FORMS:
         return []
     form = TEXT_FORMS[schema["format"]]
     with contextlib.suppress(ValueError, OverflowError):
-        if re.fullmatch(form.pattern, value, re.ASCII) and form.parse(value):
-            return []
+        if re.fullmatch(form.pattern, value, re.ASCII) and form.parse(value) is not None:
+            return _check_bounds(schema, float(value), field) if schema["format"] == "decimal" else []
     return wrong(field, "must be " + form.words)
 
 
+# The limits of a number: their words, and whether a number keeps them.
+BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
+    "minimum": ("at least %s", operator.ge), "exclusiveMinimum": ("more than %s", operator.gt),
+    "maximum": ("at most %s", operator.le), "exclusiveMaximum": ("less than %s", operator.lt)}
+
+
 def _check_bounds(schema: Schema, value: float | None, field: str) -> list[FieldError]:
-    low, high = schema.get("minimum", -math.inf), schema.get("maximum", math.inf)
-    if value is None or isinstance(value, bool) or low <= value <= high:
+    limits = [(schema[name], *row) for name, row in BOUNDS.items() if name in schema]
+    if value is None or isinstance(value, bool) or all(
+            keeps(value, limit) for limit, _, keeps in limits):
         return []
-    words = {"minimum": "at least %s", "maximum": "at most %s"}
-    return wrong(field, "must be " + " and ".join(
-        form % schema[limit] for limit, form in words.items() if limit in schema))
+    return wrong(field, "must be " + " and ".join(words % limit for limit, words, _ in limits))
+
+
+def _check_list(schema: Schema, value: list[Any], field: str) -> list[FieldError]:
+    least, most = schema.get("minItems", 0), schema.get("maxItems", math.inf)
+    if not least <= len(value) <= most:
+        if least == most:
+            return wrong(field, "must have %d items" % least)
+        if least and most < math.inf:
+            return wrong(field, "must have %d to %d items" % (least, most))
+        return wrong(field, "must have at least %d items" % least if len(value) < least else
+                     "must have at most %d items" % most)
+    items, places = schema.get("items"), schema.get("prefixItems", ())
+    return [error for place, item in enumerate(value)
+            for error in check_value(places[place] if place < len(places) else items or {}, item,
+                                     "%s[%d]" % (field, place))] if items or places else []
 
 
 def is_plain(schema: Schema, value: Any) -> bool:
@@ -178,8 +212,9 @@ def is_plain(schema: Schema, value: Any) -> bool:
 
 
 def _check_object(schema: Schema, value: JsonObject, field: str) -> list[FieldError]:
-    properties = schema.get("properties")
-    if properties is None:
+    names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
+    properties = schema.get("properties", {})
+    if others is True and not names and "properties" not in schema:
         return []
     prefix = field + "." if field else ""
     errors: list[FieldError] = []
@@ -189,9 +224,13 @@ def _check_object(schema: Schema, value: JsonObject, field: str) -> list[FieldEr
         if name in properties:
             if not is_plain(properties[name], item):
                 errors += check_value(properties[name], item, prefix + name)
-        elif not schema.get("additionalProperties", True):
+        elif not others:
             errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
                             % shorten(", ".join(properties) or "none", 300))
+        else:
+            place = prefix + shorten(name, 60)
+            errors += names and check_value(names, name, place) or []
+            errors += check_value(others, item, place) if isinstance(others, dict) else []
     return errors + [{"field": prefix + name, "message": "is missing"}
                      for name in schema.get("required", ()) if name not in value]
 
@@ -214,17 +253,14 @@ def check_value(schema: Schema, value: Any, field: str) -> list[FieldError]:
         kinds = (kinds,) if isinstance(kinds, str) else kinds
         if not any([TYPES[kind].holds(value) for kind in kinds]):
             is_large = type(value) in (int, float) and abs(value) > INTEGER_MAX
-            return wrong(field, "must be from %d to %d" % (-INTEGER_MAX, INTEGER_MAX)
+            return wrong(field, "must be from %d to %d: give a larger one as a text (str)"
+                         % (-INTEGER_MAX, INTEGER_MAX)
                          if "integer" in kinds and is_large else
                          "must be " + " or ".join(TYPES[kind].words for kind in kinds))
     if isinstance(value, str):
         return _check_text(schema, value, field)
     if isinstance(value, list):
-        items, least = schema.get("items"), schema.get("minItems", 0)
-        if not least <= len(value) <= schema.get("maxItems", math.inf):
-            return wrong(field, "must have %d to %d items" % (least, schema["maxItems"]))
-        return [error for place, item in enumerate(value)
-                for error in check_value(items, item, "%s[%d]" % (field, place))] if items else []
+        return _check_list(schema, value, field)
     if isinstance(value, dict):
         return _check_object(schema, value, field)
     return _check_bounds(schema, value, field)
@@ -247,12 +283,22 @@ def parse_text(schema: Schema, text: str) -> Any:
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
         return None
-    try:
-        if kinds[0] == "array" and not text.startswith("["):
-            return [parse_text(schema.get("items", {}), part.strip()) for part in text.split(",")]
-        return TYPES[kinds[0]].parse(text)
-    except (ValueError, KeyError):
-        return text
+    is_single = len(kinds) - ("null" in kinds) == 1
+    for kind in kinds:
+        with contextlib.suppress(ValueError, KeyError):
+            if kind == "array" and not text.startswith("[") and is_single:
+                return [parse_text(one, part.strip()) for one, part in _items(schema, text)]
+            value = TYPES[kind].parse(text)
+            if is_single or TYPES[kind].holds(value):
+                return value
+    return text
+
+
+def _items(schema: Schema, text: str) -> Iterator[tuple[Schema, str]]:
+    """Yield the schema and the text of each item of a list that is written with commas."""
+    places = schema.get("prefixItems", ())
+    for place, part in enumerate(text.split(",") if text.strip() else ()):
+        yield places[place] if place < len(places) else schema.get("items", {}), part
 
 
 def mask(value: Any) -> Any:
@@ -268,7 +314,10 @@ def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str
     (id, name), by its name."""
     if arguments_text is None:
         return "…"
-    values = mask(json.loads(arguments_text)).values()
+    try:
+        values = mask(json.loads(arguments_text)).values()
+    except RecursionError:              # from before there was a limit
+        return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
     for key, name in files:
         words = words.replace(key, name)

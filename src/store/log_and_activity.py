@@ -76,7 +76,8 @@ def append_log(transaction: Connection, at: float, task_id: int, attempt: int, s
 def log_length(transaction: Connection, task_id: int, attempt: int) -> int:
     """How many bytes an attempt has printed."""
     return transaction.value(
-        "SELECT max(start+length) FROM log WHERE task_id=? AND attempt=?", (task_id, attempt)) or 0
+        "SELECT start+length FROM log WHERE task_id=? AND attempt=? ORDER BY start DESC LIMIT 1",
+        (task_id, attempt)) or 0
 
 
 def logged_attempts(db: Reader, task_id: int) -> list[int]:

@@ -4,6 +4,7 @@ from src.base.types import *
 from src.base.limits import *
 from src.base.errors import *
 from src.base.time_and_text import *
+from src.base.plain_values import *
 from src.base.schedule_rules import *
 from src.base.values import *
 from src.base.options import *

@@ -104,6 +104,13 @@ class Added(NamedTuple):
     new: int
 
 
+class Holder(NamedTuple):
+    """The unfinished task that has a unique key."""
+
+    id: int
+    function: str
+
+
 class Adding:
     """Orders become tasks: with ids, within their owner's limit, each with its turn."""
 
@@ -118,12 +125,12 @@ class Adding:
         return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
                 turns_question({"owner_id": owner_id, **options}))
 
-    def add(self, transaction: Connection, owner_id: int, orders: list[Order],
-            now: float) -> Added:
+    def add(self, transaction: Connection, owner_id: int, orders: list[Order], now: float,
+            asker: int | None = None) -> Added:
         """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
-        nothing: it gets the id of that task."""
+        nothing: it gets the id of that task. Only the running task that asks hands its key on."""
         first = self._database.last_id("task") + 1
-        ids, new = self._number(transaction, owner_id, orders, first)
+        ids, new = self._number(transaction, owner_id, orders, first, asker)
         self.check_quota(transaction, owner_id, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
         turns: dict[tuple[str, int], int] = {}
@@ -149,33 +156,44 @@ class Adding:
         return Added(ids, len(new))
 
     def _number(self, transaction: Connection, owner_id: int, orders: list[Order],
-                first: int) -> tuple[list[int], list[Order]]:
+                first: int, asker: int | None) -> tuple[list[int], list[Order]]:
         """(ids of all, those orders that are to be added, from the id `first` on)"""
         ids: list[int] = []
         new: list[Order] = []
         holders = self._holders(transaction, owner_id, {
-            order.unique_key for order in orders if order.unique_key is not None})
+            order.unique_key for order in orders if order.unique_key is not None}, asker)
         for order in orders:
-            key, next_id = order.unique_key, first + len(new)
-            task_id = next_id if key is None else holders.setdefault(key, next_id)
-            if task_id == next_id:
+            next_id = first + len(new)
+            holder = Holder(next_id, order.function)
+            if order.unique_key is not None:
+                holder = holders.setdefault(order.unique_key, holder)
+            if holder.function != order.function:
+                raise Conflict("The unique_key %s belongs to task %d of %s; choose another key." % (
+                    shorten(order.unique_key or "", 60), holder.id, holder.function),
+                    wrong("unique_key", "belongs to a task of another function"))
+            if holder.id == next_id:
                 new.append(order)
-            ids.append(task_id)
+            ids.append(holder.id)
         return ids, new
 
     @staticmethod
-    def _holders(transaction: Connection, owner_id: int, keys: set[str]) -> dict[str, int]:
-        """{key: id of the unfinished task that has it}; workers of others need not free it."""
-        holders: dict[str, int] = {}
-        for task_id, key, asked in transaction.all_of(
-                "SELECT id, unique_key, cancel_requested FROM task %s WHERE owner_id=? "
+    def _holders(transaction: Connection, owner_id: int, keys: set[str],
+                 asker: int | None) -> dict[str, Holder]:
+        """Return the unfinished task that has each key; Conflict if one of them is being ended. The
+        asker's own key becomes free."""
+        holders: dict[str, Holder] = {}
+        for task_id, key, function, asked in transaction.all_of(
+                "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
-            if asked == DELETE:
-                raise Conflict("The task with the unique_key %s is being deleted; try again in a "
-                               "few seconds." % shorten(key, 60),
+            if asked:                   # it will not do the work
+                raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
+                               % (shorten(key, 60), "deleted" if asked == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
-            holders[key] = task_id
+            if task_id == asker:
+                transaction.update("task", {"unique_key": None}, "id=? AND status=1", (asker,))
+            else:
+                holders[key] = Holder(task_id, function)
         return holders
 
     def check_quota(self, transaction: Connection, owner_id: int, count: int,
@@ -218,6 +236,11 @@ class Adding:
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
             (owner_id,), asked)}
         missing = asked.keys() - known.keys()
+        if missing:                     # or removed when they had succeeded
+            known.update((task_id, SUCCEEDED) for task_id, in transaction.all_of(
+                "SELECT task_id FROM activity WHERE event='succeeded' AND owner_id=? "
+                "AND task_id IN (%s)", (owner_id,), missing))
+            missing -= known.keys()
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,

@@ -47,10 +47,13 @@ if TYPE_CHECKING:
 
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 FILES_MAX = 100                 # that a task leaves
+UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
 FILE_NAME_BYTES = 200
 SITE_SECONDS = 10.0             # how old what is known of their place may be
+# A file takes 8 kB at least, as it does on the disk.
 USED_BYTES = """
-    SELECT sum(size) FROM file WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
+    SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
+    WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
 BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
 SHOWN_TYPES = {                 # by how a file begins; all others are saved
@@ -96,10 +99,24 @@ def file_name(text: str) -> str:
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
+def disk_name(name: str) -> str:
+    """Return the name that a file has on the disk, UTF-8 whatever the locale says."""
+    return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+
+
+def told_name(name: str) -> str:
+    """Return the name of a file on the disk as people see it."""
+    return os.fsencode(name).decode("utf-8", "surrogateescape")
+
+
 def names_left(folder: Path | str) -> list[str] | None:
     """What is in a task's folder; None if there is no folder."""
     try:
-        return sorted(name for name in os.listdir(folder) if name[0] != ".")
+        room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
+        finally:
+            os.close(room)
     except FileNotFoundError:
         return None
     except OSError:                     # no folder any more, or closed
@@ -110,7 +127,7 @@ def open_plain(folder: Path | str, name: str) -> BinaryIO:
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        file = open(name, "rb", buffering=0, opener=lambda path, flags: os.open(
+        file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
     finally:
         os.close(room)
@@ -183,7 +200,7 @@ class Files:
     def path(self, row: Row, task_id: int | None = None) -> Path:
         """Where a file lies by its row."""
         folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        return folder / row["name"]
+        return folder / disk_name(row["name"])
 
     def receive(self, owner_id: int, name: str, size: int, pieces: Iterable[bytes],
                 task_id: int | None = None) -> JsonObject:
@@ -213,7 +230,7 @@ class Files:
         """Keep a copy of a file for a task to come; its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            return self.receive(owner_id, Path(path).name, size, Portion(file, size))["id"]
+            return self.receive(owner_id, told_name(Path(path).name), size, Portion(file, size))["id"]
 
     def _reserve(self, owner_id: int, size: int, key: str | None, task_id: int | None) -> int:
         """Keep room for a file that comes; the id of its row."""
@@ -226,6 +243,11 @@ class Files:
             if size > self._room(owner_id):
                 raise StorageFull("With this one the files of the user would have more than %d MB "
                                   "(max_files_mb)." % self._settings.get("max_files_mb"))
+            for most, which in ((UNUSED_MAX, "task_id IS NULL AND until>0"), (OWNED_MAX, "1=1")):
+                if transaction.value("SELECT count(*) FROM (SELECT 1 FROM file WHERE owner_id=? AND %s "
+                                     "LIMIT ?) AS found" % which, (owner_id, most)) >= most:
+                    raise StorageFull("The user has %d files already; add the tasks that they are "
+                                      "for, or remove tasks." % most)
             if task_id and len(self.of_task(task_id)) >= FILES_MAX:
                 raise Conflict("A task keeps at most %d files." % FILES_MAX)
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
@@ -286,7 +308,7 @@ class Files:
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
                 found = folder.iterdir() if kept else [folder]
-                for path in (path for path in found if path.name not in kept):
+                for path in (path for path in found if told_name(path.name) not in kept):
                     is_folder = stat.S_ISDIR(path.lstat().st_mode)
                     (shutil.rmtree if is_folder else os.unlink)(path)
 
@@ -299,7 +321,7 @@ class Files:
     def open(self, task_id: int, row: Row) -> OpenFile:
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
-        file = open_plain(path.parent, path.name)
+        file = open_plain(path.parent, row["name"])
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))

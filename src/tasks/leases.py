@@ -117,7 +117,8 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
           uniform: Callable[[float, float], float]) -> Verdict:
     """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
     everything but success. Errors and timeouts need a retry left, but the first that says when to
-    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times."""
+    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times. Interruptions cost a retry
+    from the INTERRUPTION_LIMITth on."""
     kind, left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
         return Verdict(SUCCEEDED)
@@ -130,11 +131,12 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
         return Verdict(SCHEDULED, kind, "put_back", run_at=now + 30, unknown_since=since)
     if kind in ("crashed", "interrupted"):
         crash = kind == "crashed"
+        is_many = not crash and task["interruptions"] + 1 >= INTERRUPTION_LIMIT
         last = task["on_crash"] == "fail" or (
-            task["crashes"] + 1 >= CRASH_LIMIT if crash else
-            task["interruptions"] + 1 >= INTERRUPTION_LIMIT)
+            task["crashes"] + 1 >= CRASH_LIMIT if crash else is_many and left <= 0)
         return Verdict(FAILED if last else PENDING, kind, "failed" if last else kind,
-                       spend=int(crash and left > 0), crash=int(crash), interruption=int(not crash))
+                       spend=int((crash or is_many) and left > 0), crash=int(crash),
+                       interruption=int(not crash))
     reason = kind if kind in ("timeout", "unknown_function") else "error"
     asks_first = outcome.retry_after is not None and left == task["max_retries"]
     if kind in ("error", "timeout") and (left > 0 or asks_first):

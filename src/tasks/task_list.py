@@ -155,6 +155,18 @@ class TaskList:
             raise NotFound("There is no task %s." % task_id)
         return row
 
+    def removed(self, task_id: int, owner_id: int | None = None) -> TaskRow:
+        """Return when a task succeeded that was removed then, and whose it was; NotFound if there was
+        none, or it was not `owner_id`'s."""
+        row = self._database.one(
+            "SELECT at, function, owner_id, user.name AS owner FROM activity "
+            "JOIN user ON user.id=activity.owner_id WHERE task_id=? AND event='succeeded' "
+            "AND NOT EXISTS (SELECT 1 FROM activity WHERE task_id=? AND event='deleted')",
+            (task_id, task_id))
+        if row is None or owner_id not in (None, row["owner_id"]):
+            raise NotFound("There is no task %s." % task_id)
+        return row
+
     def full_json(self, row: TaskRow) -> JsonObject:
         """A task with the traceback of its last attempt, and what it comes after and before."""
         shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),

@@ -30,6 +30,7 @@ from ..store.database import Database
 from ..store.sqlite_connection import WAL_ALARM_BYTES
 from ..store.settings import MAIL_ADDRESS, Settings, recall, remember, web_label
 from ..tasks.claims import Claims
+from .schedule_rows import HELD_UP, why_held_up
 from .tick_history import Rhythm, take_mark
 from .worker_modes import START_ERRORS, Modes
 from .starter import Starter
@@ -104,6 +105,7 @@ ALERTS = {
                      "The oldest task that could start has waited {minutes} min."),
     "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
                     "Runs of {name} were late or missed at {at}."),
+    "held_up": Alert(0, ("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
     "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
     "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
     "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
@@ -175,6 +177,14 @@ class Conditions:
             FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
         return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
                 for row in found if row["late_at"] - row["first_at"] > least}
+
+    def held_up(self, _: bool = False) -> Wrong:
+        """Schedules whose runs wait for a task that does not end."""
+        now = self._database.clock.now()
+        found = ((row, why_held_up(row, now)) for row in self._database.all(
+            "SELECT id, name, function, overlap, %s FROM schedule "
+            "WHERE paused=0 AND gone_at IS NULL" % HELD_UP))
+        return {str(row["id"]): {"name": _schedule_name(row), "why": why} for row, why in found if why}
 
     def problem(self, _: bool = False) -> Wrong:
         """Schedules that could not add their task the last time."""

@@ -1,6 +1,7 @@
 """The functions of tasks.py, as a child process announced them."""
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -10,7 +11,8 @@ from pathlib import Path
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import CACHE_SECONDS, HOME, TASKS_FILE, WORKER_FILE
-from ..base.time_and_text import Every, dump_json, iso, shorten, storable
+from ..base.time_and_text import (Every, digest, dump_json, iso, machine_name, name_signal, shorten,
+                                  storable)
 from ..base.values import TASK_DEFAULTS
 from ..store.connection import Connection
 from ..store.database import Database
@@ -55,8 +57,18 @@ if TYPE_CHECKING:
         samples: bool
         read_at: float | None
         schedules: list[JsonObject]
+        pause: float                    # seconds until it is read again, after an error
+        theirs_until: float | None      # the schedules are those of a newer tasks.py, read elsewhere
+
+    class _Reader(TypedDict):
+        digest: str                     # of what tasks.py declares there
+        changed: float                  # when the file changed last
+        at: float                       # when it was read
 
 CATALOGUE_SECONDS = 10.0
+AGAIN_SECONDS = 2.0                     # from a failed reading to the next; then twice as long each time
+AGAIN_MAX_SECONDS = 60.0
+READERS, READER_SECONDS = ".tasks_files", 3600.0    # who read which tasks.py, and for how long that counts
 
 
 class _Known(NamedTuple):
@@ -68,13 +80,15 @@ class _Known(NamedTuple):
 
 
 _NOTHING = _Known(-math.inf, {
-    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": []}, {})
+    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": [],
+    "pause": 0, "theirs_until": None}, {})
 
 
 class Catalogue:
     """The functions that tasks.py declares; this process never imports it itself. A child process
     announces them, as the runners of workers do. They are read again when a file changes that they
-    were made of. While they cannot be read the last good ones stay."""
+    were made of, and after a failed reading again and again: what it lacked may have come since. While they
+    cannot be read the last good ones stay."""
 
     def __init__(self, database: Database, interpreter: Interpreter) -> None:
         self._database, self._interpreter = database, interpreter
@@ -142,16 +156,43 @@ class Catalogue:
         state: CatalogueState = {
             "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"), "samples": announcement.get("samples", False),
-            "read_at": before["read_at"], "schedules": known.get("schedules", [])}
+            "read_at": before["read_at"], "schedules": known.get("schedules", []), "pause": 0,
+            "theirs_until": None}
+        readers = None if functions is None or state["samples"] else (
+            self._readers(announcement, state, before))
+        if state["error"]:
+            state["pause"] = min(AGAIN_MAX_SECONDS, 2 * before.get("pause", 0) or AGAIN_SECONDS)
         ours = [one for one in self.functions() if "remote" not in one]
-        if state != before or functions not in (None, ours):
+        if state != before or state["error"] or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
             with self._database.transaction(durable=False) as transaction:
                 remember(transaction, ".catalogue", state)
                 if functions is not None:
                     self._replace(transaction, functions)
+                if readers is not None:
+                    remember(transaction, READERS, readers)
             self._known = _NOTHING
         return state["files"]
+
+    def _readers(self, announcement: Announcement, state: CatalogueState,
+                 before: CatalogueState) -> dict[str, _Reader]:
+        """Return who read which tasks.py, with this reading. The schedules of the newest file count, so
+        that two readers do not change them in turns."""
+        now, place = self._database.clock.now(), "%s on %s" % (TASKS_FILE, machine_name())
+        stamp = state["files"].get(str(TASKS_FILE))
+        mine: _Reader = {"at": now, "changed": stamp[0] if stamp else 0, "digest": digest(
+            dump_json([announcement["functions"], announcement.get("schedules", [])]))}
+        others = {name: one for name, one in self.readers().items() if name != place}
+        newer = [one["at"] for one in others.values()
+                 if one["digest"] != mine["digest"] and one["changed"] > mine["changed"]]
+        if newer:
+            state["schedules"], state["theirs_until"] = before["schedules"], max(newer) + READER_SECONDS
+        return {**others, place: mine}
+
+    def readers(self) -> dict[str, _Reader]:
+        """Return who read which tasks.py within the last hour."""
+        now, known = self._database.clock.now(), recall(self._database, READERS) or {}
+        return {place: one for place, one in known.items() if abs(now - one["at"]) < READER_SECONDS}
 
     def _replace(self, transaction: Connection, functions: list[AnnouncedFunction]) -> None:
         """Store functions and the queues they name; a queue of external ones is other people's."""
@@ -195,29 +236,39 @@ class Catalogue:
                     found["remote"].append(worker["machine"])
 
     def _has_changed(self) -> bool:
-        known = self._load().state["files"]
-        return str(TASKS_FILE) not in known or file_stamps(known) != known
+        state = self._load().state
+        known, pause = state["files"], state.get("pause", 0)
+        if str(TASKS_FILE) not in known or file_stamps(known) != known:
+            return True
+        now = self._database.clock.now()
+        if now > (state.get("theirs_until") or now):
+            return True
+        waited = now - (state["read_at"] or 0)
+        return state["error"] is not None and not 0 <= waited < pause
 
     def _announcement(self) -> Announcement:
         """Ask a child process what tasks.py declares."""
         import subprocess
         import tempfile
-        # A file, since what tasks.py starts may keep its end of a pipe open for long.
-        with tempfile.TemporaryFile(dir=self._database.folder) as words:
+        # Files, since what tasks.py starts may keep its end of a pipe open for long.
+        folder = self._database.folder
+        with tempfile.TemporaryFile(dir=folder) as answer, tempfile.TemporaryFile(dir=folder) as words:
             try:
-                answer = subprocess.run(
+                ended = subprocess.run(
                     [self._interpreter.path(), "-m", "worker", "--catalogue"],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=words,
-                    timeout=CATALOGUE_SECONDS, start_new_session=True, cwd=str(HOME),
-                    env=self._interpreter.environment())
-                return json.loads(answer.stdout)
+                    stdin=subprocess.DEVNULL, stdout=answer, stderr=words, timeout=CATALOGUE_SECONDS,
+                    start_new_session=True, cwd=str(HOME), env=self._interpreter.environment())
             except subprocess.TimeoutExpired:
                 return self._failure("it took longer than %d s to import" % CATALOGUE_SECONDS)
-            except ValueError:
-                words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
-                said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
-                return self._failure("the process that reads it failed: "
-                                     + shorten(storable(said), 300))
+            answer.seek(0)
+            with contextlib.suppress(ValueError):
+                return json.loads(answer.read())
+            words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
+            said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            code = ended.returncode
+            how = "exit code %d" % code if code >= 0 else name_signal(-code)
+            why = ": ".join(filter(None, [how, shorten(storable(said), 300)]))
+            return self._failure("the process that reads it ended with %s" % why)
 
     @staticmethod
     def _failure(problem: str) -> Announcement:

@@ -135,7 +135,7 @@ def _as_refused(code: int, words: bytes | str) -> Refused | OSError:
 def _password(settings: Settings) -> str:
     path = settings.get("mail_password_file")
     try:
-        return Path(path).read_text("utf-8").strip()
+        return Path(path).read_text("utf-8-sig").strip()
     except (OSError, ValueError):
         raise Refused("mail_password_file cannot be read: %s" % path) from None
 

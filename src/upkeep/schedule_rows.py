@@ -42,7 +42,9 @@ SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
-GONE_WORDS = "It is not in tasks.py or the folder schedules any more; in a minute it is removed."
+GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
+              "what it was.")
+STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # it is told that so many runs wait for a task for so long
 UPCOMING = 10                   # times to come that are shown
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
@@ -70,6 +72,13 @@ CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
 
 SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
+
+
+# Since when a task of a schedule has not ended, which it is, and how many runs were due meanwhile.
+_OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN (2, 3, 4)"
+HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
+    (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
+     AND at>(SELECT min(created_at) {0})) AS held""".format(_OLDEST)
 
 
 class Slot(NamedTuple):
@@ -160,9 +169,25 @@ def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
         return otherwise
 
 
+def why_held_up(row: ScheduleRow, now: float) -> str | None:
+    """Return why the runs of a schedule have not begun for long, of the columns HELD_UP; else None."""
+    if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
+            or now - row["held_since"] < STANDS_SECONDS):
+        return None
+    return "%d runs wait or were skipped since %s: task %d has not ended." % (
+        row["held"], time_of_day(row["held_since"]), row["held_by"])
+
+
+def _warning(row: ScheduleRow, now: float) -> str | None:
+    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
+    if row["paused"] or row["gone_at"] is not None:
+        return None
+    return why_held_up(row, now) or (
+        "Runs were late or fell together at %s." % time_of_day(row["late_at"]) if was_late else None)
+
+
 def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
     """A schedule of SCHEDULE_SHOWN as a list has it."""
-    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -170,8 +195,7 @@ def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
         "words": of_rule(row, lambda rule: rule.words(), row["rule"]),
         "paused": bool(row["paused"]),
         "problem": row["problem"] if row["gone_at"] is None else GONE_WORDS,
-        "warning": "Runs were late or fell together at %s." % time_of_day(row["late_at"])
-                   if was_late and not row["paused"] else None,
+        "warning": _warning(row, now),
         "last_task": _task_reference(row["last_task_id"], row["last_status"])}
 
 

@@ -8,21 +8,21 @@ what people make and change, and keep in step with what tasks.py and folders ask
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import CLOCK_SLACK_SECONDS, INTEGER_MAX
+from ..base.limits import CLOCK_SLACK_SECONDS, INTEGER_MAX, SCHEDULED
 from ..base.errors import (Busy, Conflict, Denied, Invalid, NotFound, SetupError, TooMany,
                            field_error, refusal)
 from ..base.time_and_text import dump_json, iso
-from ..base.schedule_rules import preview
+from ..base.schedule_rules import is_same_rule, preview
 from ..base.values import TASK_DEFAULTS, summarize
 from ..store.connection import THEN_JOIN, Connection
 from ..store.database import Database
 from ..tasks.adding import Adding, Order
 from ..tasks.task_list import SHORT_ARGUMENTS, TaskList
-from .schedule_rows import (PLAN, SCRIPT_FOLDERS, SCRIPT_FUNCTION, SHOWN_AS_THEY_ARE,
+from .schedule_rows import (HELD_UP, PLAN, SCRIPT_FOLDERS, SCRIPT_FUNCTION, SHOWN_AS_THEY_ARE,
                             SHOWN_AS_TIMES, UPCOMING, DueSlots, Slot, actor_name, as_given,
                             due_slots, find_scripts, note_schedule, of_rule, plan_errors, rule_of,
                             schedule_json, slot_json)
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
 UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
-GONE_SECONDS = 60.0             # how long a schedule stays whose source is gone, maybe on its way
+GONE_SECONDS = 60.0             # whose source is gone for less was maybe on its way: nothing is left out
+KEPT_SECONDS = 30 * 86400.0     # how long a row stays whose source is gone, with pause and history
 COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
 SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
@@ -44,13 +45,20 @@ SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
 SCHEDULE_ROW = ("SELECT schedule.*, user.name AS owner, user.disabled FROM schedule "
                 "%s user ON user.id=schedule.owner_id WHERE " % THEN_JOIN)
 SCHEDULE_SHOWN = (
-    "SELECT %s, %s, user.name AS owner, task.status AS last_status "
+    "SELECT %s, %s, %s, user.name AS owner, task.status AS last_status "
     "FROM schedule %s user ON user.id=schedule.owner_id LEFT JOIN task "
     "ON task.id=schedule.last_task_id AND task.cancel_requested<2 WHERE " % (
         ", ".join("schedule." + name for name in (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
-        SHORT_ARGUMENTS.replace("task", "schedule"), THEN_JOIN))
+        SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
+SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # the others are kept, but not listed
+# How rows and the schedules that tasks.py and folders ask for are brought together, in this order: the
+# columns that must be equal, and whether what was gone counts, too. A script is known by its name alone.
+MATCHES = (
+    (("source", "name"), True), (("source", "function", "rule", "arguments"), True),
+    (("source", "function", "arguments"), False), (("source", "function"), False),
+    (("source", "rule", "arguments"), False))
 
 
 if TYPE_CHECKING:
@@ -88,10 +96,14 @@ class Firing:
                 "SELECT id FROM schedule WHERE paused=0 AND next_at<=? UNION ALL "
                 "SELECT id FROM schedule WHERE next_from>?) ORDER BY next_at, id",
                 (now, now + CLOCK_SLACK_SECONDS)):
-            while self._fire_one(schedule_id, now):
-                pass
+            self.settle(schedule_id, now)
             if self._clock.monotonic() > deadline:
                 break
+
+    def settle(self, schedule_id: int, now: float) -> None:
+        """Fill all slots of a schedule that are due, by the rule that it has."""
+        while self._fire_one(schedule_id, now):
+            pass
 
     def next_due(self) -> float | None:
         """When the next schedule is due, or None."""
@@ -159,7 +171,7 @@ class Firing:
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
             task_id: int | None = None
-            last_at, unfinished = at, self.unfinished(last_task)
+            last_at, unfinished = at, self.unfinished(row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
             if order is not None and why is None:
                 try:
@@ -170,29 +182,30 @@ class Firing:
                                {"task_id": task_id, "message": why})
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
-    def _why_skipped(self, row: ScheduleRow, unfinished: int | None) -> str | None:
+    def _why_skipped(self, row: ScheduleRow, unfinished: Sequence[TaskRow]) -> str | None:
         """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
-        if unfinished and row["overlap"] == "skip":
-            return "skipped: task %d had not ended" % unfinished
-        count = self._database.value(
-            "SELECT count(*) FROM ("
-            "SELECT 1 FROM task WHERE schedule_id=? AND status NOT IN (2, 3, 4) LIMIT ?) AS found",
-            (row["id"], UNFINISHED_MAX))
-        return "skipped: %d of its tasks had not ended" % count if count == UNFINISHED_MAX else None
+        if len(unfinished) == UNFINISHED_MAX:
+            return "skipped: %d of its tasks had not ended" % UNFINISHED_MAX
+        if not unfinished or row["overlap"] != "skip":
+            return None
+        task = unfinished[0]
+        if task["status"] == SCHEDULED and task["attempts"]:
+            return "skipped: task %d waits for its retry until %s" % (task["id"], iso(task["run_at"]))
+        return "skipped: task %d had not ended" % task["id"]
 
-    def unfinished(self, task_id: int | None) -> int | None:
-        """`task_id` if that task has not ended, else None."""
-        return self._database.value(
-            "SELECT id FROM task WHERE id=? AND status NOT IN (2, 3, 4)", (task_id,))
+    def unfinished(self, schedule_id: int) -> Sequence[TaskRow]:
+        """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
+        return self._database.all(
+            "SELECT id, owner_id, status, attempts, run_at FROM task "
+            "WHERE schedule_id=? AND status NOT IN (2, 3, 4) ORDER BY id LIMIT ?",
+            (schedule_id, UNFINISHED_MAX))
 
     def add_task(self, transaction: Connection, row: ScheduleRow, order: Order,
-                 unfinished: int | None, now: float) -> int:
-        """Add a task of a schedule, behind the `unfinished` one if they queue; its id."""
+                 unfinished: Sequence[TaskRow], now: float) -> int:
+        """Add a task of a schedule, behind all unfinished ones of its owner if they queue; its id."""
         order.schedule_id = row["id"]
-        if row["overlap"] == "queue":   # but not behind what is being deleted, or another owner's
-            order.after = tuple(one["id"] for one in transaction.all(
-                "SELECT id FROM task WHERE id=? AND owner_id=? AND cancel_requested<2",
-                (unfinished, row["owner_id"])))
+        if row["overlap"] == "queue":
+            order.after = tuple(one["id"] for one in unfinished if one["owner_id"] == row["owner_id"])
             order.after_failure = "run"
         return self._adding.add(transaction, row["owner_id"], [order], now).ids[0]
 
@@ -210,9 +223,11 @@ class Schedules:
              after: int = 0) -> list[JsonObject]:
         """Schedules of an owner, or (None) of everybody, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
-        return [schedule_json(row, self._clock.now()) for row in self._database.all(
-            SCHEDULE_SHOWN + where + " AND schedule.id>? ORDER BY schedule.id LIMIT ?",
-            (*values, after, limit))]
+        now = self._clock.now()
+        return [schedule_json(row, now) for row in self._database.all(
+            "%s%s AND %s AND schedule.id>? ORDER BY schedule.id LIMIT ?" % (
+                SCHEDULE_SHOWN, where, SHOWN_STILL),
+            (*values, now - GONE_SECONDS, after, limit))]
 
     def get(self, schedule_id: int, owner_id: int | None = None) -> JsonObject:
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
@@ -236,7 +251,7 @@ class Schedules:
         return [{"id": row["id"], "name": row["name"], "function": row["function"],
                  "summary": summarize(row["arguments"]), "times": list(map(iso, times(row)))}
                 for row in self._database.all(
-                    SCHEDULE_SHOWN + "schedule.paused=0 AND next_at<?" + where
+                    SCHEDULE_SHOWN + "schedule.paused=0 AND gone_at IS NULL AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
     def _row(self, schedule_id: int, owner_id: int | None = None,
@@ -264,6 +279,7 @@ class Schedules:
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             wanted = self._checked({**as_given(row), **given}, person)
+            self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)
             if wanted:
@@ -286,12 +302,15 @@ class Schedules:
             person: Planner | None = None) -> TaskRow:
         """Add its task now, besides its slots; the task's row."""
         order = self._firing.order(self._row(schedule_id, scope))
+        if scope is not None and not self._database.value(
+                "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
+            raise Denied("Only an admin can have %s run now." % order.function)
         with self._database.transaction() as transaction:
             row, at = self._row(schedule_id, scope), self._clock.now()
-            unfinished = self._firing.unfinished(row["last_task_id"])
+            unfinished = self._firing.unfinished(schedule_id)
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
-                               % unfinished)
+                               % unfinished[0]["id"])
             task_id = self._firing.add_task(transaction, row, order, unfinished, at)
             transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
                 "task_id": task_id, "message": "run by %s" % actor_name(person)})
@@ -301,8 +320,9 @@ class Schedules:
 
     @staticmethod
     def _check_room(transaction: Connection, owner_id: int, besides: int = 0) -> None:
-        if transaction.value("SELECT count(*) FROM schedule WHERE owner_id=? AND id<>?",
-                             (owner_id, besides)) >= SCHEDULES_MAX:
+        count = transaction.value("SELECT count(*) FROM schedule "
+                                  "WHERE owner_id=? AND id<>? AND gone_at IS NULL", (owner_id, besides))
+        if count >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
     def _checked(self, given: JsonObject, person: Planner | None) -> JsonObject:
@@ -320,16 +340,18 @@ class Schedules:
 
     @staticmethod
     def _refuse_foreign(row: ScheduleRow, message: str) -> None:
-        if row["source"] != "person":
+        if row["source"] != "person" and row["gone_at"] is None:
             raise Conflict("The schedule %s comes from %s and %s."
                            % (row["name"], SOURCES[row["source"]], message))
 
     def store(self, transaction: Connection, row: ScheduleRow | None, columns: JsonObject,
               by: str | None = None) -> int:
-        """Make a schedule (`row` is None) or change it; its id. Nothing of an old rule is run."""
+        """Make a schedule (`row` is None) or change it; its id. What was due is settled already.
+        `every` counts from when the schedule was made, whatever its rule was meanwhile."""
         now = self._clock.now()
-        if row is None or (columns["rule"], columns["zone"]) != (row["rule"], row["zone"]):
-            columns = {**columns, "start": now, "next_from": now, "late_at": None}
+        if row is None or not self._goes_on(row, columns, now):
+            columns = {**columns, "start": row["start"] if row else now, "next_from": now,
+                       "late_at": None}
             # What cannot be read is due now, which tells it: other hosts may know more time zones.
             columns["next_at"] = None if row and row["paused"] else of_rule(
                 columns, lambda rule: rule.next_after(now), now)
@@ -342,6 +364,12 @@ class Schedules:
         note_schedule(transaction, now, "changed" if row else "added",
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
+
+    @staticmethod
+    def _goes_on(row: ScheduleRow, columns: JsonObject, now: float) -> bool:
+        """Return whether a schedule stays due when it was: its rule means what it did."""
+        was_away = row["gone_at"] is not None and abs(now - row["gone_at"]) >= GONE_SECONDS
+        return not was_away and is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"])
 
     def _set_paused(self, transaction: Connection, schedule_id: int, given: JsonObject,
                     person: Planner | None) -> None:
@@ -378,8 +406,12 @@ class Schedules:
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        if not any(self._differences(*found, now)):
+        before = self._differences(*found, now)
+        if not any(before):
             return
+        for row, columns in before.wanted:
+            if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
+                self._firing.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
             wanted, gone = self._differences(*found, now)
             for known, columns in wanted:
@@ -391,27 +423,26 @@ class Schedules:
                     self.remove(transaction, row)
 
     def _differences(self, owner_id: int, scripts: list[str], now: float) -> _Differences:
-        wanted = self._wanted(owner_id, scripts)
-        known = {(row["source"], row["name"]): row
-                 for row in self._database.all(SCHEDULE_ROW + "source<>'person'")}
+        rows = list(self._database.all(
+            SCHEDULE_ROW + "source<>'person' ORDER BY gone_at IS NOT NULL, schedule.id"))
+        pairs = match_rows(rows, self._wanted(owner_id, scripts))
+        used = {row["id"] for row, _ in pairs if row is not None}
         return _Differences(
-            [(known.get(key), columns) for key, columns in wanted.items()
-             if not self._is_right(known.get(key), columns)],
-            [row for key, row in known.items()
-             if key not in wanted and not self._is_just_gone(row, now)])
+            [(row, columns) for row, columns in pairs if not self._is_right(row, columns)],
+            [row for row in rows if row["id"] not in used and (
+                row["gone_at"] is None or abs(now - row["gone_at"]) >= KEPT_SECONDS)])
 
-    def _wanted(self, owner_id: int, scripts: list[str]) -> dict[tuple[str, str], JsonObject]:
-        """{(source, name): columns} of the schedules in tasks.py and in folders."""
+    def _wanted(self, owner_id: int, scripts: list[str]) -> list[JsonObject]:
+        """Return the columns of the schedules in tasks.py and in folders; some have no name."""
         folders: list[JsonObject] = [
             {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
              "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
-        wanted: dict[tuple[str, str], JsonObject] = {}
-        for source, found in (("folder", folders), ("code", self._announced())):
-            for one in found:
-                wanted[source, one["name"]] = columns = {
-                    **SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
-                for name in ("arguments", "options"):
-                    columns[name] = dump_json(columns[name])
+        wanted = [{**SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
+                  for source, found in (("folder", folders), ("code", self._announced()))
+                  for one in found]
+        for columns in wanted:
+            for name in ("arguments", "options"):
+                columns[name] = dump_json(columns[name])
         return wanted
 
     @staticmethod
@@ -420,7 +451,35 @@ class Schedules:
         return row is not None and row["gone_at"] is None and all(
             row[name] == value for name, value in columns.items())
 
-    @staticmethod
-    def _is_just_gone(row: ScheduleRow, now: float) -> bool:
-        """True if it has just been noted that the source of a schedule does not name it."""
-        return row["gone_at"] is not None and abs(now - row["gone_at"]) < GONE_SECONDS
+
+def match_rows(rows: list[ScheduleRow],
+               wanted: list[JsonObject]) -> list[tuple[ScheduleRow | None, JsonObject]]:
+    """Pair what is asked for with the rows that are the same schedules, by MATCHES; None for new ones.
+    Columns without a name get that of their row, else FUNCTION-NUMBER."""
+    free = list(rows)
+    found: list[ScheduleRow | None] = [None] * len(wanted)
+    for names, with_gone in MATCHES:
+        for place, columns in enumerate(wanted):
+            if found[place] is None and (
+                    columns["name"] if "name" in names else columns["source"] == "code"):
+                found[place] = next((row for row in free if is_match(row, columns, names) and (
+                    with_gone or row["gone_at"] is None)), None)
+                free = [row for row in free if row is not found[place]]
+    taken = {(row["source"], row["name"]) for row in rows}
+    for row, columns in zip(found, wanted):
+        if columns["name"] is None:
+            numbered = ("%s-%d" % (columns["function"], one) for one in range(1, len(taken) + 2))
+            columns["name"] = row["name"] if row is not None else next(
+                name for name in numbered if (columns["source"], name) not in taken)
+        taken.add((columns["source"], columns["name"]))
+    return list(zip(found, wanted))
+
+
+def is_match(row: ScheduleRow, columns: JsonObject, names: Sequence[str]) -> bool:
+    """Return whether a row has these columns as asked for: rules by their meaning, arguments in any
+    order."""
+    return all(
+        is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"]) if name == "rule" else
+        row[name] == columns[name] or name == "arguments" and (
+            json.loads(row[name]) == json.loads(columns[name]))
+        for name in names)

@@ -137,8 +137,10 @@ class Interpreter:
     def environment(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
         """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
-        return {name: value for name, value in ours.items() if name in (*ENVIRONMENT_NAMES, *more)
-                or name.startswith(("LC_", "JOBQUEUE_"))}
+        # Under CGI a client names variables that begin so: its header Proxy becomes HTTP_PROXY.
+        strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
+        return {name: value for name, value in ours.items() if not name.startswith(strange)
+                and (name in (*ENVIRONMENT_NAMES, *more) or name.startswith(("LC_", "JOBQUEUE_")))}
 
     @staticmethod
     def _test(path: str) -> None:

@@ -18,7 +18,7 @@ from ..base.time_and_text import load_json, shorten
 from ..store.schema import SCHEMA_VERSION
 from ..tasks.files import BYTES_TYPE
 from ..upkeep.worker_modes import file_stamps
-from ..access.people import Person
+from ..access.people import TOKEN_SCOPES, Person
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE, Answer, json_answer, problem
 from .http_request import Request, StaticFiles
@@ -183,7 +183,8 @@ class Application:
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
         person = self.queue.tokens.person(sent) if sent else None
-        if person and person.token and person.token["scope"] == "tick":
+        if person and person.token and person.token["scope"] == "tick" and (
+                person.role in TOKEN_SCOPES["tick"]):
             return True
         if token is None and request.method == "POST":
             return False                # any user may, too

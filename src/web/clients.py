@@ -9,14 +9,14 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import PIECE_BYTES
 from ..base.errors import JobQueueError, SetupError, field_error
 from ..base.time_and_text import Clock
-from ..tasks.files import BYTES_TYPE, Portion
+from ..tasks.files import BYTES_TYPE, Portion, told_name
 from ..access.people import Person, Users
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE
@@ -73,7 +73,8 @@ def _as_sent(method: str, given: Given) -> _Sent:
         return _Sent("", given, LINES_TYPE)
     if given is not None and not isinstance(given, dict):
         size = os.fstat(given.fileno()).st_size
-        return _Sent(urlencode({"name": Path(given.name).name}), Portion(given, size), BYTES_TYPE)
+        name = urlencode({"name": told_name(Path(given.name).name)}, errors="replace")
+        return _Sent(name, Portion(given, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
         return _Sent("", json.dumps(given or {}).encode("ascii"), JSON_TYPE)
     query = {name: value for name, value in (given or {}).items() if value is not None}
@@ -84,6 +85,7 @@ class Site:
     """What commands ask: the API of this host's own queue, or that of another site."""
 
     clock: AnyClock = Clock
+    status = 0                          # of the last answer
 
     def ask(self, method: str, path: str, given: Given = None) -> Any:
         """Return what the API answers: an object, None for nothing, the pieces of a file.
@@ -114,7 +116,8 @@ class ThisSite(Site):
         request = Request(environ, self._app.queue.settings)
         request.asker = Shell(self._app.queue.users, owner)
         with self._app.queue.database.deadline():
-            answer = self._app.route(request).body
+            reply = self._app.route(request)
+        answer, self.status = reply.body, reply.status
         return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
@@ -124,8 +127,10 @@ class OtherSite(Site):
     def __init__(self, address: str, token_file: str | None) -> None:
         if not re.match("https?://", address):
             raise field_error("--server", "must be an address such as https://example.org/jobs")
+        if "@" in urlsplit(address).netloc:
+            raise field_error("--server", "must have no name or password; this program sends the token")
         self._address = address.rstrip("/")
-        self._token = Path(token_file).read_text("ascii", "replace").strip() if token_file else ""
+        self._token = Path(token_file).read_text("utf-8-sig", "replace").strip() if token_file else ""
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
@@ -140,8 +145,9 @@ class OtherSite(Site):
                                              method=method)
             request.add_unredirected_header("X-Api-Key", self._token)
             answer: HTTPResponse = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
-            kind = answer.headers.get("Content-Type", JSON_TYPE)
+            kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of something else: no API answers that
+                answer.close()
                 raise ValueError(kind)
             if "json" not in kind:
                 return self._pieces(answer)
@@ -173,7 +179,8 @@ class OtherSite(Site):
         """The error that a site answered with, as it was raised there."""
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
-            told = json.loads(error.read())
+            with error:
+                told = json.loads(error.read())
             return kinds.get(told["code"], JobQueueError)(
                 told["detail"], told["errors"], count=told.get("count"))
         except Exception:               # no answer of ours, or half of one

@@ -20,7 +20,7 @@ from ..base.limits import PAGE_ROWS, VERSION
 from ..base.errors import JobQueueError, SetupError, complain
 from ..base.schedule_rules import RULE_HINT
 from ..base.values import OPTION_SCHEMAS, TEXT, about, integer_within
-from ..base.options import data_folder
+from ..base.options import become_private, data_folder
 from ..tasks.queues import QUEUE_LIMITS
 from ..upkeep.schedule_rows import SCHEDULE_FIELDS
 from ..access.people import CHANGED_USER, NEW_TOKEN
@@ -252,7 +252,7 @@ def main(words: list[str] | None = None) -> int:
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
         words = ["serve", *words]
     options, run = parse_command(words)
-    os.umask(0o077)
+    become_private()
     try:
         return run(_site(options), options) or 0
     except JobQueueError as error:

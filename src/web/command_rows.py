@@ -114,7 +114,9 @@ def kind_text(schema: Schema) -> str:
     """Return the type of a value as --help shows it."""
     if "enum" in schema:
         return "|".join(choice_names(schema))
-    kinds = schema.get("format") or schema.get("type", "JSON")
+    if "unclear" in schema:
+        return "text (%(unclear)s is not known)" % schema
+    kinds = schema.get("format") or schema.get("type", "text")
     return kinds if isinstance(kinds, str) else " or ".join(kinds)
 
 

@@ -12,7 +12,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.errors import Conflict, Denied, Malformed, NotFound, SetupError, complain, field_error
 from ..base.time_and_text import dump_json, storable
 from ..base.values import OPTION_SCHEMAS, parse_text
-from ..tasks.files import file_name, open_given
+from ..tasks.files import disk_name, file_name, open_given
 from ..access.requests import file_parameters
 from .printing import say, show, table
 from .clients import Site
@@ -113,6 +113,8 @@ def cmd_add(site: Site, options: Namespace) -> None:
     if path is None:
         request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
         added = site.ask("POST", "/api/tasks", request)
+        if site.status == 200:
+            complain("task %(id)d has this unique_key already; nothing was added" % added)
         show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
         return
     if "unique_key" in request:
@@ -125,11 +127,21 @@ def cmd_add(site: Site, options: Namespace) -> None:
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
+def _ended_or_not(site: Site, task_id: int) -> JsonObject:
+    """Return a task; the least of one that was removed when it had succeeded."""
+    try:
+        return site.ask("GET", "/api/tasks/%d" % task_id)
+    except NotFound:
+        [last] = site.ask("GET", "/api/activity", {"task": task_id, "limit": 1})["activity"] or [{}]
+        if last.get("event") != "succeeded":
+            raise
+        return {"id": task_id, "status": "succeeded", "reason": None, "finished_at": last["at"]}
+
+
 def cmd_wait(site: Site, options: Namespace) -> int:
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
-    path = "/api/tasks/%(id)d" % options.given
     deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
-    task = site.ask("GET", path)
+    task = _ended_or_not(site, options.given["id"])
     while not task["finished_at"]:
         if site.clock.monotonic() > deadline:
             complain("task %(id)d is still %(status)s" % task)
@@ -138,7 +150,7 @@ def cmd_wait(site: Site, options: Namespace) -> int:
             site.ask("POST", "/tick")
         site.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
-        task = site.ask("GET", path)
+        task = _ended_or_not(site, options.given["id"])
     show(options, task, status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
@@ -174,7 +186,7 @@ def cmd_files(site: Site, options: Namespace) -> None:
         if one["id"] is None:
             Path(folder).mkdir(exist_ok=True)
             _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
-                       Path(folder) / file_name(one["name"]), one["size"])
+                       Path(folder) / disk_name(file_name(one["name"])), one["size"])
     show(options, found, columns("name size type id", found["files"]))
 
 

@@ -136,7 +136,10 @@ def get_activity(queue: JobQueue, request: Request) -> JsonObject:
     since, until = (given.get(name) and parse_moment(given[name]).timestamp()
                     for name in ("since", "until"))
     if given.get("task") is not None:
-        queue.tasks.get(given["task"], person.scope)
+        try:
+            queue.tasks.get(given["task"], person.scope)
+        except NotFound:
+            queue.tasks.removed(given["task"], person.scope)
     rows, before = find_activity(
         queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
         person.own if person.scope is None else None, task_id=given.get("task"),
@@ -155,7 +158,8 @@ def get_workers(queue: JobQueue, request: Request) -> JsonObject:
         hidden = request.person.scope not in (None, row["owner_id"])
         told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
         return {**{name: row[name] for name in told},
-                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")],
+                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")
+                              if request.person.is_admin or one["who"] == "user"],
                 "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
                 "task": None if hidden else row["task_id"],
                 "function": None if hidden else row["function"]}
@@ -332,10 +336,12 @@ def post_worker_turn(queue: JobQueue, request: Request) -> JsonObject:
 def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
     """Add what a running task asks for, a task in each line, for its owner.
     The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
-    functions it adds these, and those that any user may add."""
+    functions or queues it adds its own functions, and those that any user may add."""
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
     owner_id = queue.remote.owner_of(request.token, task_id, claim)
     bound: list[str] | None = request.token.get("functions")
+    if bound is None and request.token.get("queues"):
+        bound = queue.remote.announced(request.token)
     barred = set() if bound is None else {
         one["name"] for one in queue.catalogue.functions()
         if one["who"] != "user" and one["name"] not in bound}
@@ -345,7 +351,7 @@ def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonOb
             field_error("function", words)
             if isinstance(one, dict) and one.get("function") in barred else one
             for one in request.lines())
-    return queue.add_orders(orders, owner_id, request.once())
+    return queue.add_orders(orders, owner_id, request.once(), asker=task_id)
 
 
 def post_worker_file(queue: JobQueue, request: Request, task_id: int) -> JsonObject:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import (INTEGER_MAX, PAGE_ROWS, PENDING, RUNNING, SCHEDULED, SLICE_SECONDS,
-                           STATUS_WORDS, VERSION)
-from ..base.errors import Conflict, Denied, Invalid, Malformed, NotFound, field_error, wrong
+from ..base.limits import (HOME, INTEGER_MAX, PAGE_ROWS, PENDING, RUNNING, SCHEDULED, SLICE_SECONDS,
+                           STATUS_WORDS, VERSION, WORKER_FILE)
+from ..base.errors import (Conflict, Denied, Invalid, Malformed, NotFound, SetupError, field_error,
+                           wrong)
 from ..base.time_and_text import dump_json, iso, parse_time, shorten
 from ..base.values import (TEXT, TEXT_OR_NULL, about, integer_within, number_within, object_of,
                            or_null, titled)
@@ -59,9 +61,11 @@ def tick(queue: JobQueue, request: Request) -> Answer:
 
 
 def get_health(queue: JobQueue, _: Request) -> JsonObject:
-    """Process answers, database opens, schema is current."""
+    """Process answers, its program is there, database opens, schema is current."""
     database = queue.database
     database.check_file()
+    if not WORKER_FILE.exists():
+        raise SetupError("The folder of the program, %s, is gone: restart it from where it is now." % HOME)
     return {"status": "ok", "version": VERSION, "schema": database.value(database.version_words)}
 
 
@@ -172,6 +176,11 @@ CSV_COLUMNS = ("id owner function queue status reason priority attempts created_
                "started_at finished_at error arguments result").split()
 
 
+# Before what a spreadsheet would take for a formula: at the beginning of a cell, and behind what
+# separates cells in other countries.
+FORMULA = re.compile(r"\A(?=[\t\r\n])|(\A|[;\t])(?=[-=+@\uff0d\uff1d\uff0b\uff20])")
+
+
 def _csv(rows: Iterable[JsonObject]) -> str:
     import csv
     text = io.StringIO()
@@ -179,8 +188,9 @@ def _csv(rows: Iterable[JsonObject]) -> str:
         row["error"] = row["error"] and ": ".join(filter(None, row["error"].values()))
         cells = [dump_json(cell) if isinstance(cell, (bool, dict, list)) else cell
                  for cell in map(row.get, CSV_COLUMNS)]
-        csv.writer(text).writerow("'" + cell if isinstance(cell, str) and cell.startswith(
-            ("=", "+", "-", "@", "\t", "\r", "\n")) else cell for cell in cells)
+        csv.writer(text).writerow(
+            FORMULA.sub(lambda match: match[0] + "'", cell) if isinstance(cell, str) else cell
+            for cell in cells)
     return text.getvalue()
 
 

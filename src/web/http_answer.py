@@ -55,6 +55,14 @@ class Response(NamedTuple):
     content: Content
 
 
+def is_known(header: str, tag: str) -> bool:
+    """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not; servers that compress
+    add an ending to it."""
+    opaque = re.search('"([^"]*)"', tag)
+    known = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
+    return header.strip() == "*" or opaque is not None and opaque[1] in known
+
+
 class Answer:
     """Status, headers and body of a response; one that is kept is compressed only once. A body may
     be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
@@ -90,7 +98,7 @@ class Answer:
         if request and self.keep and status == 200 and request.method in ("GET", "HEAD"):
             headers[0] = ("Cache-Control", self.keep)
             headers.append(("ETag", self.tag))
-            status = 304 if asks("If-None-Match") == self.tag else status
+            status = 304 if is_known(asks("If-None-Match") or "", self.tag) else status
         if is_long:
             headers.append(("Vary", "Accept-Encoding"))
         if status != 304:               # then the browser has these already

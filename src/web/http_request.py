@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, quote, unquote
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import BODY_MAX_BYTES, PIECE_BYTES
-from ..base.errors import (Denied, Invalid, JobQueueError, Malformed, NotFound, TooLarge,
-                           Unauthorized, UnsupportedType, join_errors, wrong)
+from ..base.errors import (Denied, Invalid, JobQueueError, LengthRequired, Malformed, NotFound,
+                           TooLarge, Unauthorized, UnsupportedType, join_errors, wrong)
 from ..base.time_and_text import load_json, shorten
 from ..base.values import TRUE_WORDS, check_value, checked, parse_text
 from ..store.settings import SETTINGS, Settings, read_networks
@@ -289,6 +289,8 @@ class Request:
     def _size(self) -> int:
         if self._length is None:
             raise Malformed("Content-Length must be a number.")
+        if self.header("Transfer-Encoding") and not self._environ.get("CONTENT_LENGTH"):
+            raise LengthRequired("Send the body with a Content-Length.")
         return self._length
 
     def _pieces(self, limit: int) -> Iterator[bytes]:
@@ -334,7 +336,7 @@ class Request:
         """Its values: one left from another base path does not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
-        return [value for name, _, value in pairs if name == self.cookie_name and value][:4]
+        return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
 
     def set_cookie(self, token: str, seconds: float = SESSION_SECONDS) -> Header:
         """The header that sets it."""

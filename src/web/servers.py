@@ -15,6 +15,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.limits import LOOPBACK
 from ..base.errors import Busy, JobQueueError, complain
 from ..base.time_and_text import Clock, Every
+from ..base.options import become_private
 from .http_request import is_trusted
 from .application import Application, application, applications
 from .connections import LOOPBACK_HOSTS, PATIENCE, SHUT_BOTH, Exchange, compose_refusal
@@ -203,7 +204,7 @@ def open_server(app: Application, host: str, port: int, clock: AnyClock = Clock,
 
 def run_cgi() -> None:
     """Answer the one request for which a web server has started this process, and end."""
-    os.umask(0o077)
+    become_private()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
     given = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
     environ: Environ = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,

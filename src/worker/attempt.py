@@ -23,14 +23,15 @@ from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Connection, Generic, JobQ
 
 from .runner import BATCH_MAX, Refusal
 from .log import LogPipe
-from .child import Child
+from .child import Child, Death
 
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from jobqueue import AnyClock, ClaimedTask, FileSite, JsonObject
 
-    from .runner import Report, RunOrder, ToRunner
+    from .outcomes import Report
+    from .runner import RunOrder, ToRunner
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
 DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
@@ -91,6 +92,7 @@ class WatchedAttempt:
         self._requests: list[JsonObject] = []   # what it adds, until all of it came
         self.enqueued = 0               # how often
         self.said: Outcome | None = None        # in the runner's words
+        self._has_returned = False      # its function came to its end
         self.left: str | None = None    # what it left in the runner
         self.ending: str | None = None  # kind of outcome if we end it
         self._why: str | None = None
@@ -152,6 +154,8 @@ class WatchedAttempt:
             self.traceback, self.left = said.get("traceback"), said.get("left")
             self.said = Outcome(**{name: value for name, value in said.items()
                                    if name in OUTCOME_FIELDS})
+            if self.said.kind == "succeeded":   # an exit code of 0 after our signal is none
+                self._has_returned, self.said.error_type = self.said.error_type is None, None
         elif "report" in message and not jobqueue.check_value(
                 REPORT_SCHEMA, message["report"], "report"):
             self.report = message["report"]
@@ -215,9 +219,12 @@ class WatchedAttempt:
 
     def _outcome(self) -> Outcome | None:
         """The Outcome if it has ended: what the runner said, else how the runner died."""
-        if self.said is not None and self.ending != "lost":
-            self._child.memory = self.said.peak_memory or 0
-            return self.said
+        said = self.said
+        if said is not None and self.ending != "lost":
+            self._child.memory = said.peak_memory or 0
+            if self._killed_at is None or self._has_returned:
+                return said
+            return self._ended(Death(0, said.cpu_seconds or 0.0, said.peak_memory or 0))
         if self._child.ended and self.ending is None:
             until = time.monotonic() + DYING_SECONDS    # how it ends is then known
             while not self._child.is_dead() and time.monotonic() < until:
@@ -227,9 +234,13 @@ class WatchedAttempt:
         if self._child.death is None:
             return None
         self.log.read()
-        code, cpu, memory = self._child.death
+        return self._ended(self._child.death)
+
+    def _ended(self, death: Death) -> Outcome:
+        """Return the outcome of an attempt that we ended, or whose runner died."""
+        code, cpu, memory = death
         kind = self.ending or "crashed"
-        died = "signal %d" % -code if code < 0 else "exit code %d" % code
+        died = jobqueue.name_signal(-code) if code < 0 else "exit code %d" % code
         message = self._why or "the process that ran it ended with %s" % died
         types = {"timeout": "Timeout", "crashed": "Crashed", "interrupted": "Interrupted"}
         return Outcome(kind, None, types.get(kind), message if kind in types else None, None,
@@ -265,7 +276,10 @@ class Attempt(WatchedAttempt):
         return self._claims.renew(transaction, *self.key, self._clock.now())
 
     def _enqueue(self, requests: list[JsonObject]) -> None:
-        self._answer(lambda: {"ids": self._queue.add(requests, self.row["owner_id"])})
+        def add() -> ToRunner:
+            added = self._queue.add_all(requests, self.row["owner_id"], self.row["id"])
+            return {"ids": added.ids, "created": added.new}
+        self._answer(add)
 
     def _tell_results(self) -> bool:
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
@@ -306,7 +320,7 @@ class Attempt(WatchedAttempt):
 
     def write_ending(self, transaction: Connection) -> None:
         """Store what is left of it, in the transaction that records its outcome."""
-        if (not (self.log or self.report or self.traceback)
+        if (not (self.log or self.log.has_rest or self.report or self.traceback)
                 or self._claims.cancel_asked(*self.key) is None):
             return
         if self.traceback:

@@ -182,7 +182,7 @@ class Child:
                 message = jobqueue.read_json(line.decode("utf-8"))
                 if not isinstance(message, dict):
                     raise ValueError("not an object")
-            except ValueError:
+            except (ValueError, RecursionError):
                 self.ended = True
                 return
             yield message

@@ -7,6 +7,8 @@ belongs to a number. A script of the folder schedules never runs twice at once.
 """
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import sys
@@ -54,10 +56,32 @@ def fill_parts(target: list[str], arguments: JsonObject) -> list[str]:
     return parts
 
 
+def explain_program(program: str, error: OSError) -> str:
+    """Return why a program could not be started, and what to do."""
+    import shutil
+    path = program if "/" in program else shutil.which(program)
+    if path is None:
+        return "%s was not found; PATH is %s" % (program, os.environ.get("PATH", ""))
+    if not os.path.exists(path):
+        return "%s was not found in %s" % (os.path.basename(path), os.path.dirname(os.path.abspath(path)))
+    if not os.access(path, os.X_OK):
+        return "%s may not be run: give it the rights 755" % program
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        line = file.readline(200)
+        if line.startswith(b"#!") and line.rstrip(b"\n").endswith(b"\r"):
+            return "the line ends of %s are those of Windows: save it with those of Unix" % program
+        interpreter = os.fsdecode(line[2:].strip().partition(b" ")[0])
+        if line.startswith(b"#!") and not os.path.exists(interpreter):
+            return "the first line of %s names a program that is not there: %s" % (program, interpreter)
+        if error.errno == errno.ENOEXEC:
+            return "%s is no program for this machine; a script begins with #! and its interpreter" % program
+    return "%s could not be started: %s" % (program, error.strerror)
+
+
 def run_program(parts: list[str], context: TaskContext) -> dict[str, int]:
     """Run a program to its end; CommandFailed unless that is a good one."""
     import subprocess
-    environment = {**os.environ, "JOBQUEUE_TASK_ID": str(context.id),
+    environment = {"PYTHONUNBUFFERED": "1", **os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim,
                    "JOBQUEUE_FOLDER": str(context.folder)}
     try:
@@ -66,10 +90,11 @@ def run_program(parts: list[str], context: TaskContext) -> dict[str, int]:
         if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no process more
             raise RetryAfter(START_AGAIN_SECONDS,
                              jobqueue.explain_start_error(error, parts[0])) from None
-        raise
+        raise CommandFailed(explain_program(parts[0], error)) from None
+    if ended.returncode < 0:
+        raise CommandFailed("%s was ended by %s" % (parts[0], jobqueue.name_signal(-ended.returncode)))
     if ended.returncode:
-        how = "was ended by signal" if ended.returncode < 0 else "ended with exit code"
-        raise CommandFailed("%s %s %d" % (parts[0], how, abs(ended.returncode)))
+        raise CommandFailed("%s ended with exit code %d" % (parts[0], ended.returncode))
     return {"exit_code": 0}
 
 

@@ -31,6 +31,7 @@ from .remote import RemoteWorker
 
 if TYPE_CHECKING:
     from argparse import Namespace
+    from typing import NoReturn
 
 CRON_SECONDS = 50.0
 WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
@@ -70,13 +71,15 @@ def fork_runner(data: str) -> None:
         os._exit(1)
 
 
-def print_catalogue() -> int:
+def print_catalogue() -> NoReturn:
     """Announce the functions on standard output, whatever tasks.py itself prints."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
         file.write(dump_json(read_functions()).encode("utf-8"))
-    return 0
+    if os.getpgrp() == os.getpid():     # our own group: what tasks.py has started ends with us
+        os.killpg(0, signal.SIGKILL)
+    os._exit(0)                         # its threads, and what it registered for the end, are not waited for
 
 
 def open_queue(data: Path | str | None, is_new: bool = False) -> JobQueue:
@@ -219,7 +222,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    os.umask(0o077)
+    jobqueue.become_private()
     try:
         return dispatch(sys.argv[1:])
     except JobQueueError as error:

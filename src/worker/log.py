@@ -74,6 +74,11 @@ class LogPipe:
     def __bool__(self) -> bool:
         return bool(self._waiting or self.pieces)
 
+    @property
+    def has_rest(self) -> bool:
+        """True if the beginning of a character was read, and its end was not."""
+        return self._decoder is not None and bool(self._decoder.getstate()[0])
+
     def take_pieces(self, final: bool) -> list[LogPiece]:
         """Return what is to be stored; the same again until `pieces` is emptied."""
         if final or not self.pieces:

@@ -64,6 +64,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._claims: list[str] = []    # that the site is asked for
         self.adds: list[Addition] = []
         self._functions: list[AnnouncedFunction] | None = None
+        self._offered: set[str] = set()         # names that the site was told, also of earlier functions
         self._files: list[str] = []
         self._call: Call | None = None
         self._trouble: str | None = None
@@ -199,6 +200,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if not self._session or not self._is_known and self._functions is None:
             return None
         if not self._is_known:
+            self._offered.update(one["name"] for one in self._functions or ())
             return Call("hello", "lease_seconds", dump_json({
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
@@ -258,7 +260,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def _take(self, call: Call) -> None:
         """Take what came of a call."""
-        error = call.error
+        error = call.error or self._judge(call)
         if error is None:
             if self._trouble:
                 jobqueue.complain("the site answers again")
@@ -273,6 +275,15 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._trouble = error.why
         pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
+
+    def _judge(self, call: Call) -> NotHeard | None:
+        """Return what is wrong with the tasks of an answer: each has a claim and a function of ours."""
+        asked = list(call.given.get("claim", {}).get("claims", ()))
+        for task in call.found.get("tasks", ()) if call.wanted == "attempts" else ():
+            if task["claim"] not in asked or task["function"] not in self._offered:
+                return NotHeard("an answer with a task that was not asked for")
+            asked.remove(task["claim"])
+        return None
 
     def _take_welcome(self, _: Call, told: JsonObject) -> None:
         self._is_known, self.lease_seconds = True, told["lease_seconds"]
@@ -313,7 +324,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._taken[task["claim"]] = task
 
     def _take_added(self, _: Call, told: JsonObject) -> None:
-        self._tell_added({"ids": told["ids"]})
+        self._tell_added({"ids": told["ids"], "created": told["created"]})
 
     def _tell_added(self, answer: ToRunner) -> None:
         attempt = self.adds.pop(0).attempt

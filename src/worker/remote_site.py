@@ -15,16 +15,17 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, FileSite, JobQueueError, NamedTuple, Outcome, dump_json
+from jobqueue import (TYPE_CHECKING, FileSite, JobQueueError, NamedTuple, Outcome, dump_json,
+                      integer_within, number_within, text_like)
 
 from .requests import http_opener
 from .child import Child
 from .attempt import WatchedAttempt
 
 if TYPE_CHECKING:
-    from typing import Protocol, TypedDict
+    from typing import Any, Protocol, TypedDict
 
-    from jobqueue import AnyClock, ClaimedTask, JsonObject
+    from jobqueue import AnyClock, ClaimedTask, JsonObject, Schema
 
 if TYPE_CHECKING:
     class RemoteTask(ClaimedTask):
@@ -63,9 +64,31 @@ if TYPE_CHECKING:
         @property
         def adds(self) -> list[Addition]: ...
 
+def object_like(**properties: Any) -> Schema:
+    """Return the schema of an object that has these keys, and maybe others of a newer version."""
+    return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
+
+
 CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
 ANSWER_BYTES = 16 << 20
+PAUSE_MAX_SECONDS = 3600.0              # however long the site asks us to wait
+# The site is judged as it judges us: what each answer must be, by what is wanted of it.
+_WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
+_ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
+ANSWERS: dict[str, Schema] = {
+    "lease_seconds": object_like(
+        lease_seconds=number_within(1, 86400), settings=object_like(
+            runner_tasks=_WHOLE, runner_memory=_WHOLE, runner_per_owner={"enum": ["yes", "no"]})),
+    "attempts": object_like(
+        attempts={"type": "object", "propertyNames": _CLAIM, "additionalProperties": {"type": "string"}},
+        wait=number_within(0, PAUSE_MAX_SECONDS), tasks={"type": "array", "items": object_like(
+            id=_ID, claim=_CLAIM, function={"type": "string"}, arguments={"type": "string"},
+            owner={"type": "string"}, attempt=_ID, crashes=_WHOLE,
+            timeout=number_within(1, 30 * 86400))}),
+    "ids": object_like(ids={"type": "array", "items": _ID}, created=_WHOLE),
+    "": object_like(code={"type": "string"}, detail={"type": "string"}, errors={
+        "type": "array", "items": {"type": "object"}})}
 
 
 class NotHeard(Exception):
@@ -102,16 +125,18 @@ class Site:
             "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
             **call.headers})
         with self._opener.open(request, timeout=call.seconds) as answer:
-            status, pause = answer.status, answer.headers.get("Retry-After", "")
+            status, pause = answer.status, answer.headers.get("Retry-After")
             data = answer.read(ANSWER_BYTES)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             told = jobqueue.read_json(data.decode("utf-8"))
-        if not isinstance(told, dict) or not (
-                status in (200, 201) and call.wanted in told or told.get("status") == status
-                and {"code", "detail", "errors"} <= told.keys()):
-            raise NotHeard("an answer (%d) that is not jobqueue's" % status)
+        is_refusal = isinstance(told, dict) and told.get("status") == status
+        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], told, "it")
+        if told is None or errors or not (is_refusal or status in (200, 201)):
+            raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
+                ": %(field)s %(message)s" % error for error in errors[:1])))
         if status >= 500 or status == 408:      # 408: the way there was too slow
-            raise NotHeard(told["detail"], float(pause) if pause.isdigit() else None)
+            seconds = jobqueue.read_retry_after(pause, time.time())
+            raise NotHeard(told["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
         return told
 
 

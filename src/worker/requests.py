@@ -11,10 +11,11 @@ import contextlib
 import functools
 import json
 import re
+import time
 from urllib.parse import quote, unquote, urlencode
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, Fail, Function, RetryAfter, dump_json
+from jobqueue import TYPE_CHECKING, Fail, Function, RetryAfter, dump_json, read_retry_after
 
 from .commands import CommandFailed, as_word
 
@@ -81,16 +82,20 @@ def run_request(function: Function, arguments: JsonObject, context: TaskContext)
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
         data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
+        whole = len(data) + (answer.length or 0)    # by its Content-Length
     if code >= 300:
         print(data[:4096].decode("utf-8", "replace"))
         message = "the server answered %d %s" % (code, answer.reason)
         if code < 400:
             raise Fail("the server named another address: no redirect is followed")
-        if code in (429, 503) and headers.get("Retry-After", "").isdigit():
-            raise RetryAfter(int(headers["Retry-After"]), message)
+        pause = read_retry_after(headers.get("Retry-After"), time.time())
+        if code in (429, 503) and pause is not None:
+            raise RetryAfter(pause, message)
         raise (CommandFailed if code >= 500 or code in (408, 425, 429) else Fail)(message)
     if len(data) > ANSWER_MAX_BYTES:
         raise Fail("the answer is larger than %d bytes" % ANSWER_MAX_BYTES)
+    if len(data) < whole:
+        raise CommandFailed("the answer broke off after %d of %d bytes" % (len(data), whole))
     with contextlib.suppress(ValueError):
         if "json" in headers.get("Content-Type", ""):
             return json.loads(data)

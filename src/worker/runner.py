@@ -11,11 +11,8 @@ replaces the runner. A fork of it never speaks for it.
 """
 from __future__ import annotations
 
-import _signal
-import _thread
 import contextlib
 import functools
-import gc
 import json
 import os
 import resource
@@ -27,48 +24,30 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import CoroutineType
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Fail, Function, NamedTuple, RetryAfter,
-                      TaskContext, declared, dump_json, is_deep, storable)
+from jobqueue import (TYPE_CHECKING, Added, Fail, Function, NamedTuple, TaskContext, declared, dump_json,
+                      host_umask, storable)
 
 from .signatures import Parameters, read_functions, working_folder
 from .commands import BUILT_IN, run_command, run_script
 from .requests import run_request
 from .task_files import TaskFiles
+from .outcomes import outcome_of_exception, outcome_of_result
+from .leftovers import Leftovers, text_streams
 
 if TYPE_CHECKING:
     from typing import Any, TextIO, TypedDict
 
-    from jobqueue import Announcement, AnyTuple, FieldError, FileSite, JsonObject
+    from jobqueue import Announcement, FieldError, FileSite, JsonObject
+
+    from .outcomes import Report, ToldOutcome
 
 if TYPE_CHECKING:
     # What a process has used: seconds of the processor with ended children, and the peak of memory in
     # bytes. It is made for each attempt, so it is a plain pair.
     Usage = tuple[float, int]
-
-    class Report(TypedDict):
-        """What a function says of its progress."""
-
-        progress: float | None          # from 0 to 1
-        message: str | None
-
-    class _Ended(TypedDict):
-        kind: str                       # succeeded, error, fail or unknown_function
-
-    class ToldOutcome(_Ended, total=False):
-        """How an attempt ended, in the runner's words."""
-
-        result: str                     # JSON text
-        error_type: str
-        error_message: str
-        retry_after: float
-        seconds: float
-        cpu_seconds: float
-        peak_memory: int
-        traceback: str
-        report: Report                  # the last, if it was not told yet
-        left: str                       # what the task left behind in the runner
 
     class ToWorker(TypedDict, total=False):
         """A line from the runner: its functions, or the claim of an attempt and what is said of it."""
@@ -97,6 +76,7 @@ if TYPE_CHECKING:
         """A line from the worker: orders, or one of the answers to what was asked last."""
 
         orders: list[RunOrder]
+        created: int                    # how many of the ids are new
         ids: list[int]                  # of the tasks that were added
         results: list[Any]
         refused: Refusal
@@ -108,6 +88,12 @@ BATCH_MAX = 128                         # tasks in a batch
 RUN_KINDS: dict[str, Callable[[Function, JsonObject, TaskContext], Any]] = {
     "command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
+
+
+def await_result(coroutine: CoroutineType[Any, Any, Any]) -> Any:
+    """Run what an async function returned to its end, in an event loop of its own."""
+    import asyncio
+    return asyncio.run(coroutine)
 
 
 class Refusal(NamedTuple):
@@ -138,80 +124,11 @@ def arm_lifeline(end: int) -> None:
         os._exit(0)                     # it was closed before we were armed
 
 
-def write_result(result: object) -> str:
-    """What a function returned, as JSON; ValueError that says what would be right."""
-    try:
-        return "null" if result is None else dump_json(result)
-    except (TypeError, ValueError) as error:
-        raise ValueError("it has run, but its result cannot be kept (%s): return texts, numbers, "
-                         "lists or dictionaries" % error) from None
-
-
-def outcome_of_exception(error: BaseException, kind: str) -> ToldOutcome:
-    """An exception as an outcome: type, message, and the traceback below our own frames."""
-    import traceback
-    frames = error.__traceback__
-    while frames and frames.tb_frame.f_code.co_filename == __file__:
-        frames = frames.tb_next
-    said = traceback.TracebackException(type(error), error, frames)
-    text = "".join(said.format())
-    if not text.startswith("Traceback "):
-        text = "Traceback (most recent call last):\n" + text
-    return {"kind": kind, "error_type": type(error).__name__,
-            "error_message": storable(str(said))[:4000], "traceback": storable(text)[-100_000:]}
-
-
 def usage() -> Usage:
     """Return what this process has used so far."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
-
-
-# What a task changes in its process the next would feel. Some of it is looked at after each task,
-# all of it after the last of a batch and after each that did one of CHANGES (Python's audit
-# events): a look at all takes 10 us, and quick functions run 15,000 times a second.
-LIMITS: list[int] = [getattr(resource, "RLIMIT_" + name)
-                     for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
-                     if hasattr(resource, "RLIMIT_" + name)]
-CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
-                    "os.system subprocess.Popen".split())
-ENVIRONMENT = os.environ                # the owner's code may put another in its place
-TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-HANDLED: list[int] = [getattr(signal, "SIG" + name) for name in
-                      "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
-SOME_TRACES = ("a timer", "signal handlers", "blocked signals", "environment variables", "sys.path",
-               "threads", "other functions of Python", "other settings of Python")
-ALL_TRACES = "limits", "a child", "another priority"
-
-
-def some_traces() -> AnyTuple:
-    """What SOME_TRACES says, by the modules of C, which are quicker."""
-    return (list(map(_signal.getitimer, TIMERS)), list(map(_signal.getsignal, HANDLED)),
-            _signal.pthread_sigmask(signal.SIG_BLOCK, ()),
-            (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data"))), list(sys.path),
-            _thread._count(),
-            (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print,
-             open, time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal),
-            (sys.getrecursionlimit(), sys.gettrace(), socket.getdefaulttimeout()))
-
-
-def all_traces() -> AnyTuple:
-    """What ALL_TRACES says."""
-    has_child = False                   # that runs, or has ended and was not waited for
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        has_child = True
-    return list(map(resource.getrlimit, LIMITS)), has_child, os.getpriority(os.PRIO_PROCESS, 0)
-
-
-def lowest_free() -> int | None:
-    """The lowest number that no descriptor has; None if there may be no more."""
-    with contextlib.suppress(OSError):
-        descriptor = os.dup(0)
-        os.close(descriptor)
-        return descriptor
-    return None
 
 
 class Runner:
@@ -228,28 +145,24 @@ class Runner:
         self._go: int | None = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams: dict[str, TextIO] = {}   # our stdout and stderr
-        self._some: AnyTuple = ()       # the traces that there were before the first task
-        self._all: AnyTuple = ()
-        self._free: int | None = None   # the lowest descriptor before the first task of a batch
-        self._folder = ""
+        self._leftovers: Leftovers      # from run() on
+        self._folder, self._umask = "", host_umask()
         self._used: Usage = (0.0, 0)    # from run() on that at the end of the last attempt
-        self._changed = False           # the task did one of CHANGES
         self._unsent: Report | None = None
         self._next_report = 0.0
 
     def run(self) -> int:
         """Announce the functions, then run what comes until the channel ends."""
+        self._streams = {**text_streams()}      # before tasks.py, which may keep them
+        self._print_to(self._null)
         self._send({"announce": read_functions()})
-        sys.addaudithook(self._heed)
-        self._some, self._all, self._folder = some_traces(), all_traces(), working_folder()
+        self._folder = working_folder()
+        self._tidy()
+        self._leftovers = Leftovers()
         self._used = usage()
         for message in iter(self._receive, None):
             self._run_in_a_row(message["orders"])
         return 0
-
-    def _heed(self, event: str, _: object) -> None:
-        if event in CHANGES:
-            self._changed = True
 
     def forget(self) -> None:
         """Close what a fork of us must not have: it may outlive us, and must not look like us."""
@@ -275,8 +188,7 @@ class Runner:
         """Run it and say how it ended; what it left in this process, or None."""
         self._print_to(log)
         self._tidy()
-        if is_first:
-            self._free = lowest_free()
+        self._leftovers.begin(order["owner"], is_first)
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
         files = TaskFiles(order.get("site"), context, self._data)
@@ -290,14 +202,10 @@ class Runner:
         with self._lock:                # a thread may be adding a task
             self._claim = None
         try:
-            left = self._left(is_last)
+            self._leftovers.flush()
+            left = self._leftovers.left(is_last)
         except Exception as error:      # whatever it did to Python: its outcome must be told
             left = "what cannot be looked at: %s" % type(error).__name__
-        for stream in self._streams.values():
-            try:                        # suppress() takes longer than all of this
-                stream.flush()
-            except Exception:
-                pass
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
         outcome["cpu_seconds"] = round(self._used[0] - before[0], 6)
@@ -314,32 +222,12 @@ class Runner:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         return left
 
-    def _left(self, is_last: bool) -> str | None:
-        """What a task left behind, in words; None if nothing is seen. Limits are set back."""
-        some = some_traces()
-        if some == self._some and not (is_last or self._changed):
-            return None
-        self._changed, now = False, all_traces()
-        found = [name for name, one, other in zip(
-            SOME_TRACES + ALL_TRACES, self._some + self._all, some + now) if one != other]
-        for kind, limits in zip(LIMITS, self._all[0] if found else ()):
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(kind, limits)    # or even its outcome could not be told
-        if not found and self._free != lowest_free():
-            gc.collect()                # nobody may have it any more
-            found = ["an open file"] if self._free != lowest_free() else []
-        return ", ".join(found) or None
-
     def _tidy(self) -> None:
         """Undo what the last task may have done without a trace."""
         os.chdir(self._folder)
-        os.umask(0o077)
-        for name, descriptor in (("stdout", 1), ("stderr", 2)):
-            known = self._streams.get(name)
-            if known is None or known.closed:
-                known = self._streams[name] = open(
-                    descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
-            setattr(sys, name, known)
+        os.umask(self._umask)
+        for name, stream in self._streams.items():
+            setattr(sys, name, stream)
 
     def _outcome(self, order: RunOrder, context: TaskContext, files: TaskFiles) -> ToldOutcome:
         function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
@@ -348,30 +236,31 @@ class Runner:
                     "error_message": "tasks.py does not declare %s" % order["function"]}
         try:
             result = self._call(function, json.loads(order["arguments"]), context, files)
-            if isinstance(result, Path):
-                result = files.leave(result)
-            if is_deep(result, RESULT_MAX_DEPTH):
-                raise ValueError("the result is nested deeper than %d levels" % RESULT_MAX_DEPTH)
-            text = write_result(result)
-            files.close()
-            return {"kind": "succeeded", "result": text}
         except BaseException as error:  # whatever the owner's code raises is that attempt's error
-            outcome = outcome_of_exception(error, "fail" if isinstance(error, Fail) else "error")
-            if isinstance(error, RetryAfter):
-                outcome["retry_after"] = min(max(0.0, error.seconds), 1e9)
-            with contextlib.suppress(Exception):
-                files.close()
-            return outcome
+            outcome = outcome_of_exception(error)
+        else:
+            outcome = outcome_of_result(result, files.keep)
+        try:
+            files.close()
+        except Exception as error:      # its files did not arrive
+            if outcome["kind"] == "succeeded":
+                outcome = outcome_of_exception(error)
+        return outcome
 
     def _call(self, function: Function, arguments: JsonObject, context: TaskContext,
               files: TaskFiles) -> Any:
         parameters = parameters_of(function)
+        if files.site:                  # it judged them, and is not trusted
+            for wrong in jobqueue.check_value(parameters.checked, arguments, ""):
+                raise Fail("the site sent wrong arguments: %(field)s %(message)s" % wrong)
         for name in parameters.files:
             if name in arguments:
-                arguments[name] = files.bring(arguments[name])
+                schema = parameters.checked["properties"][name]
+                arguments[name] = files.bring(arguments[name], schema)
         values = parameters.convert(arguments)
         if function.kind == "python":
-            return function.target(**values)
+            result = parameters.call(values)
+            return await_result(result) if type(result) is CoroutineType else result
         return RUN_KINDS[function.kind](function, {**parameters.defaults, **values}, context)
 
     def _print_to(self, descriptor: int) -> None:
@@ -391,7 +280,7 @@ class Runner:
     def _report(self, progress: float | None, message: str | None) -> None:
         """Pass progress on, but not more often than anybody could see."""
         report: Report = {
-            "progress": progress, "message": message and storable(str(message))[:500]}
+            "progress": progress, "message": None if message is None else storable(message)[:500]}
         with self._speaking() as claim:
             if time.monotonic() < self._next_report:
                 self._unsent = report
@@ -400,7 +289,7 @@ class Runner:
             self._unsent = None
             self._send({"claim": claim, "report": report})
 
-    def _enqueue(self, requests: list[JsonObject]) -> list[int]:
+    def _enqueue(self, requests: list[JsonObject]) -> Added:
         """Add tasks through the worker, in lines that are short enough, all or none."""
         parts: list[list[JsonObject]] = [[]]
         size = 0
@@ -413,7 +302,8 @@ class Runner:
             size += length
         lines: list[ToWorker] = [
             {"enqueue": part, "more": part is not parts[-1]} for part in parts]
-        return self._ask(*lines)["ids"]
+        answer = self._ask(*lines)
+        return Added(answer["ids"], answer["created"])
 
     def _results(self, files: TaskFiles) -> list[Any]:
         """The results of the tasks that this one comes after."""

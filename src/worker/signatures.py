@@ -1,7 +1,7 @@
-"""Signatures as JSON Schemas, and JSON as Python values.
+"""Signatures as JSON Schemas, and calls with JSON arguments.
 
 From signature, type hints and docstring of a function come the schema of its arguments and its
-description, and from JSON arguments the Python values that it is called with. read_functions()
+description. A call binds the Python values of JSON arguments by the signature. read_functions()
 imports tasks.py and announces all of it, or what is wrong with it, where.
 Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
 typing and inspect are imported where they are used: the worker itself needs neither.
@@ -10,113 +10,40 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable
-from datetime import date, datetime, time as clock_time
-from enum import Enum
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, Function, declared, dump_json, storable
+from jobqueue import TYPE_CHECKING, Function, argument_value, declared, storable
+
+from .python_types import ANY, NOTHING, ValueType, is_unclear, resolve
 
 if TYPE_CHECKING:
+    import inspect
     from typing import Any
 
-    from jobqueue import AnnouncedFunction, Announcement, JsonObject, Schema
+    from jobqueue import AnnouncedFunction, Announcement, JsonObject, ScheduleLine, Schema
 
-if TYPE_CHECKING:
-    TypeHint = Any                      # a type, or what typing makes of types; NOTHING for none
-
-NOTHING = object()                      # no default, no type hint
-
-SIMPLE_TYPES: dict[TypeHint, Schema] = {
-    str: {"type": "string"}, int: {"type": "integer"}, float: {"type": "number"},
-    bool: {"type": "boolean"}, list: {"type": "array"}, tuple: {"type": "array"},
-    set: {"type": "array"}, dict: {"type": "object"}, Path: {"type": "string", "format": "file"},
-    date: {"type": "string", "format": "date"}, clock_time: {"type": "string", "format": "time"},
-    datetime: {"type": "string", "format": "date-time"}}
-CONVERSIONS: dict[TypeHint, Callable[[Any], Any]] = {
-    datetime: jobqueue.parse_moment, date: date.fromisoformat, clock_time: clock_time.fromisoformat,
-    int: int, float: float, Path: Path, set: set, tuple: tuple}
-
-
-def is_union(origin: TypeHint) -> bool:
-    """True for Optional[X], Union[X, Y] and X | Y."""
-    import typing
-    return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
-
-
-def are_alike(inner: tuple[TypeHint, ...]) -> bool:
-    """True if all items have one type; those of Tuple[str, int] have one for each place."""
-    return bool(inner) and all(kind in (inner[0], ...) for kind in inner)
-
-
-def type_schema(kind: TypeHint) -> Schema:
-    """The schema of a type hint; {} (a text field) for what is not understood."""
-    import typing
-    with contextlib.suppress(TypeError):
-        if kind in SIMPLE_TYPES:
-            return dict(SIMPLE_TYPES[kind])
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return {"enum": json.loads(dump_json(list(kind))), "enumNames": [one.name for one in kind]}
-    origin: TypeHint = typing.get_origin(kind)
-    inner = typing.get_args(kind)
-    if origin is typing.Literal:
-        return {"enum": list(inner)}
-    if is_union(origin):                # of several types only a text field can hold all
-        others = [member for member in inner if member is not type(None)]
-        schema = type_schema(others[0]) if len(others) == 1 else {}
-        return make_nullable(schema) if schema else {}
-    if origin in (list, set, tuple) and are_alike(inner):
-        return {"type": "array", "items": type_schema(inner[0])}
-    return dict(SIMPLE_TYPES.get(origin, {}))
-
-
-def make_nullable(schema: Schema) -> Schema:
-    """The schema that also allows null."""
-    if "enum" in schema:
-        return schema if None in schema["enum"] else jobqueue.or_null(schema)
-    kind = schema.get("type", "string")
-    return jobqueue.or_null({**schema, "type": kind}) if isinstance(kind, str) else schema
-
-
-def to_python(kind: TypeHint, value: Any) -> Any:
-    """A JSON value as the type hint wants it."""
-    if value is None or kind is type(value) or kind in (None, NOTHING):
-        return value
-    import typing
-    origin: TypeHint = typing.get_origin(kind)
-    inner = typing.get_args(kind)
-    if is_union(origin):
-        others = [member for member in inner if member is not type(None)]
-        return to_python(others[0], value) if len(others) == 1 else value
-    if origin in (list, set, tuple) and are_alike(inner):
-        return origin(to_python(inner[0], item) for item in value)
-    if origin is tuple and inner:
-        if len(value) != len(inner):
-            raise ValueError("a list of %d values is wanted, not of %d" % (len(inner), len(value)))
-        return tuple(map(to_python, inner, value))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        members = list(kind)
-        known = [*json.loads(dump_json(members)), *(one.name for one in members)]
-        return members[known.index(value) % len(members)] if value in known else value
-    return CONVERSIONS[kind](value) if kind in CONVERSIONS else value
+    from .python_types import TypeHint
 
 
 def type_hints(target: Callable[..., Any]) -> dict[str, TypeHint]:
-    """{name: type} of a function; hints that cannot be evaluated are left out."""
+    """Return {name: type} of a function, of a class those of its __init__(); hints that cannot be
+    evaluated as texts."""
     import typing
+    while hasattr(target, "func"):          # of a partial
+        target = target.func
+    target = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
-        return typing.get_type_hints(target)
+        return typing.get_type_hints(target, include_extras=True)
     hints = dict(getattr(target, "__annotations__", {}))
     for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
         # Before Python 3.10 types have no |.
-        plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints.pop(name))
+        plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints[name])
         with contextlib.suppress(Exception):
             kind = eval(plain, dict(getattr(target, "__globals__", {})))
             hints[name] = typing.Optional[kind] if optional else kind
@@ -141,67 +68,184 @@ def documentation(function: Function) -> str:
     return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
 
 
+def refused(declaration: Function | ScheduleLine, words: str) -> ValueError:
+    """Return the error of a declaration that can never run, with its file and line."""
+    error: Any = ValueError("%s: %s" % (declaration.name, words))
+    error.filename, error.lineno = declaration.place
+    return error
+
+
+def holds_file(schema: Any, besides: Collection[str] = ()) -> bool:
+    """Return whether a part of a schema is a file; those under the names `besides` may be one."""
+    if isinstance(schema, list):
+        return any(map(holds_file, schema))
+    if not isinstance(schema, dict):
+        return False
+    return schema.get("format") == "file" or any(
+        holds_file({**part, "format": None} if name in besides and isinstance(part, dict) else part)
+        for name, part in schema.items() if name not in ("enum", "default"))
+
+
+def _list_of(hint: TypeHint) -> TypeHint:
+    return list if hint is NOTHING else list.__class_getitem__(hint)
+
+
 class Parameters:
-    """A function's parameters: their type hints, defaults and documentation."""
+    """A function's parameters: their types, defaults and documentation."""
 
     def __init__(self, function: Function) -> None:
-        self.function, self.open, given = function, False, function.parameters
-        if given is None:
-            from inspect import signature
-            hints, found = type_hints(function.target), signature(function.target).parameters
-            self.open = any(one.kind is one.VAR_KEYWORD for one in found.values())
-            named = [one for one in found.values()
-                     if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)]
-            self.kinds = {one.name: hints.get(one.name, NOTHING) for one in named}
-            self.defaults = {one.name: one.default for one in named if one.default is not one.empty}
+        self.function = function
+        self.others: ValueType | None = None    # of arguments without a parameter; None: there are none
+        self._signature: inspect.Signature | None = None    # if the parameters' names do not suffice
+        self.defaults: dict[str, Any] = {}
+        kinds: dict[str, TypeHint] = {}
+        if function.parameters is None:
+            kinds = self._read_signature(function.target)
         else:
             from typing import get_origin
-            self.kinds = {name: one if isinstance(one, type) or get_origin(one) else NOTHING
-                          for name, one in given.items()}
-            self.defaults = {name: given[name] for name in given if self.kinds[name] is NOTHING}
-        for name, default in self.defaults.items():
-            if self.kinds[name] is NOTHING and default is not None:
-                self.kinds[name] = type(default)
+            for name, one in function.parameters.items():
+                if isinstance(one, type) or get_origin(one):
+                    kinds[name] = one
+                else:
+                    self.defaults[name], kinds[name] = one, NOTHING
+        self.kinds = {name: self._resolve(name, kind) for name, kind in kinds.items()}
+
+    def _read_signature(self, target: Callable[..., Any]) -> dict[str, TypeHint]:
+        """Return the hint of each parameter; NOTHING for those without."""
+        import inspect
+        kinds: dict[str, TypeHint] = {}
+        signature, hints = inspect.signature(target), type_hints(target)
+        for one in signature.parameters.values():
+            hint = hints.get(one.name, NOTHING)
+            if one.kind is one.VAR_KEYWORD:
+                self.others = ValueType(ANY) if hint is NOTHING else resolve(hint)
+                continue
+            if one.kind in (one.VAR_POSITIONAL, one.POSITIONAL_ONLY):
+                self._signature = signature
+            if one.kind is one.VAR_POSITIONAL:
+                hint, self.defaults[one.name] = _list_of(hint), []
+            elif one.default is not one.empty:
+                self.defaults[one.name] = one.default
+            kinds[one.name] = hint
+        return kinds
+
+    def _resolve(self, name: str, kind: TypeHint) -> ValueType:
+        """Return the type of a parameter: of its hint, else of its default."""
+        default = self.defaults.get(name)
+        if kind is NOTHING:
+            known = ValueType(ANY) if default is None else resolve(type(default))
+            return ValueType(ANY) if is_unclear(known.schema) else known
+        if isinstance(kind, (list, tuple, dict, set, int, float, bytes)):
+            raise refused(self.function, "the hint %r of %s is no type: write a type such as int"
+                          % (kind, name))
+        found = resolve(kind)
+        if holds_file({**found.schema, "format": None}, {"items"}):
+            raise refused(self.function, "%s holds files inside of something else: a file is a parameter "
+                                         "of its own, or an item of a list" % name)
+        return found
 
     def schema(self) -> Schema:
-        """JSON Schema 2020-12 of the arguments."""
+        """Return the JSON Schema (2020-12) of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
         required = [name for name in self.kinds if name not in self.defaults]
+        others = self.others and (self.others.schema or True)
         return {"type": "object", "properties": properties, "required": required,
-                "additionalProperties": self.open}
+                "additionalProperties": others or False}
+
+    @functools.cached_property
+    def checked(self) -> Schema:
+        """The schema, made once."""
+        return self.schema()
 
     @functools.cached_property
     def files(self) -> list[str]:
         """The names of those that are files."""
-        return jobqueue.file_parameters(self.schema())
+        return jobqueue.file_parameters(self.checked)
 
     def convert(self, arguments: JsonObject) -> dict[str, Any]:
-        """JSON arguments as Python values."""
-        return {name: to_python(self.kinds.get(name), value) for name, value in arguments.items()}
+        """Return JSON arguments as Python values."""
+        values: dict[str, Any] = {}
+        for name, value in arguments.items():
+            kind = self.kinds.get(name) or self.others
+            values[name] = value if value is None or not kind or kind.convert is None else (
+                kind.convert(value))
+        return values
+
+    def call(self, values: dict[str, Any]) -> Any:
+        """Call the Python function with values by name."""
+        if self._signature is None:
+            return self.function.target(**values)
+        bound, rest = self._signature.bind_partial(), dict(values)
+        for one in self._signature.parameters.values():
+            if one.name in rest and one.kind is not one.VAR_KEYWORD:
+                bound.arguments[one.name] = rest.pop(one.name)
+            elif one.kind is one.VAR_KEYWORD:
+                bound.arguments[one.name] = rest
+        bound.apply_defaults()
+        return self.function.target(*bound.args, **bound.kwargs)
 
     def _property(self, name: str, text: str | None) -> Schema:
-        schema = {} if self.kinds[name] is NOTHING else type_schema(self.kinds[name])
+        schema = dict(self.kinds[name].schema)
         if name in self.defaults:
             with contextlib.suppress(TypeError, ValueError):
-                schema["default"] = json.loads(dump_json(self.defaults[name]))
+                schema["default"] = argument_value(self.defaults[name])
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
-            elif schema.get("format") == "file":    # whose path stays the function's own
-                del schema["default"]
+            elif schema.get("format") in jobqueue.FILE_FORMATS:  # whose value stays the function's own
+                schema.pop("default", None)
+            elif "default" in schema:
+                self._check_default(name, schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
         parts = [*self.function.target, "--"] if self.function.kind == "command" else ["--"]
         if "{%s}" % name in parts[:parts.index("--")]:  # the program could take it for an option
-            for one in (schema, schema.get("items", {})):
-                one.update(pattern="(?s)(?!-).*", patternMessage='must not begin with "-"')
+            rule = jobqueue.text_like("(?s)(?!-).*", 'must not begin with "-"')
+            schema = {**rule, **schema}
+            if "items" in schema:
+                schema["items"] = {**rule, **schema["items"]}
         if text:
             schema["description"] = text
         return schema
 
 
+    def _check_default(self, name: str, schema: Schema) -> None:
+        """Refuse a default that the form would refuse."""
+        for error in jobqueue.check_value(schema, schema["default"], name):
+            raise refused(self.function, "the default of %s %s: change the default or the type"
+                          % (error["field"], error["message"]))
+
+
+def make_nullable(schema: Schema) -> Schema:
+    """Return the schema that also allows null."""
+    if "null" in schema.get("type", ()) or None in schema.get("enum", ()):
+        return schema
+    if not schema.keys() & {"enum", "type"}:
+        return schema
+    return jobqueue.or_null(schema)
+
+
+def check_runnable(function: Function) -> None:
+    """Refuse what would not run to its end, or without what stands above @task."""
+    import inspect
+    target = function.target
+    try:
+        inspect.signature(target)
+    except ValueError:
+        raise refused(function, "nothing tells its parameters: declare a function that calls it") from None
+    above = getattr(sys.modules.get(function.__module__), getattr(target, "__name__", ""), None)
+    if callable(above) and getattr(above, "__wrapped__", None) is function:
+        raise refused(function, "a decorator above @task does not count: put @task on top")
+    made_by = getattr(target, "__globals__", {}).get("__name__")
+    whole = inspect.unwrap(target) if made_by == "contextlib" else target
+    if inspect.isgeneratorfunction(whole) or inspect.isasyncgenfunction(whole):
+        raise refused(function, "a function with yield does not run as a task: return a list instead")
+
+
 def describe(function: Function) -> AnnouncedFunction:
     """A function as the catalogue keeps it."""
+    if function.kind == "python":
+        check_runnable(function)
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
     description = re.split(section, rest.strip(), flags=re.MULTILINE)[0].strip()
@@ -214,30 +258,33 @@ def describe(function: Function) -> AnnouncedFunction:
 def describe_schedules() -> list[JsonObject]:
     """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
     described: list[JsonObject] = []
-    numbers: dict[str, int] = {}
-    for target, given in jobqueue.scheduled:
-        name = getattr(target, "name", None) or target.__name__
+    names: set[str] = set()
+    for line in jobqueue.scheduled:
+        name, given = line.name, line.given
         if name not in declared:
-            raise ValueError("@schedule needs @task beside it, for %s" % name)
+            raise refused(line, "@schedule needs @task beside it")
         schema = Parameters(declared[name]).schema()
         for wrong in jobqueue.check_value(schema, given["arguments"], "arguments"):
-            raise ValueError("the schedule of %s: %s %s" % (name, wrong["field"], wrong["message"]))
-        numbers[name] = numbers.get(name, 0) + 1
-        described.append({"name": "%s-%d" % (name, numbers[name]), "function": name, **given})
+            raise refused(line, "its schedule: %s %s" % (wrong["field"], wrong["message"]))
+        if given["name"] in names:
+            raise refused(line, "two schedules are called %s: rename one" % given["name"])
+        names.update(filter(None, [given["name"]]))
+        described.append({"function": name, **given})
     return described
 
 
 def is_owners(file: str) -> bool:
-    """True for the owner's files: beside tasks.py, or beside ours."""
+    """Return whether a file is the owner's: beside tasks.py, or beside ours, and no package's."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
-    return file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
+    return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
+            and not re.search("/(site|dist)-packages/", file))
 
 
 def explain_import(error: BaseException) -> JsonObject:
     """What is wrong with tasks.py, where: {"message", "file", "line"}."""
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
-    if not isinstance(error, SyntaxError) or not file:
+    if not file or not line:
         frames = [at for at in traceback.extract_tb(error.__traceback__) if is_owners(at.filename)]
         file, line = (frames[-1].filename, frames[-1].lineno) if frames else (None, None)
     message = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -274,17 +321,51 @@ def declare_samples() -> None:
         return "lift-off"
 
 
+def import_file(path: Path) -> None:
+    """Import a file as the module of its name, whatever else Python would find by that name.
+
+    A name that Python or the program has already stays theirs; the file is `tasks` then.
+    """
+    from importlib.machinery import SourceFileLoader
+    from importlib.util import module_from_spec, spec_from_loader
+    known = {*sys.modules, *getattr(sys, "stdlib_module_names", ())}
+    name = path.stem if path.stem not in known else "tasks"
+    loader = SourceFileLoader(name, str(path))
+    spec = spec_from_loader(name, loader)
+    assert spec is not None
+    module = sys.modules[name] = module_from_spec(spec)     # before it runs: its pickles name it
+    loader.exec_module(module)
+
+
+@contextlib.contextmanager
+def folder_first(folder: str) -> Iterator[None]:
+    """Have Python look for modules in the owner's folder first, as in any script. What we ourselves
+    import later is Python's again, whatever the owner's files are called."""
+    import inspect      # noqa: F401    what we need ourselves is imported before
+    import traceback    # noqa: F401
+    import typing       # noqa: F401
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        home = str(jobqueue.HOME)       # which stands behind Python's own folders
+        if folder in sys.path:
+            sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.insert(sys.path.index(home) + 1 if home in sys.path else len(sys.path), folder)
+
+
 def read_functions() -> Announcement:
     """Import tasks.py and announce what it declares, or what is wrong with it."""
     os.chdir(working_folder())
-    samples = not jobqueue.TASKS_FILE.exists()
+    samples = not (jobqueue.TASKS_FILE.exists() or os.environ.get("JOBQUEUE_TASKS"))
     try:
         if samples:
             declare_samples()
         else:
-            sys.path.insert(0, str(jobqueue.TASKS_FILE.parent))
             sys.dont_write_bytecode = True      # it would hide a change within the same second
-            importlib.import_module(jobqueue.TASKS_FILE.stem)
+            with folder_first(str(jobqueue.TASKS_FILE.parent)):
+                import_file(jobqueue.TASKS_FILE)
         external = {one.options["queue"] for one in declared.values() if one.kind == "external"}
         for one in declared.values():
             queue = one.options["queue"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
     from typing import Any, BinaryIO
 
-    from jobqueue import FileSite, TaskContext
+    from jobqueue import FileSite, Schema, TaskContext
 
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
@@ -81,23 +81,39 @@ class TaskFiles:
         self.site = TaskSite(site, context) if site else None
         self._context, self._data = context, data
 
-    def bring(self, value: Any) -> Any:
-        """An argument with paths of copies in the place of the ids of files."""
+    def bring(self, value: Any, schema: Schema) -> Any:
+        """Return an argument with paths of copies in the place of the ids of files; Fail for a value
+        that is no such id, unless it is what `bytes` may be besides."""
         if isinstance(value, list):
-            return list(map(self.bring, value))
+            return [self.bring(item, schema.get("items", {})) for item in value]
         if not (isinstance(value, str) and re.fullmatch(jobqueue.FILE_KEY, value)):
+            if value is not None and schema.get("format") == "file":
+                raise Fail("a file is named by the id that it got when it was handed in")
             return value
         folder = self._context.folder / GIVEN / value
         folder.mkdir(parents=True, exist_ok=True)
         if self.site:
-            with self.site.ask("files/" + value) as answer:
-                name = answer.headers["Content-Disposition"].rpartition("''")[2]
-                return self._copy(answer, folder / jobqueue.file_name(unquote(name)))
+            return self._fetch(self.site, value, folder)
         source = jobqueue.given_folder(self._data, value)
         for name in os.listdir(source) if source.is_dir() else ():
             with open(source / name, "rb") as file:
                 return self._copy(file, folder / name)
         raise Fail("the file that it was given, %s, is not there any more" % value)
+
+    def _fetch(self, site: TaskSite, key: str, folder: Path) -> str:
+        """Copy a file from the site; one that breaks off on its way is asked for again."""
+        from http.client import HTTPException
+        for pause in FILE_PAUSES:
+            with site.ask("files/" + key) as answer:
+                name = answer.headers["Content-Disposition"].rpartition("''")[2]
+                try:
+                    path = self._copy(answer, folder / jobqueue.disk_name(jobqueue.file_name(unquote(name))))
+                    if not answer.length:       # what it still owes of its Content-Length
+                        return path
+                except HTTPException:
+                    pass
+            time.sleep(pause)
+        raise ConnectionError("the file %s breaks off on its way from the site" % name)
 
     @staticmethod
     def _copy(file: BinaryIO, path: Path) -> str:
@@ -105,6 +121,10 @@ class TaskFiles:
         with open(path, "wb") as copy:
             shutil.copyfileobj(file, copy, jobqueue.PIECE_BYTES)
         return str(path)
+
+    def keep(self, result: Any) -> Any:
+        """Return a result; of the path of a file its name, and the file becomes the task's."""
+        return self.leave(result) if isinstance(result, Path) else result
 
     def leave(self, path: Path) -> str:
         """The name of a file that the function returns: it becomes the task's. Of a path that leads

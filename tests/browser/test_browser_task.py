@@ -291,7 +291,8 @@ class Log(TaskCase):
         self.assertEqual(ana.text(".line[aria-current]").split()[0], line)
 
     def test_colours_are_shown_and_other_codes_are_not(self):
-        codes = ("plain \x1b[31mred \x1b[1mbold\x1b[0m \x1b[92;44mgreen\nstill\x1b[m \x1b[38;5;200mfar"
+        codes = ("\x1b(B\x1bPsecret\x1b\\plain \x1b[31mred \x1b[1mbold\x1b[0m \x1b[92;44mgreen\n"
+                 "still\x1b[m \x1b[38;5;200mfar"
                  "\x1b[0m\x1b]0;title\x07\x1b[2K<b>end</b>\n10 %\r20 %\r30 %\n")
         ana = self.show(self.done("say", text=codes))
         ana.see("30 %", ".log")

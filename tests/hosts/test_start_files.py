@@ -181,6 +181,13 @@ class Cgi(ProcessTestCase):
         status, headers, body, said = self.ask("/api/tasks/1", **post)
         self.assertEqual((status, body, "Content-Length" in headers, said), (204, b"", False, ""))
 
+    def test_a_body_without_its_length_is_asked_for_with_it(self):
+        status, headers, body, _ = self.ask(
+            "/api/session", body=b"{}", REQUEST_METHOD="POST", CONTENT_TYPE="application/json",
+            CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked", HTTP_SEC_FETCH_SITE="same-origin")
+        self.assertEqual((status, headers["Content-Type"], json.loads(body)["detail"]), (
+            411, "application/problem+json", "Send the body with a Content-Length."))
+
     def test_words_of_a_query_never_become_a_command(self):
         script = self.site.home / "jobqueue.py"
         for words in (["user", "add", "eve", "--admin"], ["--version"], ["--help"]):

@@ -401,7 +401,7 @@ class JsonEverywhere(WebTestCase):
         '{"a": "\\ud800"}', '{"\\udfff": 1}',
         '{"a": "\\u0000"}', "{", "[", '"', "nul", "", " ", "01", "{'a': 1}", "[" * 100_000,
         '{"a":' * 100_000, '{"a": 1}x', "[1,]", '"a"', "7", "null", "true")
-    BYTES = (b"\xef\xbb\xbf{}", b"\xff\xfe{\0}\0", b'{"a": "\xff"}', b'{"a": "\xed\xa0\x80"}',
+    BYTES = (b"\xff\xfe{\0}\0", b'{"a": "\xff"}', b'{"a": "\xed\xa0\x80"}',
              b"\0", b"\x1f\x8b")
 
     def test_in_every_route_with_a_body(self):

@@ -178,6 +178,8 @@ class WhoDidIt(WebTestCase):
             ("retried", "bob", "ana", None), ("deleted", "bob", "ana", None)])
 
     def test_queues(self):
+        for name in (".", ".."):        # browsers would make another address of them
+            self.check(self.ana.post("/api/queues", {"name": name}), 422)
         self.check(self.ana.post("/api/queues", {"name": "post", "max_running": 2}), 201)
         self.assertEqual(self.ana.delete("/api/queues/post").status, 204)
         self.assertEqual(self.told(self.ana, names="event queue actor message"), [

@@ -103,8 +103,7 @@ class JsonGate(WebTestCase):
 
     def test_what_is_no_json_is_malformed(self):
         task = json.dumps(TASK).encode()
-        for body in (b"", b" ", b"{", b"nonsense", b"{'a': 1}", task + b"x", b"\xef\xbb\xbf" + task,
-                     b"\xff\xfe",
+        for body in (b"", b" ", b"{", b"nonsense", b"{'a': 1}", task + b"x", b"\xff\xfe",
                      task.decode().encode("utf-16"), task.decode().encode("utf-32"), b'{"function": "\xff"}',
                      b'{"function": "a\nb"}', b"[1,]", b"01", b"+1", b".5", b"0x10", b"\x00"):
             with self.subTest(body=body[:30]):
@@ -187,6 +186,25 @@ class JsonGate(WebTestCase):
         self.check(self.send(TASK, Content_Encoding="identity"), 201)
 
 
+class Small(WebTestCase):
+
+    def test_a_byte_order_mark_is_no_part_of_json(self):
+        for kind in ("application/json", "application/x-ndjson"):
+            body = b"\xef\xbb\xbf" + json.dumps({"function": "add", "arguments": {"a": 1}}).encode()
+            self.check(self.bob.post("/api/tasks", body, Content_Type=kind), 201)
+
+    def test_a_number_that_is_too_large_is_named(self):
+        body = b'{"function": "add", "arguments": {"a": {"b": [1, %d]}}}' % (10 ** 17)
+        reply = self.bob.post("/api/tasks", body)
+        self.assertEqual((reply.status, reply.json["detail"]), (
+            400, "The number of arguments.a.b.1 is too large: give it as a text."))
+
+    def test_a_program_whose_folder_is_gone_is_not_well(self):
+        self.patch(jobqueue, "WORKER_FILE", self.folder / "gone" / "worker.py")
+        reply = self.bob.get("/healthz")
+        self.assertEqual(reply.status, 503)
+
+
 class Caching(WebTestCase):
 
     def test_what_is_unchanged_is_not_sent_again(self):
@@ -199,6 +217,15 @@ class Caching(WebTestCase):
                 again = self.bob.get(path, If_None_Match=first.headers["etag"])
                 self.assertEqual((again.status, again.body), (304, b""))
                 self.assertEqual(again.headers["etag"], first.headers["etag"])
+
+    def test_tags_are_compared_as_rfc_9110_says(self):
+        tag = self.bob.get("/api/tokens").headers["etag"]
+        self.assertTrue(tag.startswith('W/"'), tag)
+        for sent, status in ((tag, 304), ('"x", %s' % tag, 304), ("*", 304), (tag[2:], 304), (tag[:-1], 200),
+                             (tag[:-1] + '-gzip"', 304), (tag[:-1] + ';gzip"', 304), (tag[:-1] + '-br"', 304),
+                             ('W/"x"', 200), ('"x-gzip"', 200), ("", 200), ('"' * 500, 200)):
+            with self.subTest(sent):
+                self.assertEqual(self.bob.get("/api/tokens", If_None_Match=sent).status, status)
 
     def test_browsers_get_scripts_and_styles_without_their_comments(self):
         (self.folder / "some.js").write_text(

@@ -236,7 +236,7 @@ class Files(Listing):
         for text in ("=cmd|' /C calc'!A0", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1"):
             self.add("bob")
             self.end(self.claim(), "succeeded", json.dumps(text))
-            self.assertEqual(self.rows()[0]["result"], "'" + text)
+            self.assertEqual(self.rows()[0]["result"], "'" + text.replace("\t=", "\t'="))
         self.add("bob")
         self.end(self.claim(), "succeeded", json.dumps(-5))
         self.assertEqual(self.rows()[0]["result"], "-5")

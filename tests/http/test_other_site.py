@@ -66,6 +66,12 @@ class OtherSite(WebTestCase):
         self.assertEqual(self.run_command("wait", "1", "--timeout", "0.1")[::2], (
             124, "jobqueue: task 1 is still pending"))
 
+    def test_an_address_has_no_password(self):
+        code, out, err = self.run_command("list", server="http://ana:secret@127.0.0.1:1/jq")
+        self.assertEqual((code, out), (2, ""))
+        self.assertIn("--server must have no name or password", err)
+        self.assertNotIn("secret", err)
+
     def test_a_list_as_csv_comes_whole_and_in_order(self):
         self.add_many("bob", 120)
         lines = self.ok("list", "--csv", "--sort", "id").splitlines()

@@ -81,7 +81,7 @@ checks.positive_data_acceptance.expected-statuses = ["2xx", "403", "404", "409",
 
 [[operations]]
 include-name = ["GET /api/forecast", "GET /api/metrics", "GET /api/tasks"]
-checks.positive_data_acceptance.expected-statuses = ["2xx", "400", "403", "404"]
+checks.positive_data_acceptance.expected-statuses = ["2xx", "304", "400", "403", "404"]
 
 [[operations]]
 include-name = ["POST /api/worker/hello", "POST /api/worker/turn"]

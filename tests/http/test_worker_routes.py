@@ -434,7 +434,8 @@ class Liars(RemoteTestCase):
     def test_a_bound_token_adds_its_functions_and_what_any_user_may(self):
         for functions, expected in ((["render"], (201, 422, 422)), (["render", "cleanup"], (201, 422, 201)),
                                     ([], (201, 201, 201))):
-            worker, session = self.remote(functions=functions), nonce(50 + len(functions))
+            limits = {"functions": functions} if functions else {}
+            worker, session = self.remote(**limits), nonce(50 + len(functions))
             self.hello(worker, session)
             self.add(function="render", text="x")
             self.sequence += 1
@@ -450,8 +451,8 @@ class Liars(RemoteTestCase):
             return {**RENDER, "schema": {"type": "object", "properties": {"x": parameter},
                                          "required": [], **more}}
         for function in (announced({"type": 5}), announced({"type": "strange"}), announced(7),
-                         announced({"type": "string", "pattern": "(a+)+$"}), announced({"enum": 3}),
-                         announced({"type": "array", "items": {"pattern": "(a+)+$"}}),
+                         announced({"type": "string", "pattern": 3}), announced({"enum": 3}),
+                         announced({"type": "array", "items": {"format": "strange"}}),
                          announced({"type": "array", "items": 3}), announced({}, required=3),
                          {**RENDER, "options": {"timeout": -1}}, {**RENDER, "who": "me"},
                          {**RENDER, "name": ""}, {**RENDER, "name": "\x1b[31m"},
@@ -460,6 +461,17 @@ class Liars(RemoteTestCase):
             self.hello(session=nonce(8), functions=[function], status=422)
         self.hello(functions=[announced({"type": ["string", "null"], "default": None, "format": "date"}),
                               {**announced({"enum": list(range(250))}), "name": "countries"}])
+
+    def test_patterns_that_could_take_long_do_not_count_here(self):
+        slow, quick = "(a+)+$", "auto|by\\ hand"
+        self.hello(functions=[{**RENDER, "name": "slow", "schema": {
+            "type": "object", "required": [], "properties": {
+                "x": {"type": "string", "pattern": slow},
+                "y": {"type": "array", "items": {"type": "string", "pattern": slow}},
+                "pattern": {"type": "string", "pattern": quick}}}}])
+        self.add(function="slow", x="a" * 50 + "b", y=["a" * 50 + "b"], pattern="by hand")
+        with self.refused(jobqueue.Invalid, "pattern"):
+            self.add(function="slow", pattern="by chance")
         self.assertEqual(self.bob.get("/api/functions").status, 200)
 
 

@@ -109,12 +109,13 @@ class Elsewhere(unittest.TestCase):
         listed = json.loads(self.run_command("schedule", "list", "--json").stdout)["schedules"]
         self.assertEqual([one["name"] for one in listed], ["hourly/where.sh"])
 
-    def test_while_there_is_none_its_samples_say_where_it_should_be(self):
+    def test_one_that_is_named_and_not_there_is_an_error_that_names_it(self):
         missing = str(self.place / "nowhere" / "tasks.py")
         said = json.loads(
             self.site.run("functions", "--json", environment={"JOBQUEUE_TASKS": missing}).stdout
         )
-        self.assertEqual((said["samples"], said["file"]), (True, missing))
+        self.assertEqual((said["samples"], said["file"]), (False, missing))
+        self.assertIn(missing, said["error"]["message"])
 
     def test_a_relative_path_begins_at_our_own_folder(self):
         for given, path in (("sub/jobs.py", "sub/jobs.py"), ("", "tasks.py")):

@@ -200,7 +200,7 @@ NARROW_MAX = 2                          # tasks of "narrow" at once
 NARROW_PER_SECOND = 4.0                 # of which so many are asked for
 NARROW_SECONDS = (0.05, 0.3)
 RATE = 5, 1.0                           # tasks of "paced" are started in so many seconds
-PACED_PER_SECOND = 2.5
+PACED_PER_SECOND = 5.0
 QUOTA = 60                              # the first user may have so many waiting
 PLAIN = ("foreign", "turns", "narrow", "paced", "messy", "neat", "cut")    # without options
 KEYS = 6                                # of each user
@@ -1708,6 +1708,9 @@ class Adder:
         ids = [None] * len(requests)
         if reply is not None and reply.status == 429:
             self.counts["beyond the quota"] += 1
+            return
+        if reply is not None and reply.status == 409:   # a key's task is being ended, or of another function
+            self.counts["key in use"] += 1
             return
         if reply is not None and reply.status in (200, 201):
             ids = [reply.value["id"]] if one else reply.value["ids"]

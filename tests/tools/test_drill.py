@@ -130,7 +130,7 @@ assert Adding._predecessors and next_turn
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
 Adding.check_quota = lambda *_: None
 Adding._holders = staticmethod(lambda *_: {})
-Firing.unfinished = staticmethod(lambda *_: None)
+Firing.unfinished = staticmethod(lambda *_: [])
 
 
 def _predecessors(transaction, owner_id, orders, new):

@@ -25,7 +25,7 @@ class TestCatalogue(TestCase):
         self.answers, self.asked = [], 0
         self.patch(subprocess, "run", self.answer)
 
-    def answer(self, arguments, stderr=io.BytesIO(), **_):
+    def answer(self, arguments, stdout, stderr=io.BytesIO(), **_):
         """Stands for the child that imports tasks.py."""
         self.assertIn("--catalogue", arguments)
         self.asked += 1
@@ -34,7 +34,8 @@ class TestCatalogue(TestCase):
             raise answer
         text = answer if isinstance(answer, str) else json.dumps(answer)
         stderr.write(b"x" * 5000 + b"\njobqueue needs Python 3.9 or newer\n")
-        return subprocess.CompletedProcess(arguments, 0, stdout=text.encode())
+        stdout.write(text.encode())
+        return subprocess.CompletedProcess(arguments, 0)
 
     def announce(self, *names, **more):
         self.answers.append({"functions": [function_json(name) for name in names], "error": None, **more})
@@ -108,11 +109,23 @@ class TestCatalogue(TestCase):
         self.refresh()
         self.assertIsNone(self.catalogue.state()["error"])
 
-    def test_an_error_is_not_asked_for_again_until_something_changes(self):
-        self.answers.append({"error": {"message": "SyntaxError: invalid", "file": "tasks.py", "line": 3}})
-        for _ in range(5):
-            self.refresh()
-        self.assertEqual(self.asked, 1)
+    def test_after_an_error_it_is_read_again_less_and_less_often(self):
+        error = {"error": {"message": "ImportError: no helper", "file": "tasks.py", "line": 3}}
+        self.answers = [error] * 300
+        moments, began = [], self.clock.now()
+        while self.clock.now() < began + 300:
+            asked = self.asked
+            self.catalogue.refresh()
+            if self.asked > asked:
+                moments.append(self.clock.now() - began)
+            self.clock.advance(0.5)
+        pauses = [after - before for before, after in zip(moments, moments[1:])]
+        self.assertEqual(pauses[:6], [2, 4, 8, 16, 32, 60])
+        self.answers = []
+        self.announce("a")
+        self.clock.advance(60)
+        self.refresh()
+        self.assertIsNone(self.catalogue.state()["error"])
 
     def test_an_import_that_takes_too_long_is_told(self):
         self.answers.append(subprocess.TimeoutExpired("python", 10))
@@ -138,7 +151,7 @@ class TestCatalogue(TestCase):
                 self.touch()
                 self.answers.append(answer)
                 self.refresh()
-                self.assertIn("failed: jobqueue needs Python 3.9",
+                self.assertIn("ended with exit code 0: jobqueue needs Python 3.9",
                               self.catalogue.state()["error"]["message"])
 
     def read_while(self, change):
@@ -219,7 +232,7 @@ class TestCatalogue(TestCase):
 
         def look(arguments, **named):
             seen.append(named["env"])
-            return real(arguments)
+            return real(arguments, **named)
 
         self.announce("a")
         with (

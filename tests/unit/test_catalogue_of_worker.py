@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 import typing
 import unittest
@@ -68,7 +69,9 @@ class TestTypes(unittest.TestCase):
             (float, {"type": "number"}),
             (bool, {"type": "boolean"}),
             (list, {"type": "array"}),
-            (typing.Tuple[str, int], {"type": "array"}),
+            (typing.Tuple[str, int], {
+                "type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}],
+                "minItems": 2, "maxItems": 2}),
             (dict, {"type": "object"}),
             (date, {"type": "string", "format": "date"}),
             (datetime, {"type": "string", "format": "date-time"}),
@@ -85,7 +88,8 @@ class TestTypes(unittest.TestCase):
 
     def test_dictionaries_are_objects(self):
         for kind in (typing.Dict[str, int], dict[str, int]):
-            self.assertEqual(property_of(kind), {"type": "object"})
+            self.assertEqual(property_of(kind), {"type": "object",
+                                                 "additionalProperties": {"type": "integer"}})
 
     def test_choices(self):
         self.assertEqual(property_of(typing.Literal["a", "b", 3]), {"enum": ["a", "b", 3]})
@@ -112,16 +116,23 @@ class TestTypes(unittest.TestCase):
     def test_new_unions_are_read(self):
         self.assertEqual(property_of(int | None), {"type": ["integer", "null"]})
 
-    def test_several_types_are_a_plain_text_field(self):
-        self.assertEqual(property_of(typing.Union[int, str]), {})
-        self.assertEqual(property_of(typing.Union[int, str, None]), {})
+    def test_several_types_that_json_tells_apart(self):
+        self.assertEqual(property_of(typing.Union[str, int]), {"type": ["integer", "string"]})
+        self.assertEqual(property_of(typing.Union[int, str, None]), {"type": ["integer", "string", "null"]})
 
-    def test_what_is_not_understood_is_a_plain_text_field(self):
-        for kind in (typing.Any, object, bytes, typing.Callable, "Nonsense", typing.TypeVar("T"), complex):
+    def test_what_takes_anything(self):
+        for kind in (typing.Any, object):
             self.assertEqual(property_of(kind), {}, kind)
 
+    def test_what_is_not_understood_is_named(self):
+        for kind, name in ((typing.Callable, "typing.Callable"), ("Nonsense", "Nonsense"),
+                           (complex, "complex"), (typing.Union[str, date], "str | datetime.date"),
+                           (Exception, "Exception")):
+            self.assertEqual(property_of(kind), {"unclear": name}, kind)
+
     def test_annotated_types_are_read_through(self):
-        self.assertEqual(property_of(typing.Annotated[int, "a note"]), {"type": "integer"})
+        self.assertEqual(property_of(typing.Annotated[int, "a note"]),
+                         {"type": "integer", "description": "a note"})
 
     def test_every_schema_is_json(self):
         for kind in (int, typing.List[date], Colour, typing.Optional[Level], typing.Dict[str, typing.Any]):
@@ -196,7 +207,7 @@ class TestSignatures(unittest.TestCase):
 
         self.assertTrue(schema_of(many)["additionalProperties"])
         self.assertEqual(list(schema_of(many)["properties"]), ["a"])
-        self.assertEqual(list(schema_of(star)["properties"]), ["a"])
+        self.assertEqual(list(schema_of(star)["properties"]), ["a", "rest"])
         self.assertFalse(schema_of(star)["additionalProperties"])
 
     def test_a_broken_hint_spoils_only_itself(self):
@@ -209,7 +220,7 @@ class TestSignatures(unittest.TestCase):
             pass
 
         properties = schema_of(target)["properties"]
-        self.assertEqual(properties["a"], {})
+        self.assertEqual(properties["a"], {"unclear": "Nonsense"})
         self.assertEqual(properties["b"], {"type": "integer"})
         self.assertEqual(properties["c"]["type"], ["integer", "null"])
         self.assertEqual(properties["d"]["format"], "date")
@@ -418,7 +429,7 @@ class TestCommands(TestCase):
         return found
 
     def test_a_host_that_allows_no_process_more_is_asked_again_later(self):
-        for number, error in ((errno.EAGAIN, RetryAfter), (errno.ENOENT, FileNotFoundError)):
+        for number, error in ((errno.EAGAIN, RetryAfter), (errno.ENOENT, worker.CommandFailed)):
             with mock.patch("subprocess.run", side_effect=OSError(number, "no")), \
                     self.assertRaises(error) as caught:
                 worker.run_program(["convert", "a"], FakeContext)
@@ -511,7 +522,7 @@ class TestCommands(TestCase):
 
     def test_a_missing_program_is_an_error(self):
         function = jobqueue.Function("x", "command", ["/nonsense/program"], {}, "user", {})
-        with self.assertRaises(FileNotFoundError):
+        with self.assertRaisesRegex(worker.CommandFailed, "program was not found in /nonsense"):
             worker.run_command(function, {}, FakeContext)
 
     def test_a_value_that_would_be_an_option_is_refused_where_it_stands_alone(self):
@@ -558,6 +569,10 @@ class Handler(BaseHTTPRequestHandler):
             "busy": (503, {"Retry-After": "7"}, b"later"),
             "slow": (429, {"Retry-After": "3"}, b""),
             "soon": (503, {"Retry-After": "Fri, 31 Dec 2027 23:59:59 GMT"}, b""),
+            "zero": (503, {"Retry-After": "0"}, b""),
+            "odd": (429, {"Retry-After": "\u00b2"}, b""),
+            "fraction": (503, {"Retry-After": "0.493"}, b""),
+            "cut": (200, {"Content-Length": "29", "Content-Type": "application/json"}, b'{"ids": [1, '),
             "file": (302, {"Location": "file:///etc/hostname"}, b""),
             "ftp": (302, {"Location": "ftp://127.0.0.1/x"}, b""),
             "moved": (302, {"Location": "/json"}, b""),
@@ -574,6 +589,44 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_):
         pass
+
+
+class TestPrograms(unittest.TestCase):
+    """A program that cannot be started says why."""
+
+    def explained(self, program, content=None, mode=0o755):
+        with tempfile.TemporaryDirectory() as folder:
+            if content is not None:
+                program = os.path.join(folder, program)
+                with open(program, "wb") as file:
+                    file.write(content)
+                os.chmod(program, mode)
+            context = mock.Mock(id=1, attempt=1, claim="c", folder=folder)
+            with self.assertRaises(worker.CommandFailed) as caught:
+                worker.run_program([program], context)
+            return str(caught.exception)
+
+    def test_one_that_is_not_in_the_path(self):
+        self.assertRegex(self.explained("no-such-tool"), "^no-such-tool was not found; PATH is .+")
+
+    def test_one_that_is_not_there(self):
+        self.assertIn("such was not found in /no", self.explained("/no/such"))
+
+    def test_a_script_with_the_line_ends_of_windows(self):
+        self.assertIn("those of Windows", self.explained("x.sh", b"#!/bin/sh\r\necho\r\n"))
+
+    def test_a_script_whose_interpreter_is_missing(self):
+        self.assertIn("not there: /usr/bin/nope", self.explained("x", b"#!/usr/bin/nope\n"))
+
+    def test_a_file_that_is_no_program(self):
+        self.assertIn("begins with #!", self.explained("x", b"\0\1"))
+
+    def test_one_without_the_right_to_run(self):
+        self.assertIn("rights 755", self.explained("x", b"#!/bin/sh\n", 0o644))
+
+    def test_one_that_is_killed_names_the_signal(self):
+        self.assertIn("signal 9 (SIGKILL); the usual cause is too little memory",
+                      self.explained("x", b"#!/bin/sh\nkill -9 $$\n"))
 
 
 class TestRequests(unittest.TestCase):
@@ -629,9 +682,23 @@ class TestRequests(unittest.TestCase):
                 self.send(path)
             self.assertEqual(caught.exception.seconds, seconds)
 
-    def test_a_date_instead_of_seconds_is_no_reason_to_fail_for_good(self):
-        with self.assertRaises((RetryAfter, worker.CommandFailed)):
-            self.send("soon")
+    def test_a_date_says_when_to_come_again_too(self):
+        with mock.patch("worker.time.time", lambda: 1830297599.0 - 600):    # 600 s before that date
+            with self.assertRaises(RetryAfter) as caught:
+                self.send("soon")
+        self.assertEqual(caught.exception.seconds, 600)
+
+    def test_what_is_no_pause_leaves_the_usual_delay_and_names_the_status(self):
+        for path, words in (("zero", "answered 503"), ("odd", "answered 429")):
+            with self.subTest(path), self.assertRaisesRegex(worker.CommandFailed, words):
+                self.send(path)
+        with self.assertRaises(RetryAfter) as caught:
+            self.send("fraction")
+        self.assertEqual(caught.exception.seconds, 1)
+
+    def test_an_answer_that_breaks_off_may_be_retried(self):
+        with self.assertRaisesRegex(worker.CommandFailed, "broke off after 12 of 29 bytes"):
+            self.send("cut")
 
     def test_a_redirect_is_not_followed(self):
         for path in ("moved", "file", "ftp", "loop"):

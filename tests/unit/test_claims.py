@@ -341,9 +341,10 @@ def expected(kind, retries_left, crashes, interruptions, on_crash, cancel_reques
             return "failed", "crashed", "failed", int(retries_left > 0), 1, 0
         return "pending", "crashed", "crashed", int(retries_left > 0), 1, 0
     if kind == "interrupted":
-        if interruptions == INTERRUPTION_LIMIT - 1 or on_crash == "fail":
-            return "failed", "interrupted", "failed", 0, 0, 1
-        return "pending", "interrupted", "interrupted", 0, 0, 1
+        spend = int(interruptions == INTERRUPTION_LIMIT - 1 and retries_left > 0)
+        if interruptions == INTERRUPTION_LIMIT - 1 and not retries_left or on_crash == "fail":
+            return "failed", "interrupted", "failed", spend, 0, 1
+        return "pending", "interrupted", "interrupted", spend, 0, 1
     if kind in ("error", "timeout") and retries_left:
         return "scheduled", kind, "retry", 1, 0, 0
     return "failed", {"fail": "error"}.get(kind, kind), "failed", 0, 0, 0

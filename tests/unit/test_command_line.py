@@ -95,7 +95,9 @@ class Adding(CommandTestCase):
         task = self.queue.get_json(3)
         self.assertEqual([task[name] for name in ("after", "after_failure", "unique_key", "status")],
                          [[1, 2], "run", "k", "waiting"])
-        self.assertEqual(self.ok("add", "add", "a=3", "--unique-key", "k"), "3")
+        again = self.run_command("add", "add", "a=3", "--unique-key", "k")
+        self.assertEqual((again.code, again.out.strip(), again.err), (
+            0, "3", "jobqueue: task 3 has this unique_key already; nothing was added\n"))
         self.ok("cancel", "1", "2")
         self.assertEqual(self.status(3), "pending")
         for wrong in ("x", "0", "1,", ""):
@@ -248,11 +250,13 @@ class Tasks(CommandTestCase):
     def test_functions_are_listed_with_what_can_be_given(self):
         self.declare(function_json("report", {
             "city": {"type": "string"}, "day": {"type": "string", "format": "date"},
-            "kind": {"enum": ["a", "b"]}, "more": {}}, ["city", "day"], title="Write a report.",
+            "kind": {"enum": ["a", "b"]}, "more": {}, "frame": {"unclear": "pandas.DataFrame"}}, [
+                "city", "day"], title="Write a report.",
             additional=True), *FUNCTIONS)
         lines = self.ok("functions").splitlines()
         self.assertRegex(lines[0], "^NAME +PARAMETERS +TITLE$")
-        self.assertRegex(lines[1], r"^report +city=string day=date \[kind=a\|b\] \[more=JSON\] "
+        self.assertRegex(lines[1], r"^report +city=string day=date \[kind=a\|b\] \[more=text\] "
+                                   r"\[frame=text \(pandas.DataFrame is not known\)\] "
                                    r"\[name=value \.\.\.\] +Write a report\.$")
         self.assertEqual([line.split()[0] for line in lines[2:]],
                          ["add", "greet", "send", "restart", "cleanup"])
@@ -333,6 +337,15 @@ class Tasks(CommandTestCase):
         self.fails(2, "show", "x", words="ID: must be a whole number")
         self.fails(2, "add", "add", "--after", "1,x", words="--after: [1] must be a whole number")
         self.fails(2, "list", "--limit", "x", words="--limit: must be a whole number")
+
+    def test_wait_knows_the_success_of_what_was_removed_then(self):
+        number = self.ok("add", "add", "a=1", "--remove-on-success")
+        self.run_one()
+        self.assertEqual(self.ok("wait", number), "succeeded")
+        number = self.ok("add", "add", "a=1")
+        self.run_one()
+        self.ok("delete", number)
+        self.assertEqual(self.run_command("wait", number).code, 4)
 
     def test_wait_tells_by_its_exit_code_how_it_ended(self):
         self.add_many("bob", 3)

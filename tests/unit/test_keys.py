@@ -39,9 +39,14 @@ class TestUniqueKeys(TestCase):
                 self.delete(second)
 
     def test_a_retry_to_come_keeps_the_key(self):
-        first = self.add("bob", "greet", {"unique_key": "nightly"}, name="x")
+        first = self.keyed(max_retries=1)
         self.assertEqual(self.run_one("error")["unique_key"], "nightly")
         self.assertEqual(self.keyed(), first)
+
+    def test_a_key_of_another_function_is_a_conflict_that_names_it(self):
+        first = self.add("bob", "greet", {"unique_key": "nightly"}, name="x")
+        with self.refused(jobqueue.Conflict, "belongs to task %d of greet" % first):
+            self.keyed()
 
     def test_a_key_named_twice_in_one_request_is_one_task(self):
         ids = self.queue.add([KEYED, ADD, KEYED], self.owner_id("bob"))
@@ -89,12 +94,65 @@ class TestUniqueKeys(TestCase):
         first = self.keyed()
         row = self.claim()
         self.cancel(first)
-        self.assertEqual(self.keyed(), first)
+        with self.refused(jobqueue.Conflict, "is being cancelled; try again"):
+            self.keyed()
         self.delete(first)
         with self.refused(jobqueue.Conflict, "is being deleted; try again"):
             self.keyed()
         self.end(row, "cancelled")
         self.assertEqual(self.keyed(), first + 1)
+
+
+    def test_a_running_task_hands_its_key_on(self):
+        first = self.keyed()
+        row = self.claim()
+        added = self.queue.add_all([KEYED, KEYED], self.owner_id("bob"), asker=first)
+        self.assertEqual((added.ids, added.new), ([2, 2], 1))
+        self.assertEqual((self.row(first)["unique_key"], self.row(2)["unique_key"]), (None, "nightly"))
+        self.end(row)
+        self.assertEqual(self.keyed(), 2)
+
+    def test_another_running_task_does_not_hand_it_on(self):
+        first, other = self.keyed(), self.add("bob")
+        self.claim()
+        self.assertEqual(self.queue.add_all([KEYED], self.owner_id("bob"), asker=other).ids, [first])
+
+
+class TestRemovedOnSuccess(TestCase):
+    """A task that was removed when it had succeeded counts as one that succeeded."""
+
+    def setUp(self):
+        super().setUp()
+        self.gone = self.add("bob", options={"remove_on_success": True})
+        self.task = self.queue.get(self.gone)
+        self.run_one()
+        self.assertIsNone(self.row(self.gone))
+
+    def test_others_come_after_it(self):
+        row = self.row(self.add("bob", options={"after": [self.gone]}))
+        self.assertEqual(row["status"], jobqueue.PENDING)
+        with self.refused(jobqueue.Invalid, "after must name tasks of the same owner; 1 is none"):
+            self.add("eve", options={"after": [self.gone]})
+        failed = self.add("bob")
+        self.run_one()
+        self.run_one("fail") if self.status(failed) != "failed" else None
+        self.delete(failed)
+        with self.refused(jobqueue.Invalid, "%d is none" % failed):
+            self.add("bob", options={"after": [failed]})
+
+    def test_one_can_wait_for_it_in_python(self):
+        self.patch(jobqueue, "default_queue", lambda: self.queue)
+        self.assertEqual(self.task.wait(5).status, "succeeded")
+        self.assertIsNone(self.task.result)
+        follower = self.task.then(jobqueue.Function("add", "python", None, {}, "user", {"a": int}), a=1)
+        self.assertEqual((follower.owner, follower.status, follower.created), ("bob", "pending", True))
+        with self.refused(jobqueue.NotFound):
+            self.queue.get(self.gone)
+
+    def test_python_tells_whether_a_task_is_new(self):
+        for created in (True, False):
+            task = self.queue.enqueue("add", {"a": 1}, owner="bob", unique_key="k")
+            self.assertIs(task.created, created)
 
 
 class TestUniqueKeysOverHttp(WebTestCase):

@@ -54,12 +54,14 @@ ELSEWHERE = re.compile("|".join((
     # requests that the page never sends so, and how JSON is read
     "must be (?:sent alone|the same for all|what the answer before).*", "or ids must be given.*",
     "was used for another request", "a value of the type .*", "%s is not a JSON number", "an object names .*",
-    "a text holds NUL .*", "a number is too large", "not a time with .*", "must be a time with .*",
+    "a text holds NUL .*", "not a time with .*", "must be a time with .*",
     # what functions and logs say
     "%d to go", "Traceback .*", "a message of .*", r"\[... %d bytes .*", "Not kept, .*",
-    "It is no plain file",
+    "It is no plain file", ' *File "%s", line .*', "(?:%s: )?its message could not be shown",
+    r"%s… \(%d more characters\)",
     "The file has become shorter", ", left behind.*", "what cannot be looked at.*", "blocked signals",
     "signal handlers", "an open file", "another priority", "other (?:functions|settings) of Python",
+    "text streams", "hooks of Python", "another locale or zone", "a start method",
     # what stops the program, and names alone
     "jobqueue.*", "%s is not complete.*", "The database %.* cannot be used.*", "as it is",
     "%s %s, SQLite %s", "%s: %s%.1f MB.*")))

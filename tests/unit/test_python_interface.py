@@ -48,7 +48,7 @@ class TestDeclaring(InterfaceCase):
             ({"on_crash": "ignore"}, ValueError),
         ):
             with self.subTest(wrong), self.assertRaises(kind):
-                task(**wrong)(lambda: None)
+                task(**wrong)(print)
 
     def test_a_declared_function_still_runs_here(self):
         @task
@@ -309,7 +309,7 @@ class TestInsideATask(InterfaceCase):
 
     def enqueue(self, requests):
         self.requests += requests
-        return list(range(100, 100 + len(requests)))
+        return jobqueue.Added(list(range(100, 100 + len(requests))), len(requests))
 
     def test_a_function_is_told_its_task(self):
         context = current_task()
@@ -378,8 +378,10 @@ class TestInsideATask(InterfaceCase):
         def other():
             pass
 
-        with self.assertRaisesRegex(RuntimeError, "known by their id only"):
-            self.assertEqual(other.enqueue().status, "pending")
+        added = other.enqueue()
+        with self.assertRaisesRegex(AttributeError, "known by their id only"):
+            self.assertEqual(added.status, "pending")
+        self.assertEqual((hasattr(added, "x"), repr(added)), (False, "<Task %d>" % added.id))
 
     def test_how_to_fail_for_good_and_when_to_try_again(self):
         self.assertTrue(issubclass(Fail, Exception))

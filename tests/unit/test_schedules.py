@@ -1,5 +1,6 @@
 """Schedules: rows that add tasks at times, each slot at most once."""
 
+import os
 import unittest
 from types import SimpleNamespace
 from unittest import mock
@@ -242,6 +243,47 @@ class TestOverlap(ScheduleCase):
             self.assertIsNone(self.claim())
             self.end(row)
         self.assertEqual((order, len(order)), (self.tasks(), 6))
+
+    def test_queue_waits_for_all_that_have_not_ended(self):
+        for act in (self.cancel, self.delete):
+            with self.subTest(act.__name__):
+                self.write("DELETE FROM task")
+                self.write("DELETE FROM schedule")
+                self.schedule(overlap="queue")
+                for _ in range(4):
+                    self.tick(600)
+                running = self.claim()
+                first, second, *rest = self.tasks()
+                act(second)
+                self.tick()
+                self.assertEqual([self.status(one) for one in rest], ["waiting"] * 2)
+                self.assertIsNone(self.claim())
+                self.delete(first)          # it runs on until its worker has ended it
+                self.tick()
+                self.assertIsNone(self.claim())
+                self.end(running, "cancelled")
+                self.assertEqual(self.claim()["id"], rest[0])
+                self.assertIsNone(self.claim())
+
+    def test_a_schedule_that_waits_for_long_is_marked_and_alerts(self):
+        schedule_id = self.schedule("every 10m", overlap="skip")
+        self.tick(600)
+        row = self.claim()
+        self.end(row, "error", retry_after=7200)
+        for _ in range(5):
+            self.tick(600)
+        self.assertIsNone(self.shown(schedule_id)["warning"])
+        self.tick(600)
+        self.tick(600)
+        shown = self.shown(schedule_id)
+        self.assertRegex(shown["warning"], r"^7 runs wait or were skipped since .*: task %d has not ended\.$"
+                         % row["id"])
+        self.assertRegex(shown["history"][0]["message"], "skipped: task %d waits for its retry until 20"
+                         % row["id"])
+        self.queue.alerts.look(self.clock.now())
+        self.assertIn("held_up", [row["code"] for row in self.database.all("SELECT code FROM alert")])
+        self.write("UPDATE schedule SET overlap='allow'")
+        self.assertIsNone(self.shown(schedule_id)["warning"])
 
     def test_queue_does_not_wait_for_what_is_being_deleted(self):
         self.schedule(overlap="queue")
@@ -534,6 +576,141 @@ class TestCode(ScheduleCase):
         self.tick(jobqueue.GONE_SECONDS)
         self.assertEqual(self.rules(), {})
 
+    def cities(self, *pairs):
+        """Announce a function with a schedule for each (rule, city), the first at the top."""
+        jobqueue.scheduled.clear()
+        jobqueue.declared.clear()
+
+        @jobqueue.task
+        def report(city: str = "Oslo", n: int = 1):
+            pass
+
+        for rule, city, *more in reversed(pairs):
+            jobqueue.schedule(rule, arguments={"city": city}, **dict(*more))(report)
+        self.announce()
+
+    def paused_cities(self):
+        """{city: why it is paused} of the schedules that are listed."""
+        found = [self.shown(one["id"]) for one in self.queue.schedules.find()]
+        return {one["arguments"]["city"]: one["paused_why"] for one in found if not one["problem"]}
+
+    def pause_city(self, city, why):
+        found = [self.shown(one["id"]) for one in self.queue.schedules.find()]
+        [schedule_id] = [one["id"] for one in found if one["arguments"]["city"] == city]
+        self.queue.schedules.change(schedule_id, {"paused": True, "paused_why": why})
+
+    def test_a_pause_stays_with_its_schedule_whatever_changes_beside_it(self):
+        bergen, oslo, rome = ("*/2 * * * *", "Bergen"), ("*/3 * * * *", "Oslo"), ("*/4 * * * *", "Rome")
+        for edit, wanted in (
+            ((bergen,), {"Bergen": None}), ((oslo, bergen), {"Oslo": "shut", "Bergen": None}),
+            ((bergen, oslo, rome), {"Bergen": None, "Oslo": "shut", "Rome": None}),
+            ((rome, bergen, oslo), {"Bergen": None, "Oslo": "shut", "Rome": None}),
+            ((("0-59/2 * * * *", "Bergen"), ("*/3  *  * * *", "Oslo")), {"Bergen": None, "Oslo": "shut"}),
+            ((bergen, ("0 4 * * *", "Oslo")), {"Bergen": None, "Oslo": "shut"}),
+        ):
+            with self.subTest(edit):
+                self.write("DELETE FROM schedule")
+                self.cities(bergen, oslo)
+                self.pause_city("Oslo", "shut")
+                self.cities(*edit)
+                self.assertEqual(self.paused_cities(), wanted)
+
+    def test_what_is_gone_is_what_it_was_if_it_comes_back_within_30_days(self):
+        bergen, oslo = ("*/2 * * * *", "Bergen"), ("*/3 * * * *", "Oslo")
+        self.cities(bergen, oslo)
+        self.tick(180)
+        self.pause_city("Oslo", "shut")
+        before = {one["id"]: len(self.shown(one["id"])["history"]) for one in self.queue.schedules.find()}
+        self.cities(bergen)
+        self.assertEqual(len(self.queue.schedules.find()), 2, "it is told for a minute")
+        self.tick(jobqueue.GONE_SECONDS + 1)
+        self.assertEqual(self.paused_cities(), {"Bergen": None})
+        self.assertEqual(len(self.queue.schedules.find()), 1)
+        self.tick(29 * 86400)
+        count = len(self.tasks())
+        self.cities(bergen, oslo)
+        self.assertEqual(self.paused_cities(), {"Bergen": None, "Oslo": "shut"})
+        self.assertLessEqual(before.keys(), {one["id"] for one in self.queue.schedules.find()})
+        self.cities(oslo)
+        self.tick(86400)
+        self.cities(bergen, oslo)
+        self.tick()
+        self.assertEqual(len(self.tasks()), count, "nothing is caught up of when it was not declared")
+        self.cities(bergen)
+        self.tick(1)
+        self.tick(jobqueue.KEPT_SECONDS)
+        self.cities(bergen, oslo)
+        self.assertEqual(self.paused_cities(), {"Bergen": None, "Oslo": None})
+
+    def test_a_renamed_function_keeps_the_pause(self):
+        self.declare_report("daily 01:00")
+        self.announce()
+        self.queue.schedules.change(1, {"paused": True, "paused_why": "not now"})
+        jobqueue.scheduled.clear()
+        jobqueue.declared.clear()
+
+        @jobqueue.schedule("daily 01:00")
+        @jobqueue.task
+        def reports():
+            pass
+
+        self.announce()
+        shown = self.shown(1)
+        self.assertEqual((shown["function"], shown["paused_why"]), ("reports", "not now"))
+
+    def test_a_name_is_the_identity(self):
+        self.cities(("daily 01:00", "Oslo", {"name": "north"}), ("daily 01:00", "Rome"))
+        self.pause_city("Oslo", "shut")
+        self.cities(("daily 02:00", "Rome"), ("every 5m", "Bergen", {"name": "north", "priority": -1}))
+        self.assertEqual(self.paused_cities(), {"Bergen": "shut", "Rome": None})
+        self.assertIn("north", [one["name"] for one in self.queue.schedules.find()])
+        jobqueue.schedule("daily 03:00", name="north")(jobqueue.declared["report"])
+        with self.assertRaisesRegex(ValueError, "two schedules are called north"):
+            worker.describe_schedules()
+
+    def test_what_was_due_runs_before_its_rule_changes(self):
+        for rule in ("30  3 * * *", "daily 03:30", "daily 05:00"):
+            with self.subTest(rule):
+                self.write("DELETE FROM schedule")
+                self.write("DELETE FROM task")
+                self.cities(("30 3 * * *", "Oslo"))
+                due = self.queue.database.value("SELECT next_at FROM schedule")
+                self.clock.advance(due - self.clock.now() + 60)
+                self.cities((rule, "Oslo"))
+                self.tick()
+                self.assertEqual(len(self.tasks()), 1)
+                [slot] = self.shown(self.queue.schedules.find()[0]["id"])["history"]
+                self.assertEqual(slot["at"], jobqueue.iso(due))
+                self.tick(60)
+                self.assertEqual(len(self.tasks()), 1)
+
+    def test_its_rhythm_survives_a_change_back(self):
+        self.cities(("every 60", "Oslo"))
+        first = self.queue.database.value("SELECT next_at FROM schedule")
+        for rule in ("every 90", "every 1m", "every 90s", "every 60"):
+            self.clock.advance(7)
+            self.cities((rule, "Oslo"))
+        self.assertEqual(self.queue.database.value("SELECT next_at FROM schedule"), first)
+
+    def test_the_newest_of_two_files_counts_and_both_are_named(self):
+        self.patch(jobqueue, "TASKS_FILE", self.folder / "a.py")
+        (self.folder / "a.py").write_text("new")
+        (self.folder / "b.py").write_text("old")
+        os.utime(self.folder / "b.py", (1, 1))
+        self.cities(("every 60", "Oslo", {"overlap": "allow"}))
+        for _ in range(6):
+            for name, rule in (("b.py", "every 90"), ("a.py", "every 60")):
+                self.patch(jobqueue, "TASKS_FILE", self.folder / name)
+                self.cities((rule, "Oslo", {"overlap": "allow"}))
+                self.tick(30)
+        self.assertEqual(len(self.tasks()), 6)
+        self.assertGreaterEqual(len(self.queue.catalogue.readers()), 2)
+        self.clock.advance(jobqueue.READER_SECONDS + 1)
+        self.assertEqual(self.queue.catalogue.readers(), {})
+        self.patch(jobqueue, "TASKS_FILE", self.folder / "b.py")
+        self.cities(("every 90", "Oslo"))
+        self.assertEqual([one["rule"] for one in self.queue.schedules.find()], ["every 90"])
+
     def take_away(self):
         declared = list(jobqueue.scheduled)
         jobqueue.scheduled.clear()
@@ -604,11 +781,11 @@ class TestCode(ScheduleCase):
 
     def test_arguments_that_do_not_fit_are_an_error_of_tasks_py(self):
         self.declare_report("daily 01:00", arguments={"town": "Rome"})
-        with self.assertRaisesRegex(ValueError, "the schedule of report: arguments.town is not known"):
+        with self.assertRaisesRegex(ValueError, "report: its schedule: arguments.town is not known"):
             worker.describe_schedules()
 
     def test_a_function_without_task_is_an_error(self):
-        jobqueue.schedule("daily 01:00")(lambda: None)
+        jobqueue.schedule("daily 01:00")(print)
         with self.assertRaisesRegex(ValueError, "needs @task"):
             worker.describe_schedules()
 
@@ -636,6 +813,16 @@ class TestFolders(ScheduleCase):
         """Run it as a runner does."""
         context = SimpleNamespace(id=1, attempt=1, claim="x", folder=self.folder)
         return worker.run_script(None, {"script": name}, context)
+
+    def test_another_script_does_not_get_the_pause_of_one_that_went(self):
+        path = self.put("daily/first")
+        self.names()
+        self.queue.schedules.change(1, {"paused": True, "paused_why": "not now"})
+        path.unlink()
+        self.put("daily/second")
+        self.names()
+        paused = {one["name"]: one["paused_why"] for one in self.queue.schedules.find()}
+        self.assertEqual(paused, {"daily/first": "not now", "daily/second": None})
 
     def test_each_executable_file_and_each_python_file_is_a_schedule(self):
         self.put("daily/backup.sh")

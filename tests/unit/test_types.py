@@ -252,7 +252,8 @@ class TestAtRunTime(TestCase):
 
         self.assertIs(jobqueue.Function[[int], str], jobqueue.Function)
         schema = worker.Parameters(jobqueue.task(chain)).schema()
-        self.assertEqual(schema["properties"], {"first": {}, "number": {"type": "integer"}})
+        self.assertEqual(schema["properties"], {
+            "first": {"unclear": "jobqueue.Function"}, "number": {"type": "integer"}})
 
     def test_a_task_has_the_attributes_that_its_class_names(self):
         added = self.queue.enqueue("add", {"a": 1})

@@ -1,0 +1,304 @@
+"""Leftovers: what a task changed in its process, which the next task would feel.
+
+PROBES is a table with a row for each state of the process: its name, how it is read, and how it is
+put back. A state that cannot be put back is left behind, and the worker replaces the runner. The
+modules of C are asked where they are quicker: all rows are read after each task.
+SLOW_PROBES are read after the last task of a batch, and after each that did one of CHANGES (Python's
+audit events): quick functions run 15,000 times a second.
+Rules: a module that was not imported is not imported for this; its state is what it would be. No row
+sees what an extension in C keeps for itself, or what a task changed in the modules of tasks.py.
+"""
+from __future__ import annotations
+
+import _signal
+import _thread
+import builtins
+import contextlib
+import gc
+import io
+import json
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from jobqueue import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from jobqueue import AnyTuple
+
+LIMITS: list[int] = [getattr(resource, "RLIMIT_" + name)
+                     for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
+                     if hasattr(resource, "RLIMIT_" + name)]
+CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
+                    "os.system subprocess.Popen".split())
+VARIABLES = frozenset(("os.putenv", "os.unsetenv"))
+ENVIRONMENT = os.environ                # the owner's code may put another in its place
+TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+HANDLED: list[int] = [getattr(signal, "SIG" + name) for name in
+                      "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
+_MODULES = sys.modules
+_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # what a fresh context has
+
+
+class Probe(NamedTuple):
+    """A state of the process."""
+
+    name: str
+    read: Callable[[], Any]
+    put_back: Callable[[Any], None] | None = None   # takes what was read before
+
+
+def text_streams() -> dict[str, io.TextIOWrapper]:
+    """Make the streams that functions print to, and set them as Python's own.
+
+    They are made on a pipe, as logs are: a stream that began on a file goes on asking for its place.
+    """
+    made = {}
+    pipe = os.pipe()
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        os.dup2(pipe[1], descriptor)
+        made[name] = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+        setattr(sys, name, made[name])
+        setattr(sys, "__%s__" % name, made[name])
+    for end in pipe:
+        os.close(end)
+    return made
+
+
+def _read_streams() -> AnyTuple:
+    out: Any = sys.stdout
+    err: Any = sys.stderr
+    return (out, err, sys.__stdout__, sys.__stderr__, sys.stdin,
+            out.closed, out.encoding, out.errors, out.newlines, out.line_buffering, out.write_through,
+            err.closed, err.encoding, err.errors, err.newlines, err.line_buffering, err.write_through)
+
+
+def _read_hooks() -> AnyTuple:
+    return (sys.getprofile(), sys.gettrace(), sys.excepthook, sys.displayhook, sys.unraisablehook,
+            sys.breakpointhook, threading.excepthook, getattr(threading, "_trace_hook", None),
+            getattr(threading, "_profile_hook", None))
+
+
+def _read_settings() -> AnyTuple:
+    digits = getattr(sys, "get_int_max_str_digits", int)()
+    return (sys.getrecursionlimit(), sys.getswitchinterval(), digits, socket.getdefaulttimeout(),
+            gc.isenabled(), gc.get_threshold(), gc.get_debug(), sys.dont_write_bytecode,
+            _thread.stack_size(), "faulthandler" in _MODULES and _MODULES["faulthandler"].is_enabled())
+
+
+def _read_locale() -> AnyTuple:
+    known = _MODULES.get("_locale")
+    return time.tzname, known.setlocale(known.LC_ALL) if known else None
+
+
+def _read_warnings() -> AnyTuple:
+    known = _MODULES["warnings"]
+    return list(known.filters), known.showwarning
+
+
+def _put_warnings_back(before: AnyTuple) -> None:
+    known: Any = _MODULES["warnings"]
+    known.resetwarnings()
+    known.filters.extend(before[0])
+    known.showwarning = before[1]
+
+
+def _read_logging() -> AnyTuple:
+    known = _MODULES.get("logging")
+    if known is None:
+        return 0, 30, [], False, None, None
+    root = known.root
+    return (root.manager.disable, root.level, list(root.handlers), root.disabled, known.getLoggerClass()
+            if known.getLoggerClass() is not known.Logger else None, known.getLogRecordFactory()
+            if known.getLogRecordFactory() is not known.LogRecord else None)
+
+
+def _put_logging_back(before: AnyTuple) -> None:
+    known = _MODULES["logging"]
+    root = known.root
+    known.disable(before[0])
+    root.setLevel(before[1])
+    for handler in root.handlers:
+        if handler not in before[2]:
+            handler.close()
+    root.handlers[:], root.disabled = before[2], before[3]
+    known.setLoggerClass(before[4] or known.Logger)
+    known.setLogRecordFactory(before[5] or known.LogRecord)
+
+
+def _read_decimal() -> AnyTuple:
+    known = _MODULES.get("decimal")
+    if known is None:
+        return (*_DECIMAL, (True, True, True))
+    context = known.getcontext()
+    return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp,
+            tuple(context.traps[each] for each in (known.InvalidOperation, known.DivisionByZero,
+                                                   known.Overflow)))
+
+
+def _put_decimal_back(before: AnyTuple) -> None:
+    known = _MODULES["decimal"]
+    *values, traps = before
+    context = known.Context(*values[:6])
+    for each, is_set in zip((known.InvalidOperation, known.DivisionByZero, known.Overflow), traps):
+        context.traps[each] = is_set
+    known.setcontext(context)
+
+
+def _read_start_method() -> Any:
+    known = _MODULES.get("multiprocessing.context")
+    method = getattr(getattr(known, "_default_context", None), "_actual_context", None)
+    return method and method.get_start_method()
+
+
+def _put_start_method_back(before: Any) -> None:
+    _MODULES["multiprocessing"].set_start_method(before, force=True)
+
+
+def _read_functions() -> AnyTuple:
+    return (os.write, os.read, os.open, os.close, os.dup, os.dup2, os.getpid, os._exit, print, open,
+            time.sleep, time.time, time.monotonic, json.loads, json.dumps, signal.signal,
+            len(builtins.__dict__), builtins.__import__)
+
+
+def _read_children() -> bool:
+    """Return whether a child runs, or has ended and was not waited for."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
+
+
+PROBES = (
+    Probe("a timer", lambda: list(map(_signal.getitimer, TIMERS))),
+    Probe("signal handlers", lambda: list(map(_signal.getsignal, HANDLED))),
+    Probe("blocked signals", lambda: _signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    Probe("environment variables",
+          lambda: (os.environ is ENVIRONMENT, dict(getattr(ENVIRONMENT, "_data")))),
+    Probe("sys.path", lambda: (list(sys.path), list(sys.meta_path), list(sys.path_hooks))),
+    Probe("threads", _thread._count),
+    Probe("other functions of Python", _read_functions),
+    Probe("other settings of Python", _read_settings),
+    Probe("text streams", _read_streams),
+    Probe("hooks of Python", _read_hooks),
+    Probe("another locale or zone", _read_locale),
+    Probe("sys.argv", lambda: list(sys.argv)),
+    Probe("warnings", _read_warnings, _put_warnings_back),
+    Probe("logging", _read_logging, _put_logging_back),
+    Probe("decimal", _read_decimal, _put_decimal_back),
+    Probe("a start method", _read_start_method, _put_start_method_back))
+SLOW_PROBES = (
+    Probe("limits", lambda: list(map(resource.getrlimit, LIMITS))),
+    Probe("a child", _read_children),
+    Probe("another priority", lambda: os.getpriority(os.PRIO_PROCESS, 0)))
+
+
+def lowest_free() -> int | None:
+    """The lowest number that no descriptor has; None if there may be no more."""
+    with contextlib.suppress(OSError):
+        descriptor = os.dup(0)
+        os.close(descriptor)
+        return descriptor
+    return None
+
+
+class Leftovers:
+    """What tasks leave in this process: compared with the state before the first of them."""
+
+    def __init__(self) -> None:
+        self._changed = False           # the task did one of CHANGES
+        self._variables: set[bytes] = set()     # that the task set, maybe behind os.environ
+        sys.addaudithook(self._heed)
+        self._before = [probe.read() for probe in PROBES]
+        self._slow = [probe.read() for probe in SLOW_PROBES]
+        self._free: int | None = None   # the lowest descriptor before the first task of a batch
+        self._owner: str | None = None  # of the last task
+        self._flush_c: Callable[[None], object] | None = None
+        self._modules = 0               # how many were imported when C's buffer was last thought of
+
+    def begin(self, owner: str, is_first: bool) -> None:
+        """Begin a task of this owner; the first of a batch remembers which descriptors are open."""
+        if is_first:
+            self._free = lowest_free()
+        if owner != self._owner:        # who cannot foresee the random values of the last one
+            self._owner = owner
+            if "random" in _MODULES:
+                _MODULES["random"].seed()
+
+    def flush(self) -> None:
+        """Write out what the task printed into any buffer: Python's and, if it may have one, C's."""
+        for stream in (sys.stdout, sys.stderr):
+            try:                        # suppress() takes longer than all of this
+                stream.flush()
+            except Exception:
+                pass
+        if len(_MODULES) != self._modules:
+            self._modules = len(_MODULES)
+            if self._flush_c is None and is_c_loaded():
+                import ctypes
+                self._flush_c = ctypes.CDLL(None).fflush
+        if self._flush_c:
+            self._flush_c(None)
+
+    def left(self, is_last: bool) -> str | None:
+        """Put back what can be; return what is left behind, in words, or None."""
+        if self._variables:
+            self._put_variables_back()
+        now = [probe.read() for probe in PROBES]
+        found = [] if now == self._before else self._put_back(now)
+        if not (found or is_last or self._changed):
+            return None
+        self._changed = False
+        for probe, before in zip(SLOW_PROBES, self._slow):
+            if probe.read() != before:
+                found.append(probe.name)
+        for kind, limits in zip(LIMITS, self._slow[0] if found else ()):
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(kind, limits)    # or even its outcome could not be told
+        if not found and self._free != lowest_free():
+            gc.collect()                # nobody may have it any more
+            found = ["an open file"] if self._free != lowest_free() else []
+        return ", ".join(found) or None
+
+    def _put_back(self, now: list[Any]) -> list[str]:
+        """Put back what differs; return the names of what cannot be."""
+        found = []
+        for probe, before, value in zip(PROBES, self._before, now):
+            if value != before:
+                if probe.put_back:
+                    probe.put_back(before)
+                if probe.put_back is None or probe.read() != before:
+                    found.append(probe.name)
+        return found
+
+    def _put_variables_back(self) -> None:
+        """Give C's environment the values that os.environ has."""
+        variables, self._variables = self._variables, set()
+        for name in variables:
+            value = getattr(ENVIRONMENT, "_data").get(name)
+            if value is None:
+                os.unsetenv(name)
+            else:
+                os.putenv(name, value)
+        self._variables.clear()
+
+    def _heed(self, event: str, details: AnyTuple) -> None:
+        if event in CHANGES:
+            self._changed = True
+        elif event in VARIABLES:
+            self._variables.add(os.fsencode(details[0]))
+
+
+def is_c_loaded() -> bool:
+    """Return whether code is loaded that may print through C's buffer: ctypes, or other people's C."""
+    library = os.path.dirname(os.__file__)
+    return "ctypes" in _MODULES or any(
+        path.endswith(".so") and (not path.startswith(library) or "-packages" in path)
+        for path in [str(getattr(module, "__file__", "")) for module in list(_MODULES.values())])
