@@ -66,6 +66,7 @@ Contents (each room uses only the rooms above it)
     access/host.py                 This host: doors, a browser's reach, a test worker, lines to copy.
     access/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
     access/findings.py             The findings of `check` and of the page This host.
+    access/import_checks.py        Import checks: every value of an export is judged before it is stored, as the API would.
     access/backup.py               A checked copy, while everything goes on; restore, export, import.
     web/http_answer.py             An answer as WSGI wants it; problems as JSON.
     web/http_request.py            A request as handlers see it; proxies; static files.
@@ -651,13 +652,19 @@ def _finite(text):
     return number if math.isfinite(number) else _refuse_constant(text)
 
 
+_NESTED = dict, list, tuple, set, frozenset
+
+
 def is_deep(value, levels):
     """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, (list, tuple, set, frozenset)):
+    if not isinstance(value, _NESTED):
         return False
-    return levels == 0 or any(is_deep(item, levels - 1) for item in value)
+    if levels == 0:
+        return True
+    for item in list(value.values()) if isinstance(value, dict) else value:
+        if isinstance(item, _NESTED) and is_deep(item, levels - 1):     # no generator: it is twice as slow
+            return True
+    return False
 
 
 # JSON text as Python has it; ValueError also for NaN and Infinity.
@@ -1330,6 +1337,9 @@ TEXT_FORMS = {
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
 FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
+# What one of these would be found by in the text of arguments.
+SECRET_TEXTS = ['%s":' % word for word in "password passwd token secret apikey api_key".split()]
+MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
 
@@ -1506,9 +1516,19 @@ def _items(schema, text):
 def mask(value):
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
-        return {name: "•••" if SECRET_NAME.search(name) else mask(item)
+        return {name: MASKED if SECRET_NAME.search(name) else mask(item)
                 for name, item in value.items()}
     return [mask(item) for item in value] if isinstance(value, list) else value
+
+
+def unmask(value, known):
+    """Return a value in which what is masked is as in the `known` one: it was not changed."""
+    if isinstance(value, dict) and isinstance(known, dict):
+        return {name: known[name] if item == MASKED and SECRET_NAME.search(name) and name in known
+                else unmask(item, known.get(name)) for name, item in value.items()}
+    if isinstance(value, list) and isinstance(known, list) and len(value) == len(known):
+        return list(map(unmask, value, known))
+    return value
 
 
 def summarize(arguments_text, files=()):
@@ -1530,6 +1550,7 @@ def summarize(arguments_text, files=()):
 #
 # The data's place: flag, environment, the file beside the program.
 
+FOR_CODE = ("JOBQUEUE_TASKS", "JOBQUEUE_DATA", "JOBQUEUE_UMASK")
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -1567,6 +1588,13 @@ def _data_line():
     if not line or line[0] == "~":      # whose home that is depends on who asks
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
+
+
+def code_environment(environment=os.environ):
+    """Return an environment for people's code: what is set for this program, such as the password in
+    JOBQUEUE_DATABASE, is not for each function and program."""
+    return {name: value for name, value in environment.items()
+            if name in FOR_CODE or not name.startswith("JOBQUEUE_")}
 
 
 def become_private():
@@ -1655,23 +1683,39 @@ def private_path(database, name):
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
-def write_whole(path, pieces):
-    """Write a file that only we may read, whole or not at all."""
-    part = path.with_name("." + random_token(8))
+def private_folder(database, name):
+    """Return a folder beside the database whose name has a word of its own.
+
+    Tasks see and print the paths of their files. So the word is a digest: it does not lead back to the
+    64 random bits in the name of the database."""
+    import hashlib
+    word = hashlib.sha256(("%s %s" % (name, database.stem)).encode("utf-8", "surrogateescape")).hexdigest()
+    return database.with_name("%s-%s" % (name, word[:16]))
+
+
+@contextlib.contextmanager
+def write_part(room, pieces):
+    """Write a file that only we may read into an open folder; the caller gives it its name."""
+    part = "." + random_token(8)
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        yield part
     finally:
         with contextlib.suppress(OSError):
-            part.unlink()
+            os.unlink(part, dir_fd=room)
 
 
 def write_private(path, text):
-    """As write_whole(), a text."""
-    write_whole(path, [text.encode("utf-8")])
+    """Write a text that only we may read, whole or not at all."""
+    room = os.open(path.parent, os.O_DIRECTORY)
+    try:
+        with write_part(room, [text.encode("utf-8")]) as part:
+            os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
+    finally:
+        os.close(room)
 
 
 def file_identity(path):
@@ -4127,6 +4171,8 @@ def web_label(address):
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
+# What runs here, what it is given and its passwords: whoever has the page need not have the host.
+HOST_SETTINGS = frozenset(("python", "pass_environment", "mail_password_file"))
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
 TIDY = {
@@ -4210,7 +4256,9 @@ SETTING_GROUPS = {"Workers": {
         "Addresses, told when something goes wrong."),
     "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", text_up_to(300), "", "Who logs in there; empty: nobody does."),
-    "mail_password_file": ("Password", "", text_up_to(1000), "", "Path of a file that holds it."),
+    "mail_password_file": ("Password", "", text_up_to(1000), "",
+        "Path of a file that holds it; empty: mail-password-WORD.txt in the data folder, if there is one. "
+        "With a password, mail_server is changed on the host only, too."),
     "mail_from": ("Mail from", "", {
         **EMAIL, **text_up_to(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
@@ -4285,19 +4333,26 @@ class Settings:
                              ("table", table[name]) if name in table else ("default", one.default))
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
             found.append({
-                "name": name, "group": one.group, "label": one.label, "unit": one.unit,
+                "fixed": origin == "environment" or self._is_of_host(name), "name": name,
+                "group": one.group, "label": one.label, "unit": one.unit,
                 "value": SECRETLY if schema.get("writeOnly") and value else value,
                 "default": one.default, "from": origin, "type": kind, "choices": schema.get("enum"),
                 "minimum": schema.get("minimum"), "help": one.help,
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
         return found
 
-    def change(self, values, by=None):
-        """Store the given values, all or none; None means back to the default."""
+    def password_file(self):
+        """Return the path of the file that holds the password of the mail server."""
+        path = self.get("mail_password_file")
+        return Path(path) if path else min(self._database.folder.glob("mail-password*.txt"), default=None)
+
+    def change(self, values, by=None, on_host=True):
+        """Store the given values, all or none; None means back to the default. Invalid for a setting
+        of the host that is not changed `on_host`."""
         errors, checked = [], {}
         for name, value in values.items():
             try:
-                checked[name] = self._check(name, value)
+                checked[name] = self._check(name, value, on_host)
             except Invalid as error:
                 errors += error.errors
         if errors:
@@ -4316,11 +4371,18 @@ class Settings:
         self._known = (until, table)
         return table
 
-    def _check(self, name, value):
+    def _is_of_host(self, name):
+        # Whoever chose another server would be sent the password.
+        return name in HOST_SETTINGS or name == "mail_server" and self.password_file() is not None
+
+    def _check(self, name, value, on_host):
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
             raise field_error(name, "is set by environment, not here")
+        if not on_host and self._is_of_host(name):
+            raise field_error(name, "is changed on the host only: python3 jobqueue.py settings %s VALUE"
+                              % name)
         if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
             return recall(self._database, name)
         value = None if value is None else tidy_setting(name, value)
@@ -4718,9 +4780,9 @@ class Followers:
 #
 # Files that tasks are given and leave: kept, served, removed.
 #
-# What is handed in lies in files-WORD/KEY, and arguments hold that key. What a task leaves stays in
-# its folder, work-WORD/ID. Rows of `file` say whose each is. A queue on PostgreSQL has its files
-# where the web server is; other machines ask that for them.
+# What is handed in lies in files-WORD/KEY, and arguments hold that key; its name is in the row alone.
+# What a task leaves stays in its folder, work-WORD/ID. Rows of `file` say whose each is.
+# A queue on PostgreSQL has its files where the web server is; other machines ask that for them.
 #
 # 1. receive() reserves room by a row, and names it once all has come. give() makes it a file of
 #    each new task that names its key, in the transaction that adds the task.
@@ -4737,6 +4799,8 @@ class Followers:
 
 
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
+CLAIM_LOST = "Another worker has this task, or it has ended."
+FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead nowhere
 FILES_MAX = 100                 # that a task leaves
 UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
 FILE_NAME_BYTES = 200
@@ -4769,19 +4833,34 @@ class OpenFile(NamedTuple):
 
 def task_folder(data, task_id):
     """Where a task may keep files while it runs, and leaves them."""
-    return private_path(find_database(data), "work") / str(task_id)
+    return private_folder(find_database(data), "work") / str(task_id)
+
+
+def remove_whole(path):
+    """Remove a file or a folder with all that is in it, as far as that can be removed."""
+    import shutil
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def remove_task_folder(data, task_id):
     """Remove what a task left there, if anything."""
-    import shutil
     with contextlib.suppress(SetupError, StorageBroken):
-        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+        remove_whole(task_folder(data, task_id))
 
 
-def given_folder(data, key):
-    """Where a file lies that was handed in."""
-    return private_path(find_database(data), "files") / key
+def given_path(folder, key):
+    """Return the path of a file that was handed in. Earlier editions made a folder for each."""
+    path = folder / key
+    return next(path.iterdir(), path) if path.is_dir() else path
+
+
+def given_folder(data):
+    """Return the folder of the files that were handed in."""
+    return private_folder(find_database(data), "files")
 
 
 def file_name(text):
@@ -4800,14 +4879,21 @@ def told_name(name):
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
+@contextlib.contextmanager
+def open_folder(folder):
+    """Open a folder, which others may have replaced by a link: then OSError."""
+    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield room
+    finally:
+        os.close(room)
+
+
 def names_left(folder):
     """What is in a task's folder; None if there is no folder."""
     try:
-        room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
+        with open_folder(folder) as room:
             return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
-        finally:
-            os.close(room)
     except FileNotFoundError:
         return None
     except OSError:                     # no folder any more, or closed
@@ -4816,12 +4902,9 @@ def names_left(folder):
 
 def open_plain(folder, name):
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
-    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with open_folder(folder) as room:
         file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
-    finally:
-        os.close(room)
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
         return file
@@ -4868,9 +4951,19 @@ class Files:
 
     def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
-        self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
+        self._given, self._work = map(self._settled_folder, ("files", "work"))
         self._looks = Every(SITE_SECONDS, database.clock)
         self._machine = None            # who has them
+
+    def _settled_folder(self, name):
+        """Return a folder, renamed if an earlier edition gave it the word of the database. Its
+        processes that still run tasks find it by a link, which clear() removes after a day."""
+        folder, former = private_folder(self._database.path, name), private_path(self._database.path, name)
+        if former.is_dir() and not former.is_symlink():
+            with contextlib.suppress(OSError):  # another process was first
+                os.rename(former, folder)
+                former.symlink_to(folder.name)
+        return folder
 
     def settle(self):
         """From now on this machine, whose web server asks, has the files."""
@@ -4890,31 +4983,41 @@ class Files:
 
     def path(self, row, task_id=None):
         """Where a file lies by its row."""
-        folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        return folder / disk_name(row["name"])
+        if row["key"]:
+            return given_path(self._given, row["key"])
+        return self._work / str(task_id) / disk_name(row["name"])
 
     def receive(self, owner_id, name, size, pieces,
-                task_id=None):
-        """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
+                task_id=None,
+                is_held=lambda _: True):
+        """Keep a file of `size` bytes for a task to come, or as one that a task leaves.
+        Conflict, and the task's files stay as they are, unless its claim `is_held` once all has come."""
         row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
-            for folder in (path.parent.parent, path.parent):
+            if path.parent.is_symlink():
+                path.parent.unlink()    # a task's folder, which it replaced
+            for folder in (self._work, path.parent) if task_id else (path.parent,):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            with self._database.unhurried():
-                write_whole(path, pieces)
-            with self._database.transaction() as transaction:
+            with contextlib.ExitStack() as opened:
+                room = opened.enter_context(open_folder(path.parent))
+                with self._database.unhurried():
+                    part = opened.enter_context(write_part(room, pieces))
+                transaction = opened.enter_context(self._database.transaction())
+                if not is_held(transaction):
+                    raise Conflict(CLAIM_LOST, gone=True)
                 transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=? AND name=?",
                                 (task_id, row["name"]))
                 if transaction.value("SELECT 1 FROM task WHERE id=?", (task_id,)):
                     row.update(task_id=task_id, until=None)
                 transaction.update("file", row, "id=?", (row_id,))
+                os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
         except BaseException as error:
             with in_passing("giving up a file"):
                 with self._database.transaction() as transaction:
                     transaction.update("file", {"until": 0}, "id=?", (row_id,))
                 self.clear(self._clock.now())
-            raise cannot_write(path, error) if isinstance(error, OSError) else error
+            raise cannot_write(self._database.folder, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
     def take(self, path, owner_id):
@@ -4962,6 +5065,14 @@ class Files:
             transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
         return [key for key in keys if key not in known]
 
+    def given_names(self, task):
+        """Return the names of the files that a claimed task was given, by their keys."""
+        if "f_" not in task["arguments"]:
+            return {}
+        rows = self._database.all("SELECT key, name FROM file WHERE task_id=? AND key IS NOT NULL",
+                                  (task["id"],))
+        return {row["key"]: row["name"] for row in rows}
+
     def collect(self, transaction, task, now):
         """Note what an ended task (its row) left in its folder as its files; their names, None if
         it has no folder here. What is no plain file or too much is only named, in the log."""
@@ -4992,16 +5103,14 @@ class Files:
         """Remove what is of no use any more in a task's folder, once its end is recorded."""
         if verdict.kept is None and not verdict.removed:
             return
-        import shutil
         folder, kept = self._work / str(task_id), verdict.kept or []
         if verdict.removed or self.site():
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_whole(folder)
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
                 found = folder.iterdir() if kept else [folder]
                 for path in (path for path in found if told_name(path.name) not in kept):
-                    is_folder = stat.S_ISDIR(path.lstat().st_mode)
-                    (shutil.rmtree if is_folder else os.unlink)(path)
+                    remove_whole(path)
 
     def of_task(self, task_id):
         """The rows of a task's files: first what it left, then what it was given."""
@@ -5012,7 +5121,7 @@ class Files:
     def open(self, task_id, row):
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
-        file = open_plain(path.parent, row["name"])
+        file = open_plain(path.parent, told_name(path.name))
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
@@ -5031,15 +5140,18 @@ class Files:
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
-        import shutil
         with self._database.transaction(durable=False) as transaction:
             transaction.run("DELETE FROM file WHERE until<?", (now,))
+        for former in (private_path(self._database.path, name) for name in ("files", "work")):
+            with contextlib.suppress(OSError):
+                if former.is_symlink() and former.lstat().st_mtime < now - FORMER_SECONDS:
+                    former.unlink()
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
             found = os.listdir(folder) if folder.is_dir() else []
             names = {name for name in found if folder == self._given or name.isdecimal()}
             for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
-                shutil.rmtree(folder / name, ignore_errors=True)
+                remove_whole(folder / name)
 
 
 # tasks/adding.py -------------------------------------------------------------
@@ -5362,8 +5474,8 @@ FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32
 LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # cells hold 32,767
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
-# What a search looks at, besides a task's number and its owner's name: 500 characters of each.
-SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
+# What a search looks at, besides a task's number, its arguments and its owner's name: 500 characters of each.
+SEARCHED = ("function", "message", "error_type || ': ' || error_message")
 
 
 # What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
@@ -5403,7 +5515,8 @@ def task_json(row, after=None, fields=FIELDS,
 
 class Filter(NamedTuple):
     """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
-    `error` the kind of error; `since` and `until` are about when they were added."""
+    `error` the kind of error; `since` and `until` are about when they were added. Arguments that hold
+    a secret are searched for their owner only, the user `sees` (0: nobody; None: for the host)."""
 
     owner_id: "int | None" = None
     statuses: "Sequence[int] | None" = None
@@ -5415,6 +5528,7 @@ class Filter(NamedTuple):
     since: "float | None" = None
     until: "float | None" = None
     ids: "Sequence[int] | None" = None
+    sees: "int | None" = None
 
     def within(self, statuses):
         """The same, but only tasks with one of these statuses."""
@@ -5424,7 +5538,7 @@ class Filter(NamedTuple):
     @property
     def searches(self):
         """True if no index answers it, so that rows must be looked through."""
-        return any(asked is not None for asked in self[2:])
+        return any(asked is not None for asked in self[2:-1])
 
     def where(self):
         """Return a condition in SQL, and the values of its question marks."""
@@ -5438,10 +5552,13 @@ class Filter(NamedTuple):
                 parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
         if self.text:
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
-            parts["(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
-                CONTAINS % "name",
-                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED))] = [
-                    int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
+            begins = [CONTAINS % ("substr(%s, 1, 500)" % text) for text in (*SEARCHED, "arguments")]
+            secret = " OR ".join([begins[-1]] * len(SECRET_TEXTS))
+            parts["(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s AND (%s))" % (
+                CONTAINS % "name", " OR ".join(begins),
+                "?=0" if self.sees is None else "owner_id=? OR NOT (%s)" % secret)] = [
+                    int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(begins)),
+                    self.sees or 0, *(() if self.sees is None else SECRET_TEXTS)]
         return " AND ".join(parts) or "1=1", list(itertools.chain(*parts.values()))
 
 
@@ -5577,7 +5694,8 @@ class TaskList:
         while more:
             rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
-            yield self.list_json(rows, FIELDS)
+            yield [{**shown, "arguments": mask(shown["arguments"])}     # files are passed on
+                   for shown in self.list_json(rows, FIELDS)]
 
     def failures(self, wanted, since=0.0):
         """{"groups": what failed since then, by function and kind of error, newest first, of
@@ -6304,6 +6422,17 @@ class Claims:
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
 
+    @staticmethod
+    def asked_with(db, task_id, claim):
+        """Return the cancel_requested of a running task for whoever sends its claim. None if that was
+        lost, or the token of the remote worker that has it is not valid any more."""
+        return db.value("""
+            SELECT task.cancel_requested FROM task LEFT JOIN worker ON worker.id=task.worker_id
+            WHERE task.id=? AND task.status=1 AND task.claim=? AND (worker.token_id IS NULL
+                OR EXISTS (SELECT 1 FROM token JOIN user ON user.id=token.user_id
+                           WHERE token.id=worker.token_id AND user.disabled=0 AND user.role='admin'))""",
+                        (task_id, claim))
+
     def end(self, transaction, task_id, claim, outcome,
             now):
         """Record how an attempt ended; the Verdict, or None if the claim was lost."""
@@ -6950,7 +7079,8 @@ class Schedules:
         wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
-            wanted = self._checked({**as_given(row), **given}, person)
+            before = as_given(row)
+            wanted = self._checked({**before, **unmask(given, before)}, person)
             self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)
@@ -7926,10 +8056,12 @@ class Catalogue:
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
     def _add_remote(self, functions):
+        announced = {}      # most announce the same
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
-            announced = json.loads(worker["functions"])
-            for one in announced:
+            text = worker["functions"]
+            announced[text] = announced.get(text) or json.loads(text)
+            for one in announced[text]:
                 found = functions.setdefault(one["name"], {**one, "remote": []})
                 if worker["machine"] not in found.get("remote", (worker["machine"],)):
                     found["remote"].append(worker["machine"])
@@ -9055,6 +9187,7 @@ def alert_json(row):
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
+PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 CUT_OFF = "It was not answered in time."
 # Where no webhook may lead: this host, its network, what is no single host, and ways around these.
@@ -9147,11 +9280,18 @@ def _as_refused(code, words):
 
 
 def _password(settings):
-    path = settings.get("mail_password_file")
+    path = settings.password_file()
+    if path is None:
+        raise Refused("The mail server wants a password: set mail_password_file on the host.")
     try:
-        return Path(path).read_text("utf-8-sig").strip()
+        with open(path, "rb") as file:
+            password = file.read(PASSWORD_FILE_BYTES + 1).decode("utf-8-sig").strip()
     except (OSError, ValueError):
         raise Refused("mail_password_file cannot be read: %s" % path) from None
+    if not password.isprintable() or len(password) > PASSWORD_FILE_BYTES:
+        raise Refused("mail_password_file must hold one line of at most %d characters: %s"
+                      % (PASSWORD_FILE_BYTES, path))
+    return password
 
 
 def _send_by_sendmail(sender, recipient, message):
@@ -9738,7 +9878,7 @@ class Forecast:
         self._clock, self._lock = database.clock, threading.Lock()
         self._outlook = None
         self._lists_before = False
-        self._until = self._soon = -math.inf
+        self._until = self._soon = self._guests_from = -math.inf
 
     def of_task(self, row):
         """What is told of a task (its row); None once it has ended."""
@@ -9757,9 +9897,7 @@ class Forecast:
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
                         run_at=None, retries_left=options["max_retries"],
                         **{name: options[name] for name in Waiting._fields if name in options})
-        with self._lock:
-            outlook = self._read(guest)
-        return self._of_waiting(guest, PENDING, outlook)
+        return self._of_waiting(guest, PENDING, self._look_for_guest(guest) or self._look())
 
     def of_list(self, shown):
         """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
@@ -9824,6 +9962,17 @@ class Forecast:
                 self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return known
+
+    def _look_for_guest(self, guest):
+        """An Outlook with a task that is not added yet; None while others took their share of time."""
+        with self._lock:
+            began = self._clock.monotonic()
+            if began < self._guests_from:
+                return None
+            outlook = self._read(guest)
+            ended = self._clock.monotonic()
+            self._guests_from = ended + (ended - began) / SHARE_FOR_NEW
+            return outlook
 
     def _read(self, guest=None):
         return Outlook(self._database, self._metrics.runs(), self._crews(), guest)
@@ -10022,6 +10171,7 @@ SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
+guessing = threading.BoundedSemaphore(6)    # hash or wait to: others are answered meanwhile
 # How many are free, how many seconds they count, the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 # Passwords that guessers try first, of those long enough to be accepted.
@@ -10041,7 +10191,8 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
                                  code=about(TEXT, "from the printed link, or a file "
                                             "setup-code*.txt in data or beside jobqueue.py")))
 NEW_USER = titled("NewUser", object_of(
-    ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
+    ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
+    current_password=about(or_null(TEXT), "one's own, where a session makes an admin")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
@@ -10050,7 +10201,8 @@ CHANGED_USER = titled("UserChange", object_of(
     email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
                                 "they send as email_code"),
     email_code=text_like("[0-9]{6}", "must be 6 digits"),
-    current_password=about(or_null(TEXT), "needed by users who change their own password")))
+    current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
+                                          "admin or gives one a password")))
 NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
     queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "minItems": 1,
@@ -10077,6 +10229,15 @@ class Person:
         self.who = self.scope, self.name
         self.expires_at = expires_at
         self.token = None     # of a program
+
+    def sees_secrets_of(self, owner):
+        """Return whether arguments of an owner (their name) are shown with what is named like a secret."""
+        return owner == self.name and not (self.token and self.token["scope"] == "read")
+
+    @property
+    def searches_as(self):
+        """Return the id of the user whose secrets a search looks at; 0: nobody's, None: everybody's."""
+        return self.id if self.sees_secrets_of(self.name) else 0
 
     @property
     def answerable(self):
@@ -10129,6 +10290,19 @@ def verify_password(password, stored):
         return False
 
 
+@contextlib.contextmanager
+def may_guess(database, *subjects):
+    """Count an attempt under each subject and let it be judged; Busy, and nothing is counted, while
+    too many others are judged."""
+    if not guessing.acquire(blocking=False):
+        raise Busy("Many people log in at the moment. Please try again.", retry_after=1)
+    try:
+        count_guess(database, *subjects)
+        yield
+    finally:
+        guessing.release()
+
+
 def check_password(password, name):
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
@@ -10179,6 +10353,17 @@ def address_subject(address):
             mapped = IPv6Address(address).ipv4_mapped
             address = str(mapped or IPv6Network(address + "/64", strict=False))
     return "address:%s" % address
+
+
+def user_subject(name):
+    """Under what guesses at a user's password count. As in the database A to Z alone are folded."""
+    return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
+
+
+def fold_name(name):
+    """Return a name as it is compared with others': two that look alike are one."""
+    import unicodedata
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def count_guess(database, *subjects):
@@ -10263,14 +10448,15 @@ class Users:
         """Make a user; Conflict if the name is taken."""
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
-            if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
-                raise Conflict("There is a user %s already." % name, wrong("name", "is taken"))
             self.insert(transaction, columns, by)
         return self._json(self.find(name))
 
     def insert(self, transaction, columns,
                by=None):
-        """Store a new user, as prepare() gave it."""
+        """Store a new user, as prepare() gave it; Conflict if the name or one that looks like it is taken."""
+        for known, in transaction.all("SELECT name FROM user"):
+            if fold_name(known) == fold_name(columns["name"]):
+                raise Conflict("There is a user %s already." % known, wrong("name", "is taken"))
         note(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
@@ -10311,10 +10497,10 @@ class Users:
     def confirm(self, person, password, field="password"):
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
-        count_guess(self._database, subject)
         stored = self.find(person.name)["password"]
-        if not verify_password(password, stored):
-            raise wrong_password(field)
+        with may_guess(self._database, subject):
+            if not verify_password(password, stored):
+                raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
             forgive(transaction, subject)
         return stored
@@ -10323,7 +10509,8 @@ class Users:
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
-            if row["name"].lower() == self._settings.get("default_owner").lower():
+            owner = self._settings.get("default_owner")
+            if owner and self._database.value("SELECT id FROM user WHERE name=?", (owner,)) == row["id"]:
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s."
                                % (name, name))
             self._remove_gone_schedules(transaction, row["id"])
@@ -10492,20 +10679,20 @@ class SetUp:
         raise Denied("This code %s." % words, wrong("code", words))
 
     def _reset(self, transaction, columns, doubtful):
-        name = columns["name"].lower()
-        admins = transaction.all(
-            "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
-        ids = [admin["id"] for admin in admins if admin["name"].lower() == name]
+        name, is_admin = columns["name"], "role='admin' AND disabled=0"
+        ids = [row["id"] for row in transaction.all(
+            "SELECT id FROM user WHERE name=? AND " + is_admin, (name,))]
         if not ids:
-            raise field_error("name", "must be that of an admin: "
-                              + ", ".join(admin["name"] for admin in admins))
+            raise field_error("name", "must be that of an admin: " + ", ".join(
+                row["name"] for row in transaction.all(
+                    "SELECT name FROM user WHERE %s ORDER BY id" % is_admin)))
         transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
         note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
             remember(transaction, setting, None)
-        forgive(transaction, "user:" + name)
+        forgive(transaction, user_subject(name))
 
 
 class Sessions:
@@ -10516,20 +10703,21 @@ class Sessions:
 
     def log_in(self, name, password, address):
         """A new session's token; Unauthorized for a wrong name or password alike."""
-        subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
+        place = address_subject(address)
+        subjects = [user_subject(name), place]
         row = self._database.one(
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
-            subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
-        count_guess(self._database, subject, place)
-        right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
+            subjects = ["known:%d %s" % (row["id"], place)]     # no name that is sent can be this
+        with may_guess(self._database, *subjects):
+            right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
                 if row:                 # there are no more than the throttle lets through
                     note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
-        return self.open(row, address, subject, counted=place)
+        return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
 
     def open(self, row, address, *subjects, counted=""):
         """The token of a new session for a user's row; what counts under `subjects` is forgiven, of
@@ -10853,9 +11041,9 @@ class Requests:
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
-REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
+REMOTE_MAX = 64                 # workers of a token; queues that only remote workers serve
 PIECES_MAX = 1000               # of logs in one call
-ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
+ANNOUNCED_MAX = 256 << 10       # characters of what a token's workers announce, the same once
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
@@ -10944,17 +11132,18 @@ class RemoteWorkers:
             errors += check_value(_ANNOUNCED, one, "functions") or check_value(
                 {"type": "array", "items": _PARAMETER}, list(one["schema"]["properties"].values()),
                 one["name"])
-        if errors or len(dump_json(functions)) > ANNOUNCED_MAX:
-            raise refusal("This worker cannot be used", errors or wrong(
-                "functions", "are longer than %d characters" % ANNOUNCED_MAX))
+        if errors:
+            raise refusal("This worker cannot be used", errors)
+        for one in functions:
+            one["schema"] = _without_slow_patterns(one["schema"])
+            one["options"] = {**TASK_DEFAULTS, **one["options"]}
         with self._database.transaction() as transaction:
             for one in functions:
-                one["schema"] = _without_slow_patterns(one["schema"])
-                one["options"] = {**TASK_DEFAULTS, **one["options"]}
                 self._place(transaction, token, one)
-            now, key = self._clock.now(), (given["session"], token["id"])
+            now, key, text = self._clock.now(), (given["session"], token["id"]), dump_json(functions)
+            self._check_room(transaction, key, text)
             row = {"machine": given["machine"], "version": given["version"],
-                   "pid": given.get("pid"), "functions": dump_json(functions), **self._lease(now)}
+                   "pid": given.get("pid"), "functions": text, **self._lease(now)}
             if not transaction.update("worker", row, "lock=? AND token_id=?", key):
                 if transaction.value("SELECT count(*) FROM worker WHERE token_id=?",
                                      key[1:]) >= REMOTE_MAX:
@@ -10968,6 +11157,16 @@ class RemoteWorkers:
         return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
                 "lease_seconds": REMOTE_LEASE_SECONDS,
                 "settings": {name: self._settings.get(name) for name in names}}
+
+    @staticmethod
+    def _check_room(transaction, key, text):
+        """Refuse an announcement that is too large together with those of the token's other workers."""
+        others = transaction.value(
+            "SELECT sum(length(functions)) FROM (SELECT DISTINCT functions FROM worker "
+            "WHERE lock<>? AND token_id=? AND functions<>?) AS announced", (*key, text)) or 0
+        if len(text) + others > ANNOUNCED_MAX:
+            raise refusal("This worker cannot be used", wrong(
+                "functions", "of one token's workers are longer than %d characters" % ANNOUNCED_MAX))
 
     def turn(self, token, given):
         """What became of each attempt that is named, and the tasks that are claimed. What the
@@ -11027,7 +11226,7 @@ class RemoteWorkers:
         """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
-            raise Conflict("Another worker has this task, or it has ended.", gone=True)
+            raise Conflict(CLAIM_LOST, gone=True)
         return row["owner_id"]
 
     def announced(self, token):
@@ -11063,8 +11262,9 @@ class RemoteWorkers:
             row = transaction.one("SELECT external FROM queue WHERE name=?", (name,))
             has_room = row or name == REMOTE_QUEUE or transaction.value(
                 "SELECT count(*) FROM queue WHERE external=2") < REMOTE_MAX
-            is_free = has_room and (not row or row["external"] or not (name in ours.values() or any(
-                self._queues.count(status, name, 1) for status in range(len(STATUS_WORDS)))))
+            is_free = has_room and (not row or row["external"] or name in allowed and not (
+                name in ours.values() or any(self._queues.count(status, name, 1)
+                                             for status in range(len(STATUS_WORDS)))))
             if is_free and name != TASK_DEFAULTS["queue"] and (name in allowed or not allowed):
                 break
         else:
@@ -12151,6 +12351,9 @@ FINDINGS = {
                      "process that sends them starts")}
 
 
+HIDDEN = {"why": "an admin sees why", "more": ""}
+
+
 class Finding:
     """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
 
@@ -12160,8 +12363,10 @@ class Finding:
         self.topic, self.verdict, *forms = FINDINGS[code]
         self.text, self.remedy, *said = (
             form.format(**seen) for form in (*forms, "", "", "", "")[:4])
-        self.said = (said[0], said[1]) if said[0] and is_said else None     # to everyone
+        self.said = (said[0], said[1]) if said[0] and is_said else None     # to admins
         self.since = since
+        # What a worker printed before it ended may name paths, servers, passwords.
+        self.said_to_users = self.said and forms[3].format(**{**seen, **HIDDEN}) or None
 
     def __str__(self):
         """What is so and what to do."""
@@ -12499,10 +12704,12 @@ def describe_work(queue):
     yield from _describe_starts(queue)
 
 
-def describe_service(queue):
+def describe_service(queue, is_admin=True):
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
     finding = next((one for one in describe_work(queue) if one.said), None)
     code, text = finding and finding.said or ("ok", "")
+    if finding and not is_admin:
+        text = finding.said_to_users or text
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 
@@ -12597,6 +12804,95 @@ def next_step(report):
     remedy = next((one.remedy for one in bad or report.findings if one.remedy),
                   "see to what is bad" if bad else "")
     return "Next, %s." % remedy if remedy else "Nothing has to be done."
+
+
+# access/import_checks.py -----------------------------------------------------
+#
+# Import checks: every value of an export is judged before it is stored, as the API would.
+
+OWN_SETTINGS = (".catalogue", FOLDED)   # of those whose names begin with a dot: what is exported
+COLUMN_KINDS = {
+    "INTEGER": {"type": "integer", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
+    "REAL": {"type": "number", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
+    "TEXT": {"type": "string", "pattern": r"[^\x00]*", "patternMessage": "must have no NUL"}}
+ROW_ID = integer_within(1, INTEGER_MAX)
+TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
+CHOSEN = {    # what a column may hold besides its kind
+    "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
+    "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
+    "setting": {"name": {"enum": [*SETTINGS, *OWN_SETTINGS]}},
+    "function": {"who": {"enum": list(WHO_MAY_ADD)}},
+    "queue": {"name": OPTION_SCHEMAS["queue"], "external": integer_within(0, 2)},
+    "schedule": {"id": ROW_ID, "source": {"enum": ["person", "code", "folder"]},
+                 "catch_up": {"enum": ["none", "once", "all"]},
+                 "overlap": {"enum": ["skip", "queue", "allow"]}},
+    "task": {**TASK_COLUMNS, "id": ROW_ID, "status": integer_within(0, len(STATUS_WORDS) - 1),
+             "cancel_requested": integer_within(0, 2)},
+    "log": {"attempt": integer_within(0, INTEGER_MAX)}}
+
+
+def _columns(text):
+    """Return the schemas of the columns that the SQL of a table declares."""
+    found = {}
+    for name, kind, must in re.findall(r"\b(\w+) (INTEGER|REAL|TEXT)\b( NOT NULL| PRIMARY KEY)?", text):
+        schema = COLUMN_KINDS[kind]
+        found[name] = schema if must else {**schema, "type": [schema["type"], "null"]}
+    return found
+
+
+def _json_of(levels, kinds=(dict,)):
+    """Return a check of a text that must be JSON of these kinds, nested no deeper than `levels`."""
+    def check(text):
+        try:
+            value = read_json(text)
+        except RecursionError:
+            raise ValueError("is nested too deeply") from None
+        if is_deep(value, levels) or not isinstance(value, kinds):
+            raise ValueError("is not as it would be stored")
+    return check
+
+
+def _check_password(text):
+    match = re.fullmatch(r"scrypt\$(\d+),(\d+),(\d+)\$(?:[0-9a-f]{2})+\$(?:[0-9a-f]{2})+", text)
+    if text.startswith("scrypt$"):
+        n, r, p = map(int, match.groups()) if match else (0, 0, 0)
+        usual = SCRYPT_COST[0] * SCRYPT_COST[1] * SCRYPT_COST[2]
+        if not (0 < n * r * p <= 4 * usual and 128 * n * r <= 32 << 20):
+            raise ValueError("costs more than a password may")
+
+
+_ANY_JSON = (dict, list, str, int, float, bool, type(None))
+TEXT_CHECKS = {
+    ("user", "password"): _check_password,
+    ("token", "limits"): _json_of(2),
+    ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),
+    ("queue", "machines"): _json_of(2, (list,)),
+    ("schedule", "arguments"): _json_of(JSON_MAX_DEPTH), ("schedule", "options"): _json_of(2),
+    ("task", "arguments"): _json_of(JSON_MAX_DEPTH),
+    ("task", "result"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
+    ("request", "answer"): _json_of(JSON_MAX_DEPTH, _ANY_JSON)}
+
+
+@functools.lru_cache(maxsize=None)
+def table_schema(table):
+    """Return what the rows of a table must be like."""
+    text = re.search(r"CREATE TABLE IF NOT EXISTS %s \((.*?)\n\);" % table, SCHEMA, re.DOTALL)
+    return {"type": "object", "properties": {**_columns(text[1] if text else ""), **CHOSEN.get(table, {})}}
+
+
+def check_row(table, row):
+    """Raise ValueError, which names the table and the column, for a row that could not be here."""
+    errors = check_value(table_schema(table), row, table)
+    if errors:
+        raise ValueError(join_errors(errors[:1]).rstrip("."))
+    for (place, column), check in TEXT_CHECKS.items():
+        if place == table and row[column] is not None:
+            try:
+                check(row[column])
+            except ValueError as error:
+                raise ValueError("%s.%s %s" % (table, column, error)) from None
+    if table == "setting" and row["name"] in SETTINGS:
+        tidy_setting(row["name"], read_json(row["value"]))
 
 
 # access/backup.py ------------------------------------------------------------
@@ -12757,7 +13053,7 @@ def _exported(db):
     for table in EXPORTED:
         for row in _rows_of(db, table):
             name = row["name"] if table == "setting" else ""
-            if not name.startswith(".") or name in (".catalogue", FOLDED):
+            if not name.startswith(".") or name in OWN_SETTINGS:
                 yield table, row
 
 
@@ -12784,13 +13080,18 @@ def export_to(queue, target):
         os.fsync(file.fileno())
 
 
+def _read_line(line):
+    return read_json(line if isinstance(line, str) else line.decode("utf-8"))
+
+
 def import_lines(queue, lines):
     """Store an export in a database without users and tasks, all or nothing; {table: rows}.
     Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
     counts = dict.fromkeys(EXPORTED, 0)
     try:
-        found = itertools.chain.from_iterable(json.loads(line).items() for line in lines)
+        found = itertools.chain.from_iterable(
+            _read_line(line).items() for line in lines)
         with queue.database.transaction() as transaction:
             counters = _store(transaction, found, counts)
             _settle_in(queue, transaction, counters)
@@ -12839,6 +13140,7 @@ def _checked(transaction, table, lines,
         if row.keys() != set(known):
             raise Malformed("Nothing was imported: columns of %s are missing or unknown here: %s."
                             % (table, shorten(", ".join(sorted(row.keys() ^ set(known))), 200)))
+        check_row(table, row)
         counts[table] += 1
         yield {name: row[name] for name in known}
 
@@ -12863,6 +13165,8 @@ def _settle_in(queue, transaction, counters):
 # web/http_answer.py ----------------------------------------------------------
 #
 # An answer as WSGI wants it; problems as JSON.
+
+
 
 
 
@@ -12950,6 +13254,8 @@ class Answer:
         if status != 304:               # then the browser has these already
             given = {name for name, _ in self.headers}
             headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
+            if request and request.by_https_only:
+                headers.append(("Strict-Transport-Security", "max-age=31536000"))
             if is_long and re.search(ACCEPTS_GZIP, asks("Accept-Encoding") or ""):
                 body = self.packed
                 headers.append(("Content-Encoding", "gzip"))
@@ -12963,6 +13269,16 @@ class Answer:
                 content.close()
             content = [b""]
         return Response("%d %s" % (status, HTTPStatus(status).phrase), headers, content)
+
+
+def conceal(shown, person):
+    """Return what a person is answered, with secrets masked in the arguments of others' tasks and
+    schedules: of the answer itself, and of what it lists."""
+    if "owner" in shown and "arguments" in shown and not person.sees_secrets_of(shown["owner"]):
+        return {**shown, "arguments": mask(shown["arguments"])}
+    return {name: [conceal(item, person) if isinstance(item, dict) and "arguments" in item else item
+                   for item in value] if isinstance(value, list) else value
+            for name, value in shown.items()}
 
 
 def json_answer(value, status=200, headers=()):
@@ -13148,6 +13464,18 @@ class Request:
     def person(self, person):
         """Let this person ask."""
         self.asker = person
+
+    @property
+    def by_https_only(self):
+        """Return whether browsers may be told to come by HTTPS from now on: ASVS 3.4.1. Where others
+        have pages at the same name that is not ours to say."""
+        host = (self.header("Host") or "").partition(":")[0].lower()
+        return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
+
+    @property
+    def is_by_admin(self):
+        """Return whether an admin asks, in person or by a program."""
+        return self.asker is not None and self.asker.is_admin
 
     @property
     def token(self):
@@ -13389,7 +13717,7 @@ def tick(queue, request):
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.asker else "address")
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
-    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
+    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue, request.is_by_admin)}
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
 
@@ -13431,7 +13759,8 @@ def delete_session(queue, request):
     """Log out."""
     for token in request.cookies():
         queue.sessions.close(token)
-    return Answer(204, headers=[request.set_cookie("", 0)])
+    # What a browser keeps to ask whether it is still right must not outlive the log-in: ASVS 14.3.1.
+    return Answer(204, headers=[request.set_cookie("", 0), ("Clear-Site-Data", '"cache"')])
 
 
 def owner_for(queue, request, names):
@@ -13489,7 +13818,7 @@ def post_tasks(queue, request):
     shown, task_id = added.pop("task", None), added["ids"][0]
     with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
         shown = shown or queue.get_json(task_id, owner_id=request.person.scope)
-    return json_answer(shown or added, 201 if added["created"] else 200,
+    return json_answer(conceal(shown or added, request.person), 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
@@ -13583,7 +13912,7 @@ def _wanted(queue, request, given):
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   text("function"), text("queue"), text("q"), text("error"),
                   moment("ended_since"), moment("since"), moment("until"),
-                  list(map(int, ids.split(","))) if ids else None)
+                  list(map(int, ids.split(","))) if ids else None, request.person.searches_as)
 
 
 def get_tasks(queue, request):
@@ -13601,7 +13930,7 @@ def get_tasks(queue, request):
     rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
-            "next": going_on and str(going_on), "service": describe_service(queue),
+            "next": going_on and str(going_on), "service": describe_service(queue, request.is_by_admin),
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
@@ -13629,7 +13958,7 @@ def get_overview(queue, request):
         "schedules": queue.schedules.coming(scope, now + DAY),
         "workers": {"alive": len(states), "busy": states.count("busy"),
                     "maximum": queue.settings.get("NbMaxWorker")},
-        "service": describe_service(queue)}
+        "service": describe_service(queue, request.is_by_admin)}
 
 
 def get_task(queue, request, task_id):
@@ -13637,7 +13966,8 @@ def get_task(queue, request, task_id):
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
         before, behind = queue.tasks.neighbours(row, request.person.scope)
-        return json_answer({**queue.row_json(row), "forecast": queue.forecast.of_task(row),
+        shown = conceal(queue.row_json(row), request.person)
+        return json_answer({**shown, "forecast": queue.forecast.of_task(row),
                             "previous": before, "next": behind})
 
 
@@ -13791,7 +14121,7 @@ def get_schedules(queue, request):
     found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
             "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
-            "ticks": queue.rhythm.state(), "service": describe_service(queue)}
+            "ticks": queue.rhythm.state(), "service": describe_service(queue, request.is_by_admin)}
 
 
 def post_schedules(queue, request):
@@ -13889,10 +14219,15 @@ def get_activity(queue, request):
         worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
         owner_id=wanted_owner(queue, request, given, person.scope))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
-            "peak_memory", "actor", "message")
+            "peak_memory", "actor")
+
+    def message(row):
+        # Behind a colon stands what a worker printed before it ended, which admins only see.
+        is_open = person.is_admin or row["event"] not in ("worker_lost", "worker_start_failed")
+        return row["message"] if is_open else (row["message"] or "").partition(": ")[0]
     return {"next": before and str(before), "activity": [
-        {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
-         "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
+        {**{name: row[name] for name in same}, "message": message(row), "at": iso(row["at"]),
+         "task": row["task_id"], "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
 def get_workers(queue, request):
@@ -13907,7 +14242,8 @@ def get_workers(queue, request):
                 "task": None if hidden else row["task_id"],
                 "function": None if hidden else row["function"]}
     return {"workers": [shown(row) for row in queue.workers.rows()],
-            "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
+            "maximum": queue.settings.get("NbMaxWorker"),
+            "service": describe_service(queue, request.is_by_admin)}
 
 
 def get_queue(queue, _, name):
@@ -13915,14 +14251,15 @@ def get_queue(queue, _, name):
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
-def get_queues(queue, _):
+def get_queues(queue, request):
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
     oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
     return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
                        for one in queues.all(machine)],
-            "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
+            "machines": sorted({machine, *queues.machines()}),
+            "service": describe_service(queue, request.is_by_admin)}
 
 
 def post_queues(queue, request):
@@ -13982,34 +14319,52 @@ def patch_settings(queue, request):
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
-    queue.settings.change(request.given, request.person.name)
+    queue.settings.change(request.given, request.person.name,
+                          on_host=request.person.answerable is None)
     return get_settings(queue, request)
+
+
+def _confirm_admin(queue, request, password):
+    """Have whoever makes an admin by a session prove who they are, as for a token: it outlives that."""
+    if not request.bearer() and request.person.answerable is not None:
+        queue.users.confirm(request.person, password, "current_password")
+
+
+def post_users(queue, request):
+    """Make a user."""
+    given = dict(request.given)
+    password = given.pop("current_password", None)
+    if given.get("role") == "admin":
+        _confirm_admin(queue, request, password)
+    return queue.users.add(**given, by=request.person.name)
 
 
 def patch_user(queue, request, name):
     """Change a user: admins anybody, others their own password.
     A changed password ends all sessions; whoever changed their own gets a new one."""
     users, person, given = queue.users, request.person, dict(request.given)
-    own = name.lower() == person.name.lower()
+    user, current = users.find(name), given.pop("current_password", None)
+    own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    current = given.pop("current_password", None)
     if own and set(given) & {"email", "email_code"} and not (person.is_admin and "email" in given):
         return _change_mailbox(queue, person, given)
     if "email_code" in given:
         raise field_error("email_code", "is for one's own address")
     if not own or ("password" not in given and person.is_admin):
+        if "password" in given if user["role"] == "admin" else given.get("role") == "admin":
+            _confirm_admin(queue, request, current)
         return users.change(name, by=person.name, **given)
     if set(given) - {"password"}:
         raise Denied("Only admins may change roles and limits and disable users.")
     check_password(given.get("password") or "", person.name)
     known = users.confirm(person, current, "current_password")
     headers = []
-    user = users.change(person.name, known, person.name, password=given["password"])
+    changed = users.change(person.name, known, person.name, password=given["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
-    return json_answer(user, headers=headers)
+    return json_answer(changed, headers=headers)
 
 
 def _change_mailbox(queue, person, given):
@@ -14101,7 +14456,10 @@ def post_worker_file(queue, request, task_id):
     """Keep a file that a running task leaves; the same name again takes its place."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
     owner_id = queue.tasks.get(task_id)["owner_id"]
-    return queue.files.receive(owner_id, request.given["name"], *sent, task_id)
+    claim = request.bearer() or ""
+    return queue.files.receive(
+        owner_id, request.given["name"], *sent, task_id,
+        is_held=lambda db: queue.claims.asked_with(db, task_id, claim) is not None)
 
 
 # web/routes.py ---------------------------------------------------------------
@@ -14250,8 +14608,7 @@ ROUTES = [
           CHANGE),
     Route("GET", "/api/users", _does("All users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
-    Route("POST", "/api/users", _does("Make a user.", lambda queue, request:
-             queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, 201, "User"),
+    Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
     Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
              name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
@@ -14494,7 +14851,8 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         person, database = request.person, self.queue.database
-        key = request.path, request.query_text, person.scope, person.role
+        key = request.path, request.query_text, person.scope, person.role, person.name, \
+            person.token and person.token["scope"]
         if len(self._cache) >= 20:
             self._cache.clear()
         kept = self._cache.setdefault(key, _Kept())
@@ -14528,6 +14886,8 @@ class Application:
             return found
         if found is None:
             return Answer(route.status)
+        if request.asker:
+            found = conceal(found, request.asker)
         place = MADE_AT.get(route.kinds) if route.status == 201 else None
         headers = [("Location", request.base + quote(place % found))] if place else []
         return json_answer(found, route.status, headers)
@@ -14536,7 +14896,8 @@ class Application:
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
-            request.attempt = self.queue.claims.cancel_asked(parts[0], request.bearer() or "")
+            request.attempt = self.queue.claims.asked_with(
+                self.queue.database, parts[0], request.bearer() or "")
         if (who == ANYONE or request.attempt is not None
                 or who == TICKER and self._admit_ticker(request)):
             return
@@ -14965,7 +15326,7 @@ STOP_SECONDS = 5.0                      # 30 times as large; so long last answer
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
-    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
+    "shutil subprocess tempfile traceback unicodedata wsgiref.handlers zlib zoneinfo").split()
 
 
 if TYPE_CHECKING:
@@ -15232,7 +15593,8 @@ def _use_compiled_module(data):
     import marshal
     import tempfile
     from importlib.machinery import SourceFileLoader
-    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread,
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # ... and the 16 MiB of a first log-in
     with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
         for path in CODE_FILES:                 # workers read what Python keeps of both
             code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
@@ -15295,6 +15657,14 @@ class Shell(Person):
 
     def __init__(self, users, owner):
         self._find = functools.partial(users.owner, owner)
+
+    def sees_secrets_of(self, owner):
+        """Return True: the database is open to whoever has a shell here."""
+        return True
+
+    @property
+    def searches_as(self):
+        """Return None: a search looks at everything."""
 
     @property
     def answerable(self):

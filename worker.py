@@ -967,7 +967,14 @@ def run_request(function, arguments, context):
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
 TRY_AGAIN = (408, 429, 502, 503, 504)
+RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers look at each ending of a name
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
+
+
+def inert_name(name):
+    """Return a given file's name on the disk, in which no ending makes a web server run it."""
+    plain = re.sub(r"\.(?=%s)" % RUN_ENDINGS, "_", jobqueue.file_name(name), flags=re.IGNORECASE)
+    return jobqueue.disk_name(plain)
 
 
 def told_by(answer):
@@ -1016,8 +1023,10 @@ class TaskSite:
 class TaskFiles:
     """The files of the task that runs; `site` has them if they are not here."""
 
-    def __init__(self, site, context, data):
+    def __init__(self, site, names, context,
+                 data):
         self.site = TaskSite(site, context) if site else None
+        self._names = names             # by the keys of what it was given
         self._context, self._data = context, data
 
     def bring(self, value, schema):
@@ -1033,11 +1042,12 @@ class TaskFiles:
         folder.mkdir(parents=True, exist_ok=True)
         if self.site:
             return self._fetch(self.site, value, folder)
-        source = jobqueue.given_folder(self._data, value)
-        for name in os.listdir(source) if source.is_dir() else ():
-            with open(source / name, "rb") as file:
-                return self._copy(file, folder / name)
-        raise Fail("the file that it was given, %s, is not there any more" % value)
+        source = jobqueue.given_path(jobqueue.given_folder(self._data), value)
+        try:
+            with open(source, "rb") as file:
+                return self._copy(file, folder / inert_name(self._names[value]))
+        except (FileNotFoundError, KeyError):
+            raise Fail("the file that it was given, %s, is not there any more" % value) from None
 
     def _fetch(self, site, key, folder):
         """Copy a file from the site; one that breaks off on its way is asked for again."""
@@ -1046,7 +1056,7 @@ class TaskFiles:
             with site.ask("files/" + key) as answer:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 try:
-                    path = self._copy(answer, folder / jobqueue.disk_name(jobqueue.file_name(unquote(name))))
+                    path = self._copy(answer, folder / inert_name(unquote(name)))
                     if not answer.length:       # what it still owes of its Content-Length
                         return path
                 except HTTPException:
@@ -1551,6 +1561,7 @@ def is_c_loaded():
 
 
 
+
 LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
@@ -1661,7 +1672,7 @@ class Runner:
         self._leftovers.begin(order["owner"], is_first)
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
-        files = TaskFiles(order.get("site"), context, self._data)
+        files = TaskFiles(order.get("site"), order["given"], context, self._data)
         context.ask_results = functools.partial(self._results, files)
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
@@ -1971,7 +1982,8 @@ def start_runner(data):
         process = subprocess.Popen(
             [sys.executable, "-m", "worker", "--runner", str(theirs.fileno()), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME))
+            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME),
+            env=jobqueue.code_environment())
     return Started(process, ours)
 
 
@@ -2208,6 +2220,10 @@ class WatchedAttempt:
         """Return where its files are; None if they are here."""
         raise NotImplementedError
 
+    def given_names(self):
+        """Return the names of the files here that the task was given, by their keys."""
+        return {}
+
     def _may_begin(self):
         """Store what must be stored before it begins. False if the claim was lost."""
         raise NotImplementedError
@@ -2235,8 +2251,9 @@ class WatchedAttempt:
         if not self._may_begin():
             return None
         row = self.row
-        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(), "id": row["id"],
-                "owner": row["owner"], "crashes": row["crashes"], "claim": row["claim"],
+        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
+                "given": self.given_names(), "id": row["id"], "owner": row["owner"],
+                "crashes": row["crashes"], "claim": row["claim"],
                 "function": row["function"], "arguments": row["arguments"]}
 
     def end(self, kind, why=None):
@@ -2364,6 +2381,10 @@ class Attempt(WatchedAttempt):
     def site(self):
         """Return where its files are; None if they are here."""
         return self._queue.files.site()
+
+    def given_names(self):
+        """Return the names of the files that the task was given, by their keys."""
+        return self._queue.files.given_names(self.row)
 
     def _may_begin(self):
         if self.row["on_crash"] != "fail":
@@ -3820,6 +3841,8 @@ def run_runner(channel, data):
     arm_lifeline(lifeline)
     for descriptor in (link.fileno(), bell, lock):
         os.set_inheritable(descriptor, False)
+    for name in os.environ.keys() - jobqueue.code_environment().keys():
+        del os.environ[name]
     runner = Runner(link, bell, Path(data), lock)
     os.register_at_fork(after_in_child=runner.forget)
     return runner.run()

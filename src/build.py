@@ -50,7 +50,8 @@ ROOMS = {
         upkeep/reaper upkeep/starter upkeep/catalogue upkeep/rollup upkeep/metrics upkeep/retention
         upkeep/alerts upkeep/notifications upkeep/outlook upkeep/forecast upkeep/tick
         access/people access/accounts access/requests access/remote_workers access/python_task
-        access/python_interface access/host access/finding_table access/findings access/backup
+        access/python_interface access/host access/finding_table access/findings
+        access/import_checks access/backup
         web/http_answer web/http_request web/handlers_tasks web/handlers_site web/routes web/openapi
         web/application web/connections web/servers web/printing web/serve web/clients web/command_rows
         web/commands_tasks web/commands_site web/command_line
@@ -615,14 +616,14 @@ def main() -> int:
     parser.add_argument("--where", nargs="?", const="-", metavar="FILE:LINE",
                         help="print the room and line; without FILE:LINE a traceback is read and translated")
     options = parser.parse_args()
+    name, _, number = os.path.basename(options.where or "").partition(":")
+    if options.where not in (None, "-") and not (name in ROOMS and number.isdigit()):
+        parser.error("--where takes a line of %s, such as jobqueue.py:5299" % " or ".join(ROOMS))
     try:
         built = build()
         if not options.where:
             import_rooms(built)
         if options.where:
-            name, _, number = os.path.basename(options.where).partition(":")
-            if options.where != "-" and not (name in ROOMS and number.isdigit()):
-                parser.error("--where takes a line of %s, such as jobqueue.py:5299" % " or ".join(ROOMS))
             print(translate(built, sys.stdin.read().rstrip("\n")) if options.where == "-" else
                   where(built, name, int(number)))
         elif options.check:

@@ -61,14 +61,17 @@ async function readLast(name, signal) {
 function showForm(chosen, queues, task, last, signal) {
   const name = encodeURIComponent(chosen.name);
   const options = task ? chosenOf(chosen, task) : {};
+  // What was masked is another's secret: it is asked for anew.
+  const given = task ? Object.fromEntries(
+    Object.entries(task.arguments).filter(([, value]) => value !== '•••')) : undefined;
   const form = sendingForm(t('Add task'), async (now, before) => {
     const added = await add({
-      arguments: argumentsFrom(chosen.schema, now, before, task?.arguments),
+      arguments: argumentsFrom(chosen.schema, now, before, given),
       ...readOptions(chosen, now, before, options),
     });
     if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
     else say(t('Task {id} was added.', added), true);
-  }, ...argumentFields(chosen.schema, task?.arguments || {}), laterFields(chosen, options, queues));
+  }, ...argumentFields(chosen.schema, given || {}), laterFields(chosen, options, queues));
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Many at once')),

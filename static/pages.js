@@ -110,13 +110,26 @@ function addForm(body) {
     form.reset();
   }, field(t('Name'), nameInput('off')),
   secretField(t('Password'), 'password', 'new-password'),
-  roleField('user'));
+  ...roleFields('user'));
   return form;
 }
 
-/** What somebody may. @param {string} role chosen at first */
-const roleField = (role) => field(t('Role'), choice({ name: 'role' }, Object.entries(ROLES), role),
-{ help: t("Viewers see everyone's tasks and change nothing. Admins see and change everything.") });
+/** What somebody may; whoever makes an admin proves who they are. @param {string} role chosen at first */
+function roleFields(role) {
+  const own = ownPasswordField();
+  const input = /** @type {HTMLInputElement} */ (find('input', own));
+  const select = choice({ name: 'role', oninput: () => update() }, Object.entries(ROLES), role);
+  const update = () => {
+    own.hidden = input.disabled = role === 'admin' || select.value !== 'admin';
+  };
+  update();
+  return [field(t('Role'), select, { help: t(
+    "Viewers see everyone's tasks and change nothing. Admins see and change everything.") }), own];
+}
+
+/** One's own password, where a log-in alone is not enough. */
+const ownPasswordField = () => secretField(
+  t('Your own password'), 'current_password', 'current-password');
 
 /** One user, and what can be done. @param {User} user */
 function userRow(user) {
@@ -165,12 +178,12 @@ function changeButton(actions, row, user) {
     /** @type {number} */ min, /** @type {string} */ help) => (
     field(label, h('input', { type: 'number', name, min, value: user[name] }), { help }));
   return openingButton(actions, t('Change'), user.name, () => sendingForm(t('Save'),
-    (/** @type {any} */ { role, max_running: running, max_pending: pending }) => changeUser(row,
-      user, { role, max_running: limit(running), max_pending: limit(pending) }),
+    (/** @type {any} */ { max_running: running, max_pending: pending, ...sent }) => changeUser(row,
+      user, { ...sent, max_running: limit(running), max_pending: limit(pending) }),
     number(t('Maximum running tasks for {name}', user), 'max_running', 1, t('Empty: no limit.')),
     number(t('Maximum pending tasks for {name}', user), 'max_pending', 0,
       t('Empty: as in the settings. 0: no limit.')),
-    roleField(user.role)));
+    ...roleFields(user.role)));
 }
 
 /** Opens a small form for a new password. @param {HTMLElement} actions @param {User} user */
@@ -181,6 +194,7 @@ function passwordButton(actions, user) {
       say(t('{name} has a new password.', user), true);
       back();
     }, secretField(t('New password for {name}', user), 'password', 'new-password'),
+    ...(user.role === 'admin' ? [ownPasswordField()] : []),
     h('p', { class: 'help' }, t('It ends their sessions and tokens.')))));
 }
 

@@ -49,14 +49,15 @@ function showSettings(settings, wanted) {
 
 /** One setting; what was set elsewhere is only shown. @param {Setting} setting */
 function settingField(setting) {
-  const { name, label, unit, from, default: usual } = setting;
+  const { name, label, unit, from, fixed, default: usual } = setting;
   const input = controlFor(setting);
   const after = [unit !== 'seconds' && unit && h('span', { class: 'help unit' }, said(unit))];
-  if (from === 'table') after.push(resetButton(setting, input));
+  if (from === 'table' && !fixed) after.push(resetButton(setting, input));
   const shown = setting.choices && usual ? said(String(usual)) : textOf(setting, usual);
   const element = field(said(label), input, { after: h('span', { class: 'with' }, ...after), help: [
     said(setting.help), shown && t('Default: {usual}.', { usual: shown }),
-    from === 'environment' && t('Set by the environment; change it there.'),
+    from === 'environment' ? t('Set by the environment; change it there.')
+      : fixed && t('Changed on the host only.'),
   ].filter(Boolean).join(' ') });
   find('label', element).append(' ', h('code', { class: 'help' }, name));
   return element;
@@ -70,8 +71,7 @@ const textOf = ({ unit }, value) => (
 const choiceWords = (value) => (value ? said(value) : t('never'));
 
 /** What it is changed by. @param {Setting} setting */
-function controlFor({ name, value, type, unit, from, minimum, maximum, choices }) {
-  const disabled = from === 'environment';
+function controlFor({ name, value, type, unit, fixed: disabled, minimum, maximum, choices }) {
   if (choices) {
     return choice({ name, disabled }, choices.map((one) => [one, choiceWords(one)]), String(value));
   }

@@ -16,8 +16,9 @@ from ..store.database import Database
 from ..store.log_and_activity import note
 from ..store.settings import recall, remember
 from .people import (SCRYPT_COST, SESSION_SECONDS, STORED_PASSWORD, Person, Users,
-                     address_subject, changed_at, count_guess, end_sessions, forgive, note_use,
-                     note_user, plain_code, verify_password, wrong_log_in, wrong_password)
+                     address_subject, changed_at, count_guess, end_sessions, forgive, may_guess,
+                     note_use, note_user, plain_code, user_subject, verify_password, wrong_log_in,
+                     wrong_password)
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
@@ -118,20 +119,20 @@ class SetUp:
         raise Denied("This code %s." % words, wrong("code", words))
 
     def _reset(self, transaction: Connection, columns: JsonObject, doubtful: Iterable[str]) -> None:
-        name = columns["name"].lower()
-        admins = transaction.all(
-            "SELECT id, name FROM user WHERE role='admin' AND disabled=0 ORDER BY id")
-        ids = [admin["id"] for admin in admins if admin["name"].lower() == name]
+        name, is_admin = columns["name"], "role='admin' AND disabled=0"
+        ids = [row["id"] for row in transaction.all(
+            "SELECT id FROM user WHERE name=? AND " + is_admin, (name,))]
         if not ids:
-            raise field_error("name", "must be that of an admin: "
-                              + ", ".join(admin["name"] for admin in admins))
+            raise field_error("name", "must be that of an admin: " + ", ".join(
+                row["name"] for row in transaction.all(
+                    "SELECT name FROM user WHERE %s ORDER BY id" % is_admin)))
         transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
         note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
             remember(transaction, setting, None)
-        forgive(transaction, "user:" + name)
+        forgive(transaction, user_subject(name))
 
 
 class Sessions:
@@ -142,20 +143,21 @@ class Sessions:
 
     def log_in(self, name: str, password: str, address: str) -> str:
         """A new session's token; Unauthorized for a wrong name or password alike."""
-        subject, place = "user:" + storable(name.lower()[:100]), address_subject(address)
+        place = address_subject(address)
+        subjects = [user_subject(name), place]
         row = self._database.one(
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
-            subject = "known:%d %s" % (row["id"], place)        # no name that is sent can be this
-        count_guess(self._database, subject, place)
-        right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
+            subjects = ["known:%d %s" % (row["id"], place)]     # no name that is sent can be this
+        with may_guess(self._database, *subjects):
+            right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
                 if row:                 # there are no more than the throttle lets through
                     note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
-        return self.open(row, address, subject, counted=place)
+        return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
 
     def open(self, row: Row, address: str, *subjects: str, counted: str = "") -> str:
         """The token of a new session for a user's row; what counts under `subjects` is forgiven, of

@@ -23,7 +23,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.limits import DISK_LOW_BYTES, VERSION
 from ..base.errors import (Busy, Conflict, JobQueueError, Malformed, SetupError, StorageBroken,
                            StorageFull)
-from ..base.time_and_text import Clock, iso, random_token, shorten, storable
+from ..base.time_and_text import Clock, iso, random_token, read_json, shorten, storable
 from ..store.connection import (Connection, Reader, file_identity, free_bytes, private_path,
                                 write_private)
 from ..store.schema import SCHEMA_VERSION
@@ -32,8 +32,9 @@ from ..store.data_folder import create_data_folder, own_database
 from ..store.settings import recall, remember
 from ..tasks.leases import UNCONFIRMED, Outcome
 from ..upkeep.tick_history import NOTE_SECONDS
-from ..upkeep.rollup import FOLDED, HOUR_KEYS
+from ..upkeep.rollup import HOUR_KEYS
 from ..upkeep.alerts import DAILY_BACKUP
+from .import_checks import OWN_SETTINGS, check_row
 from .python_interface import JobQueue
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _exported(db: Reader) -> Iterator[Item]:
     for table in EXPORTED:
         for row in _rows_of(db, table):
             name = row["name"] if table == "setting" else ""
-            if not name.startswith(".") or name in (".catalogue", FOLDED):
+            if not name.startswith(".") or name in OWN_SETTINGS:
                 yield table, row
 
 
@@ -215,13 +216,18 @@ def export_to(queue: JobQueue, target: Path | str) -> None:
         os.fsync(file.fileno())
 
 
+def _read_line(line: str | bytes) -> JsonObject:
+    return read_json(line if isinstance(line, str) else line.decode("utf-8"))
+
+
 def import_lines(queue: JobQueue, lines: Iterable[str | bytes]) -> dict[str, int]:
     """Store an export in a database without users and tasks, all or nothing; {table: rows}.
     Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
     its end will not be told here. Queues are paused: their tasks may still be run there, too."""
     counts = dict.fromkeys(EXPORTED, 0)
     try:
-        found = itertools.chain.from_iterable(json.loads(line).items() for line in lines)
+        found = itertools.chain.from_iterable(
+            _read_line(line).items() for line in lines)
         with queue.database.transaction() as transaction:
             counters = _store(transaction, found, counts)
             _settle_in(queue, transaction, counters)
@@ -270,6 +276,7 @@ def _checked(transaction: Connection, table: str, lines: Iterable[Item],
         if row.keys() != set(known):
             raise Malformed("Nothing was imported: columns of %s are missing or unknown here: %s."
                             % (table, shorten(", ".join(sorted(row.keys() ^ set(known))), 200)))
+        check_row(table, row)
         counts[table] += 1
         yield {name: row[name] for name in known}
 

@@ -115,6 +115,9 @@ FINDINGS: dict[str, tuple[str, ...]] = {
                      "process that sends them starts")}
 
 
+HIDDEN = {"why": "an admin sees why", "more": ""}
+
+
 class Finding:
     """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
 
@@ -124,8 +127,10 @@ class Finding:
         self.topic, self.verdict, *forms = FINDINGS[code]
         self.text, self.remedy, *said = (
             form.format(**seen) for form in (*forms, "", "", "", "")[:4])
-        self.said = (said[0], said[1]) if said[0] and is_said else None     # to everyone
+        self.said = (said[0], said[1]) if said[0] and is_said else None     # to admins
         self.since = since
+        # What a worker printed before it ended may name paths, servers, passwords.
+        self.said_to_users = self.said and forms[3].format(**{**seen, **HIDDEN}) or None
 
     def __str__(self) -> str:
         """What is so and what to do."""

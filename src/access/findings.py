@@ -360,10 +360,12 @@ def describe_work(queue: JobQueue) -> Iterator[Finding]:
     yield from _describe_starts(queue)
 
 
-def describe_service(queue: JobQueue) -> JsonObject:
+def describe_service(queue: JobQueue, is_admin: bool = True) -> JsonObject:
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
     finding = next((one for one in describe_work(queue) if one.said), None)
     code, text = finding and finding.said or ("ok", "")
+    if finding and not is_admin:
+        text = finding.said_to_users or text
     return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
 
 

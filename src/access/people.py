@@ -7,14 +7,14 @@ import math
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import CACHE_SECONDS
-from ..base.errors import (Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
+from ..base.errors import (Busy, Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
                            Unauthorized, field_error, wrong)
-from ..base.time_and_text import digest, iso, shorten
+from ..base.time_and_text import digest, iso, shorten, storable
 from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_like, text_up_to,
                            titled)
 from ..store.connection import Connection
@@ -50,6 +50,7 @@ SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
+guessing = threading.BoundedSemaphore(6)    # hash or wait to: others are answered meanwhile
 # How many are free, how many seconds they count, the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 # Passwords that guessers try first, of those long enough to be accepted.
@@ -69,7 +70,8 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
                                  code=about(TEXT, "from the printed link, or a file "
                                             "setup-code*.txt in data or beside jobqueue.py")))
 NEW_USER = titled("NewUser", object_of(
-    ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)}))
+    ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
+    current_password=about(or_null(TEXT), "one's own, where a session makes an admin")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
@@ -78,7 +80,8 @@ CHANGED_USER = titled("UserChange", object_of(
     email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
                                 "they send as email_code"),
     email_code=text_like("[0-9]{6}", "must be 6 digits"),
-    current_password=about(or_null(TEXT), "needed by users who change their own password")))
+    current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
+                                          "admin or gives one a password")))
 NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
     queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "minItems": 1,
@@ -105,6 +108,15 @@ class Person:
         self.who = self.scope, self.name
         self.expires_at = expires_at
         self.token: Token | None = None     # of a program
+
+    def sees_secrets_of(self, owner: str) -> bool:
+        """Return whether arguments of an owner (their name) are shown with what is named like a secret."""
+        return owner == self.name and not (self.token and self.token["scope"] == "read")
+
+    @property
+    def searches_as(self) -> int | None:
+        """Return the id of the user whose secrets a search looks at; 0: nobody's, None: everybody's."""
+        return self.id if self.sees_secrets_of(self.name) else 0
 
     @property
     def answerable(self) -> Person | None:
@@ -157,6 +169,19 @@ def verify_password(password: str | None, stored: str) -> bool:
         return False
 
 
+@contextlib.contextmanager
+def may_guess(database: Database, *subjects: str) -> Iterator[None]:
+    """Count an attempt under each subject and let it be judged; Busy, and nothing is counted, while
+    too many others are judged."""
+    if not guessing.acquire(blocking=False):
+        raise Busy("Many people log in at the moment. Please try again.", retry_after=1)
+    try:
+        count_guess(database, *subjects)
+        yield
+    finally:
+        guessing.release()
+
+
 def check_password(password: str, name: str) -> None:
     """Invalid unless `password` is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
@@ -207,6 +232,17 @@ def address_subject(address: str) -> str:
             mapped = IPv6Address(address).ipv4_mapped
             address = str(mapped or IPv6Network(address + "/64", strict=False))
     return "address:%s" % address
+
+
+def user_subject(name: str) -> str:
+    """Under what guesses at a user's password count. As in the database A to Z alone are folded."""
+    return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
+
+
+def fold_name(name: str) -> str:
+    """Return a name as it is compared with others': two that look alike are one."""
+    import unicodedata
+    return unicodedata.normalize("NFKC", name).casefold()
 
 
 def count_guess(database: Database, *subjects: str) -> None:
@@ -291,14 +327,15 @@ class Users:
         """Make a user; Conflict if the name is taken."""
         columns = self.prepare(name, password, role)
         with self._database.transaction() as transaction:
-            if transaction.value("SELECT 1 FROM user WHERE name=?", (name,)):
-                raise Conflict("There is a user %s already." % name, wrong("name", "is taken"))
             self.insert(transaction, columns, by)
         return self._json(self.find(name))
 
     def insert(self, transaction: Connection, columns: JsonObject,
                by: str | None = None) -> None:
-        """Store a new user, as prepare() gave it."""
+        """Store a new user, as prepare() gave it; Conflict if the name or one that looks like it is taken."""
+        for known, in transaction.all("SELECT name FROM user"):
+            if fold_name(known) == fold_name(columns["name"]):
+                raise Conflict("There is a user %s already." % known, wrong("name", "is taken"))
         note(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
@@ -339,10 +376,10 @@ class Users:
     def confirm(self, person: Person, password: str | None, field: str = "password") -> str:
         """How a person's password is stored; Denied, which names the field, if it is another."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
-        count_guess(self._database, subject)
         stored: str = self.find(person.name)["password"]
-        if not verify_password(password, stored):
-            raise wrong_password(field)
+        with may_guess(self._database, subject):
+            if not verify_password(password, stored):
+                raise wrong_password(field)
         with self._database.transaction(durable=False) as transaction:
             forgive(transaction, subject)
         return stored
@@ -351,7 +388,8 @@ class Users:
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name)
-            if row["name"].lower() == self._settings.get("default_owner").lower():
+            owner = self._settings.get("default_owner")
+            if owner and self._database.value("SELECT id FROM user WHERE name=?", (owner,)) == row["id"]:
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s."
                                % (name, name))
             self._remove_gone_schedules(transaction, row["id"])

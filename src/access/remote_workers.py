@@ -33,7 +33,7 @@ from ..store.log_and_activity import append_log, log_length, note
 from ..store.settings import Settings
 from ..tasks.queues import QUEUE_LIMITS, Queues
 from ..tasks.followers import ENDED
-from ..tasks.files import Files
+from ..tasks.files import CLAIM_LOST, Files
 from ..tasks.leases import REMOTE_LEASE_SECONDS, UNCONFIRMED, Outcome, Reach, Verdict
 from ..tasks.claims import Claims
 from ..upkeep.schedule_rows import SCRIPT_FUNCTION
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
-REMOTE_MAX = 200                # workers of a token; queues that only remote workers serve
+REMOTE_MAX = 64                 # workers of a token; queues that only remote workers serve
 PIECES_MAX = 1000               # of logs in one call
-ANNOUNCED_MAX = 256 << 10       # characters of what one worker's functions are told with
+ANNOUNCED_MAX = 256 << 10       # characters of what a token's workers announce, the same once
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
@@ -139,17 +139,18 @@ class RemoteWorkers:
             errors += check_value(_ANNOUNCED, one, "functions") or check_value(
                 {"type": "array", "items": _PARAMETER}, list(one["schema"]["properties"].values()),
                 one["name"])
-        if errors or len(dump_json(functions)) > ANNOUNCED_MAX:
-            raise refusal("This worker cannot be used", errors or wrong(
-                "functions", "are longer than %d characters" % ANNOUNCED_MAX))
+        if errors:
+            raise refusal("This worker cannot be used", errors)
+        for one in functions:
+            one["schema"] = _without_slow_patterns(one["schema"])
+            one["options"] = {**TASK_DEFAULTS, **one["options"]}
         with self._database.transaction() as transaction:
             for one in functions:
-                one["schema"] = _without_slow_patterns(one["schema"])
-                one["options"] = {**TASK_DEFAULTS, **one["options"]}
                 self._place(transaction, token, one)
-            now, key = self._clock.now(), (given["session"], token["id"])
+            now, key, text = self._clock.now(), (given["session"], token["id"]), dump_json(functions)
+            self._check_room(transaction, key, text)
             row = {"machine": given["machine"], "version": given["version"],
-                   "pid": given.get("pid"), "functions": dump_json(functions), **self._lease(now)}
+                   "pid": given.get("pid"), "functions": text, **self._lease(now)}
             if not transaction.update("worker", row, "lock=? AND token_id=?", key):
                 if transaction.value("SELECT count(*) FROM worker WHERE token_id=?",
                                      key[1:]) >= REMOTE_MAX:
@@ -163,6 +164,16 @@ class RemoteWorkers:
         return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
                 "lease_seconds": REMOTE_LEASE_SECONDS,
                 "settings": {name: self._settings.get(name) for name in names}}
+
+    @staticmethod
+    def _check_room(transaction: Connection, key: tuple[str, int], text: str) -> None:
+        """Refuse an announcement that is too large together with those of the token's other workers."""
+        others = transaction.value(
+            "SELECT sum(length(functions)) FROM (SELECT DISTINCT functions FROM worker "
+            "WHERE lock<>? AND token_id=? AND functions<>?) AS announced", (*key, text)) or 0
+        if len(text) + others > ANNOUNCED_MAX:
+            raise refusal("This worker cannot be used", wrong(
+                "functions", "of one token's workers are longer than %d characters" % ANNOUNCED_MAX))
 
     def turn(self, token: Token, given: JsonObject) -> JsonObject:
         """What became of each attempt that is named, and the tasks that are claimed. What the
@@ -222,7 +233,7 @@ class RemoteWorkers:
         """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
-            raise Conflict("Another worker has this task, or it has ended.", gone=True)
+            raise Conflict(CLAIM_LOST, gone=True)
         return row["owner_id"]
 
     def announced(self, token: Token) -> list[str]:
@@ -258,8 +269,9 @@ class RemoteWorkers:
             row = transaction.one("SELECT external FROM queue WHERE name=?", (name,))
             has_room = row or name == REMOTE_QUEUE or transaction.value(
                 "SELECT count(*) FROM queue WHERE external=2") < REMOTE_MAX
-            is_free = has_room and (not row or row["external"] or not (name in ours.values() or any(
-                self._queues.count(status, name, 1) for status in range(len(STATUS_WORDS)))))
+            is_free = has_room and (not row or row["external"] or name in allowed and not (
+                name in ours.values() or any(self._queues.count(status, name, 1)
+                                             for status in range(len(STATUS_WORDS)))))
             if is_free and name != TASK_DEFAULTS["queue"] and (name in allowed or not allowed):
                 break
         else:

@@ -8,6 +8,7 @@ from pathlib import Path
 from .limits import HOME
 from .errors import SetupError
 
+FOR_CODE = ("JOBQUEUE_TASKS", "JOBQUEUE_DATA", "JOBQUEUE_UMASK")
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
@@ -45,6 +46,13 @@ def _data_line() -> str:
     if not line or line[0] == "~":      # whose home that is depends on who asks
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
+
+
+def code_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return an environment for people's code: what is set for this program, such as the password in
+    JOBQUEUE_DATABASE, is not for each function and program."""
+    return {name: value for name, value in environment.items()
+            if name in FOR_CODE or not name.startswith("JOBQUEUE_")}
 
 
 def become_private() -> None:

@@ -196,13 +196,19 @@ def _finite(text: str) -> float:
     return number if math.isfinite(number) else _refuse_constant(text)
 
 
+_NESTED = dict, list, tuple, set, frozenset
+
+
 def is_deep(value: Any, levels: int) -> bool:
     """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if not isinstance(value, (list, tuple, set, frozenset)):
+    if not isinstance(value, _NESTED):
         return False
-    return levels == 0 or any(is_deep(item, levels - 1) for item in value)
+    if levels == 0:
+        return True
+    for item in list(value.values()) if isinstance(value, dict) else value:
+        if isinstance(item, _NESTED) and is_deep(item, levels - 1):     # no generator: it is twice as slow
+            return True
+    return False
 
 
 # JSON text as Python has it; ValueError also for NaN and Infinity.

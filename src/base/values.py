@@ -128,6 +128,9 @@ TEXT_FORMS = {
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
 FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
 SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
+# What one of these would be found by in the text of arguments.
+SECRET_TEXTS = ['%s":' % word for word in "password passwd token secret apikey api_key".split()]
+MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
 
@@ -304,9 +307,19 @@ def _items(schema: Schema, text: str) -> Iterator[tuple[Schema, str]]:
 def mask(value: Any) -> Any:
     """The same value with what is named like a secret hidden."""
     if isinstance(value, dict):
-        return {name: "•••" if SECRET_NAME.search(name) else mask(item)
+        return {name: MASKED if SECRET_NAME.search(name) else mask(item)
                 for name, item in value.items()}
     return [mask(item) for item in value] if isinstance(value, list) else value
+
+
+def unmask(value: Any, known: Any) -> Any:
+    """Return a value in which what is masked is as in the `known` one: it was not changed."""
+    if isinstance(value, dict) and isinstance(known, dict):
+        return {name: known[name] if item == MASKED and SECRET_NAME.search(name) and name in known
+                else unmask(item, known.get(name)) for name, item in value.items()}
+    if isinstance(value, list) and isinstance(known, list) and len(value) == len(known):
+        return list(map(unmask, value, known))
+    return value
 
 
 def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str:

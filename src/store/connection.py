@@ -93,23 +93,39 @@ def private_path(database: Path, name: str) -> Path:
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
-def write_whole(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write a file that only we may read, whole or not at all."""
-    part = path.with_name("." + random_token(8))
+def private_folder(database: Path, name: str) -> Path:
+    """Return a folder beside the database whose name has a word of its own.
+
+    Tasks see and print the paths of their files. So the word is a digest: it does not lead back to the
+    64 random bits in the name of the database."""
+    import hashlib
+    word = hashlib.sha256(("%s %s" % (name, database.stem)).encode("utf-8", "surrogateescape")).hexdigest()
+    return database.with_name("%s-%s" % (name, word[:16]))
+
+
+@contextlib.contextmanager
+def write_part(room: int, pieces: Iterable[bytes]) -> Iterator[str]:
+    """Write a file that only we may read into an open folder; the caller gives it its name."""
+    part = "." + random_token(8)
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(part, path)
+        yield part
     finally:
         with contextlib.suppress(OSError):
-            part.unlink()
+            os.unlink(part, dir_fd=room)
 
 
 def write_private(path: Path, text: str) -> None:
-    """As write_whole(), a text."""
-    write_whole(path, [text.encode("utf-8")])
+    """Write a text that only we may read, whole or not at all."""
+    room = os.open(path.parent, os.O_DIRECTORY)
+    try:
+        with write_part(room, [text.encode("utf-8")]) as part:
+            os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
+    finally:
+        os.close(room)
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from ..base.head import TYPE_CHECKING
@@ -83,6 +84,8 @@ def web_label(address: str) -> str:
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
+# What runs here, what it is given and its passwords: whoever has the page need not have the host.
+HOST_SETTINGS = frozenset(("python", "pass_environment", "mail_password_file"))
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # what a list says in the place of a secret
 TIDY: dict[str, Callable[[str], str]] = {
@@ -166,7 +169,9 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
         "Addresses, told when something goes wrong."),
     "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", text_up_to(300), "", "Who logs in there; empty: nobody does."),
-    "mail_password_file": ("Password", "", text_up_to(1000), "", "Path of a file that holds it."),
+    "mail_password_file": ("Password", "", text_up_to(1000), "",
+        "Path of a file that holds it; empty: mail-password-WORD.txt in the data folder, if there is one. "
+        "With a password, mail_server is changed on the host only, too."),
     "mail_from": ("Mail from", "", {
         **EMAIL, **text_up_to(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
@@ -241,19 +246,26 @@ class Settings:
                              ("table", table[name]) if name in table else ("default", one.default))
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
             found.append({
-                "name": name, "group": one.group, "label": one.label, "unit": one.unit,
+                "fixed": origin == "environment" or self._is_of_host(name), "name": name,
+                "group": one.group, "label": one.label, "unit": one.unit,
                 "value": SECRETLY if schema.get("writeOnly") and value else value,
                 "default": one.default, "from": origin, "type": kind, "choices": schema.get("enum"),
                 "minimum": schema.get("minimum"), "help": one.help,
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
         return found
 
-    def change(self, values: dict[str, Any], by: str | None = None) -> None:
-        """Store the given values, all or none; None means back to the default."""
+    def password_file(self) -> Path | None:
+        """Return the path of the file that holds the password of the mail server."""
+        path = self.get("mail_password_file")
+        return Path(path) if path else min(self._database.folder.glob("mail-password*.txt"), default=None)
+
+    def change(self, values: dict[str, Any], by: str | None = None, on_host: bool = True) -> None:
+        """Store the given values, all or none; None means back to the default. Invalid for a setting
+        of the host that is not changed `on_host`."""
         errors, checked = [], {}
         for name, value in values.items():
             try:
-                checked[name] = self._check(name, value)
+                checked[name] = self._check(name, value, on_host)
             except Invalid as error:
                 errors += error.errors
         if errors:
@@ -272,11 +284,18 @@ class Settings:
         self._known = (until, table)
         return table
 
-    def _check(self, name: str, value: Any) -> Any:
+    def _is_of_host(self, name: str) -> bool:
+        # Whoever chose another server would be sent the password.
+        return name in HOST_SETTINGS or name == "mail_server" and self.password_file() is not None
+
+    def _check(self, name: str, value: Any, on_host: bool) -> Any:
         if name not in SETTINGS:
             raise field_error(name, "is not a setting")
         if name in self._fixed:
             raise field_error(name, "is set by environment, not here")
+        if not on_host and self._is_of_host(name):
+            raise field_error(name, "is changed on the host only: python3 jobqueue.py settings %s VALUE"
+                              % name)
         if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
             return recall(self._database, name)
         value = None if value is None else tidy_setting(name, value)

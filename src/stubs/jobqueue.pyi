@@ -53,6 +53,7 @@ from src.access.python_interface import *
 from src.access.host import *
 from src.access.finding_table import *
 from src.access.findings import *
+from src.access.import_checks import *
 from src.access.backup import *
 from src.web.http_answer import *
 from src.web.http_request import *

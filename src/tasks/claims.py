@@ -20,7 +20,7 @@ from ..base.types import NamedTuple
 from ..base.limits import DELETE, PENDING, RENEW_SECONDS, SCHEDULED, SUCCEEDED
 from ..base.errors import Busy
 from ..base.time_and_text import Every, machine_name, random_token, shorten
-from ..store.connection import BY_CLAIM, BY_ID, Connection
+from ..store.connection import BY_CLAIM, BY_ID, Connection, Reader
 from ..store.database import Database
 from ..store.log_and_activity import activity_row, note
 from .queues import AT_LIMIT, OPEN_QUEUES, TURN_BESIDE, Queues, next_start
@@ -267,6 +267,17 @@ class Claims:
         return self._database.value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
+
+    @staticmethod
+    def asked_with(db: Reader, task_id: int, claim: str) -> int | None:
+        """Return the cancel_requested of a running task for whoever sends its claim. None if that was
+        lost, or the token of the remote worker that has it is not valid any more."""
+        return db.value("""
+            SELECT task.cancel_requested FROM task LEFT JOIN worker ON worker.id=task.worker_id
+            WHERE task.id=? AND task.status=1 AND task.claim=? AND (worker.token_id IS NULL
+                OR EXISTS (SELECT 1 FROM token JOIN user ON user.id=token.user_id
+                           WHERE token.id=worker.token_id AND user.disabled=0 AND user.role='admin'))""",
+                        (task_id, claim))
 
     def end(self, transaction: Connection, task_id: int, claim: str, outcome: Outcome,
             now: float) -> Verdict | None:

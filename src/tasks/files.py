@@ -1,8 +1,8 @@
 """Files that tasks are given and leave: kept, served, removed.
 
-What is handed in lies in files-WORD/KEY, and arguments hold that key. What a task leaves stays in
-its folder, work-WORD/ID. Rows of `file` say whose each is. A queue on PostgreSQL has its files
-where the web server is; other machines ask that for them.
+What is handed in lies in files-WORD/KEY, and arguments hold that key; its name is in the row alone.
+What a task leaves stays in its folder, work-WORD/ID. Rows of `file` say whose each is.
+A queue on PostgreSQL has its files where the web server is; other machines ask that for them.
 
 1. receive() reserves room by a row, and names it once all has come. give() makes it a file of
    each new task that names its key, in the transaction that adds the task.
@@ -18,7 +18,7 @@ import math
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
@@ -27,7 +27,7 @@ from ..base.limits import DISK_LOW_BYTES, PIECE_BYTES, SUCCEEDED
 from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, in_passing
 from ..base.time_and_text import Every, machine_name, random_token, shorten, storable
 from ..store.connection import (FULL, Connection, cannot_write, find_database, free_bytes,
-                                private_path, write_whole)
+                                private_folder, private_path, write_part)
 from ..store.database import Database
 from ..store.log_and_activity import append_log, log_length
 from ..store.settings import Settings, recall, remember
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
         kept: list[str] | None
 
 UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
+CLAIM_LOST = "Another worker has this task, or it has ended."
+FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead nowhere
 FILES_MAX = 100                 # that a task leaves
 UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
 FILE_NAME_BYTES = 200
@@ -78,19 +80,34 @@ class OpenFile(NamedTuple):
 
 def task_folder(data: Path, task_id: int) -> Path:
     """Where a task may keep files while it runs, and leaves them."""
-    return private_path(find_database(data), "work") / str(task_id)
+    return private_folder(find_database(data), "work") / str(task_id)
+
+
+def remove_whole(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, as far as that can be removed."""
+    import shutil
+    with contextlib.suppress(OSError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
 
 
 def remove_task_folder(data: Path, task_id: int) -> None:
     """Remove what a task left there, if anything."""
-    import shutil
     with contextlib.suppress(SetupError, StorageBroken):
-        shutil.rmtree(task_folder(data, task_id), ignore_errors=True)
+        remove_whole(task_folder(data, task_id))
 
 
-def given_folder(data: Path, key: str) -> Path:
-    """Where a file lies that was handed in."""
-    return private_path(find_database(data), "files") / key
+def given_path(folder: Path, key: str) -> Path:
+    """Return the path of a file that was handed in. Earlier editions made a folder for each."""
+    path = folder / key
+    return next(path.iterdir(), path) if path.is_dir() else path
+
+
+def given_folder(data: Path) -> Path:
+    """Return the folder of the files that were handed in."""
+    return private_folder(find_database(data), "files")
 
 
 def file_name(text: str) -> str:
@@ -109,14 +126,21 @@ def told_name(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
+@contextlib.contextmanager
+def open_folder(folder: Path | str) -> Iterator[int]:
+    """Open a folder, which others may have replaced by a link: then OSError."""
+    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield room
+    finally:
+        os.close(room)
+
+
 def names_left(folder: Path | str) -> list[str] | None:
     """What is in a task's folder; None if there is no folder."""
     try:
-        room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
+        with open_folder(folder) as room:
             return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
-        finally:
-            os.close(room)
     except FileNotFoundError:
         return None
     except OSError:                     # no folder any more, or closed
@@ -125,12 +149,9 @@ def names_left(folder: Path | str) -> list[str] | None:
 
 def open_plain(folder: Path | str, name: str) -> BinaryIO:
     """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
-    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
+    with open_folder(folder) as room:
         file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
-    finally:
-        os.close(room)
     status = os.fstat(file.fileno())
     if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
         return file
@@ -177,9 +198,19 @@ class Files:
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
-        self._given, self._work = (private_path(database.path, name) for name in ("files", "work"))
+        self._given, self._work = map(self._settled_folder, ("files", "work"))
         self._looks = Every(SITE_SECONDS, database.clock)
         self._machine: str | None = None            # who has them
+
+    def _settled_folder(self, name: str) -> Path:
+        """Return a folder, renamed if an earlier edition gave it the word of the database. Its
+        processes that still run tasks find it by a link, which clear() removes after a day."""
+        folder, former = private_folder(self._database.path, name), private_path(self._database.path, name)
+        if former.is_dir() and not former.is_symlink():
+            with contextlib.suppress(OSError):  # another process was first
+                os.rename(former, folder)
+                former.symlink_to(folder.name)
+        return folder
 
     def settle(self) -> None:
         """From now on this machine, whose web server asks, has the files."""
@@ -199,31 +230,41 @@ class Files:
 
     def path(self, row: Row, task_id: int | None = None) -> Path:
         """Where a file lies by its row."""
-        folder = self._given / row["key"] if row["key"] else self._work / str(task_id)
-        return folder / disk_name(row["name"])
+        if row["key"]:
+            return given_path(self._given, row["key"])
+        return self._work / str(task_id) / disk_name(row["name"])
 
     def receive(self, owner_id: int, name: str, size: int, pieces: Iterable[bytes],
-                task_id: int | None = None) -> JsonObject:
-        """Keep a file of `size` bytes for a task to come, or as one that a task leaves."""
+                task_id: int | None = None,
+                is_held: Callable[[Connection], bool] = lambda _: True) -> JsonObject:
+        """Keep a file of `size` bytes for a task to come, or as one that a task leaves.
+        Conflict, and the task's files stay as they are, unless its claim `is_held` once all has come."""
         row: JsonObject = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
-            for folder in (path.parent.parent, path.parent):
+            if path.parent.is_symlink():
+                path.parent.unlink()    # a task's folder, which it replaced
+            for folder in (self._work, path.parent) if task_id else (path.parent,):
                 folder.mkdir(mode=0o700, exist_ok=True)
-            with self._database.unhurried():
-                write_whole(path, pieces)
-            with self._database.transaction() as transaction:
+            with contextlib.ExitStack() as opened:
+                room = opened.enter_context(open_folder(path.parent))
+                with self._database.unhurried():
+                    part = opened.enter_context(write_part(room, pieces))
+                transaction = opened.enter_context(self._database.transaction())
+                if not is_held(transaction):
+                    raise Conflict(CLAIM_LOST, gone=True)
                 transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=? AND name=?",
                                 (task_id, row["name"]))
                 if transaction.value("SELECT 1 FROM task WHERE id=?", (task_id,)):
                     row.update(task_id=task_id, until=None)
                 transaction.update("file", row, "id=?", (row_id,))
+                os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
         except BaseException as error:
             with in_passing("giving up a file"):
                 with self._database.transaction() as transaction:
                     transaction.update("file", {"until": 0}, "id=?", (row_id,))
                 self.clear(self._clock.now())
-            raise cannot_write(path, error) if isinstance(error, OSError) else error
+            raise cannot_write(self._database.folder, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
     def take(self, path: Path | str, owner_id: int) -> str:
@@ -271,6 +312,14 @@ class Files:
             transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
         return [key for key in keys if key not in known]
 
+    def given_names(self, task: TaskRow) -> dict[str, str]:
+        """Return the names of the files that a claimed task was given, by their keys."""
+        if "f_" not in task["arguments"]:
+            return {}
+        rows = self._database.all("SELECT key, name FROM file WHERE task_id=? AND key IS NOT NULL",
+                                  (task["id"],))
+        return {row["key"]: row["name"] for row in rows}
+
     def collect(self, transaction: Connection, task: TaskRow, now: float) -> list[str] | None:
         """Note what an ended task (its row) left in its folder as its files; their names, None if
         it has no folder here. What is no plain file or too much is only named, in the log."""
@@ -301,16 +350,14 @@ class Files:
         """Remove what is of no use any more in a task's folder, once its end is recorded."""
         if verdict.kept is None and not verdict.removed:
             return
-        import shutil
         folder, kept = self._work / str(task_id), verdict.kept or []
         if verdict.removed or self.site():
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_whole(folder)
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
                 found = folder.iterdir() if kept else [folder]
                 for path in (path for path in found if told_name(path.name) not in kept):
-                    is_folder = stat.S_ISDIR(path.lstat().st_mode)
-                    (shutil.rmtree if is_folder else os.unlink)(path)
+                    remove_whole(path)
 
     def of_task(self, task_id: int) -> Sequence[Row]:
         """The rows of a task's files: first what it left, then what it was given."""
@@ -321,7 +368,7 @@ class Files:
     def open(self, task_id: int, row: Row) -> OpenFile:
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
-        file = open_plain(path.parent, row["name"])
+        file = open_plain(path.parent, told_name(path.name))
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
@@ -340,12 +387,15 @@ class Files:
         """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
-        import shutil
         with self._database.transaction(durable=False) as transaction:
             transaction.run("DELETE FROM file WHERE until<?", (now,))
+        for former in (private_path(self._database.path, name) for name in ("files", "work")):
+            with contextlib.suppress(OSError):
+                if former.is_symlink() and former.lstat().st_mtime < now - FORMER_SECONDS:
+                    former.unlink()
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
             found = os.listdir(folder) if folder.is_dir() else []
             names = {name for name in found if folder == self._given or name.isdecimal()}
             for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
-                shutil.rmtree(folder / name, ignore_errors=True)
+                remove_whole(folder / name)

@@ -17,7 +17,7 @@ from ..base.limits import (CANCELLED, COUNT_MAX, FAILED, INTEGER_MAX, PAGE_ROWS,
                            STATUS_WORDS, SUCCEEDED)
 from ..base.errors import Malformed, NotFound
 from ..base.time_and_text import iso, storable
-from ..base.values import FILE_KEY, summarize
+from ..base.values import FILE_KEY, SECRET_TEXTS, mask, summarize
 from ..store.connection import (BY_CLAIM, BY_ID, BY_OWNER, BY_TURN, CONTAINS, LOOK_SECONDS,
                                 SEARCH_SECONDS, THEN_JOIN)
 from ..store.database import Database, Page
@@ -51,8 +51,8 @@ FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32
 LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # cells hold 32,767
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
-# What a search looks at, besides a task's number and its owner's name: 500 characters of each.
-SEARCHED = ("function", "message", "error_type || ': ' || error_message", "arguments")
+# What a search looks at, besides a task's number, its arguments and its owner's name: 500 characters of each.
+SEARCHED = ("function", "message", "error_type || ': ' || error_message")
 
 
 # What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
@@ -92,7 +92,8 @@ def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable
 
 class Filter(NamedTuple):
     """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
-    `error` the kind of error; `since` and `until` are about when they were added."""
+    `error` the kind of error; `since` and `until` are about when they were added. Arguments that hold
+    a secret are searched for their owner only, the user `sees` (0: nobody; None: for the host)."""
 
     owner_id: int | None = None
     statuses: Sequence[int] | None = None
@@ -104,6 +105,7 @@ class Filter(NamedTuple):
     since: float | None = None
     until: float | None = None
     ids: Sequence[int] | None = None
+    sees: int | None = None
 
     def within(self, statuses: Sequence[int]) -> Filter:
         """The same, but only tasks with one of these statuses."""
@@ -113,7 +115,7 @@ class Filter(NamedTuple):
     @property
     def searches(self) -> bool:
         """True if no index answers it, so that rows must be looked through."""
-        return any(asked is not None for asked in self[2:])
+        return any(asked is not None for asked in self[2:-1])
 
     def where(self) -> tuple[str, list[Any]]:
         """Return a condition in SQL, and the values of its question marks."""
@@ -127,10 +129,13 @@ class Filter(NamedTuple):
                 parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
         if self.text:
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
-            parts["(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s)" % (
-                CONTAINS % "name",
-                " OR ".join(CONTAINS % ("substr(%s, 1, 500)" % text) for text in SEARCHED))] = [
-                    int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(SEARCHED))]
+            begins = [CONTAINS % ("substr(%s, 1, 500)" % text) for text in (*SEARCHED, "arguments")]
+            secret = " OR ".join([begins[-1]] * len(SECRET_TEXTS))
+            parts["(task.id=? OR owner_id IN (SELECT id FROM user WHERE %s) OR %s AND (%s))" % (
+                CONTAINS % "name", " OR ".join(begins),
+                "?=0" if self.sees is None else "owner_id=? OR NOT (%s)" % secret)] = [
+                    int(number[1]) if number else 0, *[storable(self.text)] * (1 + len(begins)),
+                    self.sees or 0, *(() if self.sees is None else SECRET_TEXTS)]
         return " AND ".join(parts) or "1=1", list(itertools.chain(*parts.values()))
 
 
@@ -266,7 +271,8 @@ class TaskList:
         while more:
             rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
-            yield self.list_json(rows, FIELDS)
+            yield [{**shown, "arguments": mask(shown["arguments"])}     # files are passed on
+                   for shown in self.list_json(rows, FIELDS)]
 
     def failures(self, wanted: Filter, since: float = 0.0) -> JsonObject:
         """{"groups": what failed since then, by function and kind of error, newest first, of

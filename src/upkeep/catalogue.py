@@ -227,10 +227,12 @@ class Catalogue:
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
     def _add_remote(self, functions: dict[str, AnnouncedFunction]) -> None:
+        announced: dict[str, list[AnnouncedFunction]] = {}      # most announce the same
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
-            announced: list[AnnouncedFunction] = json.loads(worker["functions"])
-            for one in announced:
+            text = worker["functions"]
+            announced[text] = announced.get(text) or json.loads(text)
+            for one in announced[text]:
                 found = functions.setdefault(one["name"], {**one, "remote": []})
                 if worker["machine"] not in found.get("remote", (worker["machine"],)):
                     found["remote"].append(worker["machine"])

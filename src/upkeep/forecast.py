@@ -58,7 +58,7 @@ class Forecast:
         self._clock, self._lock = database.clock, threading.Lock()
         self._outlook: Outlook | None = None
         self._lists_before = False
-        self._until = self._soon = -math.inf
+        self._until = self._soon = self._guests_from = -math.inf
 
     def of_task(self, row: Row) -> JsonObject | None:
         """What is told of a task (its row); None once it has ended."""
@@ -77,9 +77,7 @@ class Forecast:
         guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
                         run_at=None, retries_left=options["max_retries"],
                         **{name: options[name] for name in Waiting._fields if name in options})
-        with self._lock:
-            outlook = self._read(guest)
-        return self._of_waiting(guest, PENDING, outlook)
+        return self._of_waiting(guest, PENDING, self._look_for_guest(guest) or self._look())
 
     def of_list(self, shown: list[JsonObject]) -> list[JsonObject]:
         """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
@@ -144,6 +142,17 @@ class Forecast:
                 self._soon = ended + (ended - began) / SHARE_FOR_NEW
                 self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
             return known
+
+    def _look_for_guest(self, guest: Waiting) -> Outlook | None:
+        """An Outlook with a task that is not added yet; None while others took their share of time."""
+        with self._lock:
+            began = self._clock.monotonic()
+            if began < self._guests_from:
+                return None
+            outlook = self._read(guest)
+            ended = self._clock.monotonic()
+            self._guests_from = ended + (ended - began) / SHARE_FOR_NEW
+            return outlook
 
     def _read(self, guest: Waiting | None = None) -> Outlook:
         return Outlook(self._database, self._metrics.runs(), self._crews(), guest)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
+PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 CUT_OFF = "It was not answered in time."
 # Where no webhook may lead: this host, its network, what is no single host, and ways around these.
@@ -133,11 +134,18 @@ def _as_refused(code: int, words: bytes | str) -> Refused | OSError:
 
 
 def _password(settings: Settings) -> str:
-    path = settings.get("mail_password_file")
+    path = settings.password_file()
+    if path is None:
+        raise Refused("The mail server wants a password: set mail_password_file on the host.")
     try:
-        return Path(path).read_text("utf-8-sig").strip()
+        with open(path, "rb") as file:
+            password = file.read(PASSWORD_FILE_BYTES + 1).decode("utf-8-sig").strip()
     except (OSError, ValueError):
         raise Refused("mail_password_file cannot be read: %s" % path) from None
+    if not password.isprintable() or len(password) > PASSWORD_FILE_BYTES:
+        raise Refused("mail_password_file must hold one line of at most %d characters: %s"
+                      % (PASSWORD_FILE_BYTES, path))
+    return password
 
 
 def _send_by_sendmail(sender: str, recipient: str, message: EmailMessage) -> None:

@@ -17,7 +17,7 @@ from ..base.errors import (Busy, Conflict, Denied, Invalid, NotFound, SetupError
                            field_error, refusal)
 from ..base.time_and_text import dump_json, iso
 from ..base.schedule_rules import is_same_rule, preview
-from ..base.values import TASK_DEFAULTS, summarize
+from ..base.values import TASK_DEFAULTS, summarize, unmask
 from ..store.connection import THEN_JOIN, Connection
 from ..store.database import Database
 from ..tasks.adding import Adding, Order
@@ -278,7 +278,8 @@ class Schedules:
         wanted: JsonObject = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
-            wanted = self._checked({**as_given(row), **given}, person)
+            before = as_given(row)
+            wanted = self._checked({**before, **unmask(given, before)}, person)
             self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
             known = self._row(schedule_id, scope)

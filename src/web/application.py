@@ -20,7 +20,7 @@ from ..tasks.files import BYTES_TYPE
 from ..upkeep.worker_modes import file_stamps
 from ..access.people import TOKEN_SCOPES, Person
 from ..access.python_interface import JobQueue
-from .http_answer import JSON_TYPE, LINES_TYPE, Answer, json_answer, problem
+from .http_answer import JSON_TYPE, LINES_TYPE, Answer, conceal, json_answer, problem
 from .http_request import Request, StaticFiles
 from .handlers_tasks import NEW_TASKS, UPLOAD, tick
 from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, METRICS, OWN, ROUTES, TICKER,
@@ -56,7 +56,7 @@ class Application:
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
         # What was asked by whom: path, query, scope and role -> the answer.
-        self._cache: dict[tuple[str, str, int | None, str], _Kept] = {}
+        self._cache: dict[tuple[str, str, int | None, str, str, str | None], _Kept] = {}
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
         if source != "code":
@@ -119,7 +119,8 @@ class Application:
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
         person, database = request.person, self.queue.database
-        key = request.path, request.query_text, person.scope, person.role
+        key = request.path, request.query_text, person.scope, person.role, person.name, \
+            person.token and person.token["scope"]
         if len(self._cache) >= 20:
             self._cache.clear()
         kept = self._cache.setdefault(key, _Kept())
@@ -153,6 +154,8 @@ class Application:
             return found
         if found is None:
             return Answer(route.status)
+        if request.asker:
+            found = conceal(found, request.asker)
         place = MADE_AT.get(route.kinds) if route.status == 201 else None
         headers = [("Location", request.base + quote(place % found))] if place else []
         return json_answer(found, route.status, headers)
@@ -161,7 +164,8 @@ class Application:
         if who == ANYONE and request.method == "POST":
             request.check_origin(strict=False)
         if who == CLAIM:
-            request.attempt = self.queue.claims.cancel_asked(parts[0], request.bearer() or "")
+            request.attempt = self.queue.claims.asked_with(
+                self.queue.database, parts[0], request.bearer() or "")
         if (who == ANYONE or request.attempt is not None
                 or who == TICKER and self._admit_ticker(request)):
             return

@@ -49,6 +49,14 @@ class Shell(Person):
     def __init__(self, users: Users, owner: str | None) -> None:
         self._find = functools.partial(users.owner, owner)
 
+    def sees_secrets_of(self, owner: str) -> bool:
+        """Return True: the database is open to whoever has a shell here."""
+        return True
+
+    @property
+    def searches_as(self) -> None:
+        """Return None: a search looks at everything."""
+
     @property
     def answerable(self) -> None:
         """Return None: nobody's rights count for what is asked."""

@@ -48,7 +48,7 @@ def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
     found = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": found[:limit],
             "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
-            "ticks": queue.rhythm.state(), "service": describe_service(queue)}
+            "ticks": queue.rhythm.state(), "service": describe_service(queue, request.is_by_admin)}
 
 
 def post_schedules(queue: JobQueue, request: Request) -> JsonObject:
@@ -146,10 +146,15 @@ def get_activity(queue: JobQueue, request: Request) -> JsonObject:
         worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
         owner_id=wanted_owner(queue, request, given, person.scope))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
-            "peak_memory", "actor", "message")
+            "peak_memory", "actor")
+
+    def message(row: Row) -> str | None:
+        # Behind a colon stands what a worker printed before it ended, which admins only see.
+        is_open = person.is_admin or row["event"] not in ("worker_lost", "worker_start_failed")
+        return row["message"] if is_open else (row["message"] or "").partition(": ")[0]
     return {"next": before and str(before), "activity": [
-        {**{name: row[name] for name in same}, "at": iso(row["at"]), "task": row["task_id"],
-         "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
+        {**{name: row[name] for name in same}, "message": message(row), "at": iso(row["at"]),
+         "task": row["task_id"], "worker": row["worker_id"], "owner": row["owner"]} for row in rows]}
 
 
 def get_workers(queue: JobQueue, request: Request) -> JsonObject:
@@ -164,7 +169,8 @@ def get_workers(queue: JobQueue, request: Request) -> JsonObject:
                 "task": None if hidden else row["task_id"],
                 "function": None if hidden else row["function"]}
     return {"workers": [shown(row) for row in queue.workers.rows()],
-            "maximum": queue.settings.get("NbMaxWorker"), "service": describe_service(queue)}
+            "maximum": queue.settings.get("NbMaxWorker"),
+            "service": describe_service(queue, request.is_by_admin)}
 
 
 def get_queue(queue: JobQueue, _: Request, name: str) -> JsonObject:
@@ -172,14 +178,15 @@ def get_queue(queue: JobQueue, _: Request, name: str) -> JsonObject:
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
-def get_queues(queue: JobQueue, _: Request) -> JsonObject:
+def get_queues(queue: JobQueue, request: Request) -> JsonObject:
     """All queues with their limits and what is in them."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
     oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
     return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
                        for one in queues.all(machine)],
-            "machines": sorted({machine, *queues.machines()}), "service": describe_service(queue)}
+            "machines": sorted({machine, *queues.machines()}),
+            "service": describe_service(queue, request.is_by_admin)}
 
 
 def post_queues(queue: JobQueue, request: Request) -> JsonObject:
@@ -239,34 +246,52 @@ def patch_settings(queue: JobQueue, request: Request) -> dict[str, list[JsonObje
     """Change settings; null means back to the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
-    queue.settings.change(request.given, request.person.name)
+    queue.settings.change(request.given, request.person.name,
+                          on_host=request.person.answerable is None)
     return get_settings(queue, request)
+
+
+def _confirm_admin(queue: JobQueue, request: Request, password: str | None) -> None:
+    """Have whoever makes an admin by a session prove who they are, as for a token: it outlives that."""
+    if not request.bearer() and request.person.answerable is not None:
+        queue.users.confirm(request.person, password, "current_password")
+
+
+def post_users(queue: JobQueue, request: Request) -> JsonObject:
+    """Make a user."""
+    given = dict(request.given)
+    password = given.pop("current_password", None)
+    if given.get("role") == "admin":
+        _confirm_admin(queue, request, password)
+    return queue.users.add(**given, by=request.person.name)
 
 
 def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObject:
     """Change a user: admins anybody, others their own password.
     A changed password ends all sessions; whoever changed their own gets a new one."""
     users, person, given = queue.users, request.person, dict(request.given)
-    own = name.lower() == person.name.lower()
+    user, current = users.find(name), given.pop("current_password", None)
+    own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    current = given.pop("current_password", None)
     if own and set(given) & {"email", "email_code"} and not (person.is_admin and "email" in given):
         return _change_mailbox(queue, person, given)
     if "email_code" in given:
         raise field_error("email_code", "is for one's own address")
     if not own or ("password" not in given and person.is_admin):
+        if "password" in given if user["role"] == "admin" else given.get("role") == "admin":
+            _confirm_admin(queue, request, current)
         return users.change(name, by=person.name, **given)
     if set(given) - {"password"}:
         raise Denied("Only admins may change roles and limits and disable users.")
     check_password(given.get("password") or "", person.name)
     known = users.confirm(person, current, "current_password")
     headers: list[Header] = []
-    user = users.change(person.name, known, person.name, password=given["password"])
+    changed = users.change(person.name, known, person.name, password=given["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
-    return json_answer(user, headers=headers)
+    return json_answer(changed, headers=headers)
 
 
 def _change_mailbox(queue: JobQueue, person: Person, given: JsonObject) -> JsonObject:
@@ -358,4 +383,7 @@ def post_worker_file(queue: JobQueue, request: Request, task_id: int) -> JsonObj
     """Keep a file that a running task leaves; the same name again takes its place."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
     owner_id: int = queue.tasks.get(task_id)["owner_id"]
-    return queue.files.receive(owner_id, request.given["name"], *sent, task_id)
+    claim = request.bearer() or ""
+    return queue.files.receive(
+        owner_id, request.given["name"], *sent, task_id,
+        is_held=lambda db: queue.claims.asked_with(db, task_id, claim) is not None)

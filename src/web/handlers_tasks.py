@@ -33,7 +33,7 @@ from ..access.requests import REQUEST_SCHEMA
 from ..access.python_interface import JobQueue
 from ..access.host import exposure
 from ..access.findings import describe_service
-from .http_answer import LINES_TYPE, Answer, json_answer
+from .http_answer import LINES_TYPE, Answer, conceal, json_answer
 from .http_request import Request, kept_within
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def tick(queue: JobQueue, request: Request) -> Answer:
     """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.asker else "address")
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
-    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue)}
+    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue, request.is_by_admin)}
     return Answer(200, dump_json(told).encode("utf-8"), keep=None)
 
 
@@ -98,7 +98,8 @@ def delete_session(queue: JobQueue, request: Request) -> Answer:
     """Log out."""
     for token in request.cookies():
         queue.sessions.close(token)
-    return Answer(204, headers=[request.set_cookie("", 0)])
+    # What a browser keeps to ask whether it is still right must not outlive the log-in: ASVS 14.3.1.
+    return Answer(204, headers=[request.set_cookie("", 0), ("Clear-Site-Data", '"cache"')])
 
 
 def owner_for(queue: JobQueue, request: Request, names: set[str]) -> int:
@@ -156,7 +157,7 @@ def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     shown, task_id = added.pop("task", None), added["ids"][0]
     with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
         shown = shown or queue.get_json(task_id, owner_id=request.person.scope)
-    return json_answer(shown or added, 201 if added["created"] else 200,
+    return json_answer(conceal(shown or added, request.person), 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
@@ -250,7 +251,7 @@ def _wanted(queue: JobQueue, request: Request, given: JsonObject) -> Filter:
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   text("function"), text("queue"), text("q"), text("error"),
                   moment("ended_since"), moment("since"), moment("until"),
-                  list(map(int, ids.split(","))) if ids else None)
+                  list(map(int, ids.split(","))) if ids else None, request.person.searches_as)
 
 
 def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
@@ -268,7 +269,7 @@ def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
-            "next": going_on and str(going_on), "service": describe_service(queue),
+            "next": going_on and str(going_on), "service": describe_service(queue, request.is_by_admin),
             **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
 
 
@@ -296,7 +297,7 @@ def get_overview(queue: JobQueue, request: Request) -> JsonObject:
         "schedules": queue.schedules.coming(scope, now + DAY),
         "workers": {"alive": len(states), "busy": states.count("busy"),
                     "maximum": queue.settings.get("NbMaxWorker")},
-        "service": describe_service(queue)}
+        "service": describe_service(queue, request.is_by_admin)}
 
 
 def get_task(queue: JobQueue, request: Request, task_id: int) -> Answer:
@@ -304,7 +305,8 @@ def get_task(queue: JobQueue, request: Request, task_id: int) -> Answer:
     with request.app.one_by_one:        # a large result takes much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
         before, behind = queue.tasks.neighbours(row, request.person.scope)
-        return json_answer({**queue.row_json(row), "forecast": queue.forecast.of_task(row),
+        shown = conceal(queue.row_json(row), request.person)
+        return json_answer({**shown, "forecast": queue.forecast.of_task(row),
                             "previous": before, "next": behind})
 
 

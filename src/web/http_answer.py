@@ -11,12 +11,14 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.errors import JobQueueError, complain
 from ..base.time_and_text import dump_json
+from ..base.values import mask
 from ..tasks.files import Portion
 
 if TYPE_CHECKING:
     from typing import Any, Protocol, Union
 
     from ..base.types import JsonObject
+    from ..access.people import Person
 
 if TYPE_CHECKING:
     Header = tuple[str, str]
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
         method: str
 
+        @property
+        def by_https_only(self) -> bool: ...
         def header(self, name: str) -> str | None: ...
 
 SECURITY_HEADERS = [
@@ -104,6 +108,8 @@ class Answer:
         if status != 304:               # then the browser has these already
             given = {name for name, _ in self.headers}
             headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
+            if request and request.by_https_only:
+                headers.append(("Strict-Transport-Security", "max-age=31536000"))
             if is_long and re.search(ACCEPTS_GZIP, asks("Accept-Encoding") or ""):
                 body = self.packed
                 headers.append(("Content-Encoding", "gzip"))
@@ -117,6 +123,16 @@ class Answer:
                 content.close()
             content = [b""]
         return Response("%d %s" % (status, HTTPStatus(status).phrase), headers, content)
+
+
+def conceal(shown: JsonObject, person: Person) -> JsonObject:
+    """Return what a person is answered, with secrets masked in the arguments of others' tasks and
+    schedules: of the answer itself, and of what it lists."""
+    if "owner" in shown and "arguments" in shown and not person.sees_secrets_of(shown["owner"]):
+        return {**shown, "arguments": mask(shown["arguments"])}
+    return {name: [conceal(item, person) if isinstance(item, dict) and "arguments" in item else item
+                   for item in value] if isinstance(value, list) else value
+            for name, value in shown.items()}
 
 
 def json_answer(value: JsonObject, status: int = 200, headers: Sequence[Header] = ()) -> Answer:

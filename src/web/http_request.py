@@ -187,6 +187,18 @@ class Request:
         self.asker = person
 
     @property
+    def by_https_only(self) -> bool:
+        """Return whether browsers may be told to come by HTTPS from now on: ASVS 3.4.1. Where others
+        have pages at the same name that is not ours to say."""
+        host = (self.header("Host") or "").partition(":")[0].lower()
+        return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
+
+    @property
+    def is_by_admin(self) -> bool:
+        """Return whether an admin asks, in person or by a program."""
+        return self.asker is not None and self.asker.is_admin
+
+    @property
     def token(self) -> Token:
         """Return the token of the program that asks."""
         if self.person.token is None:

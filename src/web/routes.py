@@ -29,7 +29,7 @@ from .handlers_site import (EXPOSURE, LISTED_ACTIVITY, MUTE, PREVIEW, WHICH_FIGU
                             get_backup, get_exposition, get_host, get_metrics, get_queue,
                             get_queues, get_schedules, get_settings, get_workers, patch_queue,
                             patch_schedule, patch_settings, patch_user, post_exposure,
-                            post_queues, post_schedules, post_tokens, post_worker_file,
+                            post_queues, post_schedules, post_tokens, post_users, post_worker_file,
                             post_worker_tasks, post_worker_turn, preview_rule)
 
 if TYPE_CHECKING:
@@ -179,8 +179,7 @@ ROUTES = [
           CHANGE),
     Route("GET", "/api/users", _does("All users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
-    Route("POST", "/api/users", _does("Make a user.", lambda queue, request:
-             queue.users.add(**request.given, by=request.person.name)), ADMIN, NEW_USER, 201, "User"),
+    Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
     Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
              name: queue.sessions.close_all(queue.users.find(name), request.person.name)),

@@ -55,7 +55,8 @@ def _use_compiled_module(data: Path) -> None:
     import marshal
     import tempfile
     from importlib.machinery import SourceFileLoader
-    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread,
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # ... and the 16 MiB of a first log-in
     with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
         for path in CODE_FILES:                 # workers read what Python keeps of both
             code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)

@@ -33,7 +33,7 @@ STOP_SECONDS = 5.0                      # 30 times as large; so long last answer
 # What requests import where they use it. A server that has run out of descriptors cannot any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
-    "shutil subprocess tempfile traceback wsgiref.handlers zlib zoneinfo").split()
+    "shutil subprocess tempfile traceback unicodedata wsgiref.handlers zlib zoneinfo").split()
 
 
 if TYPE_CHECKING:

@@ -108,6 +108,10 @@ class WatchedAttempt:
         """Return where its files are; None if they are here."""
         raise NotImplementedError
 
+    def given_names(self) -> dict[str, str]:
+        """Return the names of the files here that the task was given, by their keys."""
+        return {}
+
     def _may_begin(self) -> bool:
         """Store what must be stored before it begins. False if the claim was lost."""
         raise NotImplementedError
@@ -135,8 +139,9 @@ class WatchedAttempt:
         if not self._may_begin():
             return None
         row = self.row
-        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(), "id": row["id"],
-                "owner": row["owner"], "crashes": row["crashes"], "claim": row["claim"],
+        return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
+                "given": self.given_names(), "id": row["id"], "owner": row["owner"],
+                "crashes": row["crashes"], "claim": row["claim"],
                 "function": row["function"], "arguments": row["arguments"]}
 
     def end(self, kind: str, why: str | None = None) -> None:
@@ -264,6 +269,10 @@ class Attempt(WatchedAttempt):
     def site(self) -> FileSite | None:
         """Return where its files are; None if they are here."""
         return self._queue.files.site()
+
+    def given_names(self) -> dict[str, str]:
+        """Return the names of the files that the task was given, by their keys."""
+        return self._queue.files.given_names(self.row)
 
     def _may_begin(self) -> bool:
         if self.row["on_crash"] != "fail":

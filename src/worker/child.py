@@ -78,7 +78,8 @@ def start_runner(data: Path) -> Started:
         process = subprocess.Popen(
             [sys.executable, "-m", "worker", "--runner", str(theirs.fileno()), str(data)],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME))
+            pass_fds=[theirs.fileno()], start_new_session=True, cwd=str(jobqueue.HOME),
+            env=jobqueue.code_environment())
     return Started(process, ours)
 
 

@@ -44,6 +44,8 @@ def run_runner(channel: str, data: str) -> int:
     arm_lifeline(lifeline)
     for descriptor in (link.fileno(), bell, lock):
         os.set_inheritable(descriptor, False)
+    for name in os.environ.keys() - jobqueue.code_environment().keys():
+        del os.environ[name]
     runner = Runner(link, bell, Path(data), lock)
     os.register_at_fork(after_in_child=runner.forget)
     return runner.run()

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         function: str
         arguments: str                  # JSON text
         site: FileSite | None           # where its files are, if they are not here
+        given: dict[str, str]           # names of its files that are here, by their keys
 
     class ToRunner(TypedDict, total=False):
         """A line from the worker: orders, or one of the answers to what was asked last."""
@@ -191,7 +192,7 @@ class Runner:
         self._leftovers.begin(order["owner"], is_first)
         context = TaskContext(order["id"], order["owner"], order["attempt"], order["crashes"],
                               order["claim"], self._data, self._report, self._enqueue)
-        files = TaskFiles(order.get("site"), context, self._data)
+        files = TaskFiles(order.get("site"), order["given"], context, self._data)
         context.ask_results = functools.partial(self._results, files)
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
 TRY_AGAIN = (408, 429, 502, 503, 504)
+RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers look at each ending of a name
 GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
+
+
+def inert_name(name: str) -> str:
+    """Return a given file's name on the disk, in which no ending makes a web server run it."""
+    plain = re.sub(r"\.(?=%s)" % RUN_ENDINGS, "_", jobqueue.file_name(name), flags=re.IGNORECASE)
+    return jobqueue.disk_name(plain)
 
 
 def told_by(answer: HTTPResponse) -> str:
@@ -77,8 +85,10 @@ class TaskSite:
 class TaskFiles:
     """The files of the task that runs; `site` has them if they are not here."""
 
-    def __init__(self, site: FileSite | None, context: TaskContext, data: Path) -> None:
+    def __init__(self, site: FileSite | None, names: Mapping[str, str], context: TaskContext,
+                 data: Path) -> None:
         self.site = TaskSite(site, context) if site else None
+        self._names = names             # by the keys of what it was given
         self._context, self._data = context, data
 
     def bring(self, value: Any, schema: Schema) -> Any:
@@ -94,11 +104,12 @@ class TaskFiles:
         folder.mkdir(parents=True, exist_ok=True)
         if self.site:
             return self._fetch(self.site, value, folder)
-        source = jobqueue.given_folder(self._data, value)
-        for name in os.listdir(source) if source.is_dir() else ():
-            with open(source / name, "rb") as file:
-                return self._copy(file, folder / name)
-        raise Fail("the file that it was given, %s, is not there any more" % value)
+        source = jobqueue.given_path(jobqueue.given_folder(self._data), value)
+        try:
+            with open(source, "rb") as file:
+                return self._copy(file, folder / inert_name(self._names[value]))
+        except (FileNotFoundError, KeyError):
+            raise Fail("the file that it was given, %s, is not there any more" % value) from None
 
     def _fetch(self, site: TaskSite, key: str, folder: Path) -> str:
         """Copy a file from the site; one that breaks off on its way is asked for again."""
@@ -107,7 +118,7 @@ class TaskFiles:
             with site.ask("files/" + key) as answer:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 try:
-                    path = self._copy(answer, folder / jobqueue.disk_name(jobqueue.file_name(unquote(name))))
+                    path = self._copy(answer, folder / inert_name(unquote(name)))
                     if not answer.length:       # what it still owes of its Content-Length
                         return path
                 except HTTPException:

@@ -294,8 +294,12 @@ class LostPassword(FirstAdminCase):
         self.assertTrue(self.setup.redeem(CODE, "ANA", "another horse"))
 
     def test_of_two_names_that_only_the_database_tells_apart_one_gets_it(self):
-        for name in ("Åse", "åse"):
-            self.users.add(name, "correct horse", "admin")
+        self.users.add("Åse", "correct horse", "admin")
+        with self.refused(jobqueue.Conflict, "There is a user Åse already"):
+            self.users.add("åse", "correct horse", "admin")
+        with self.database.transaction() as transaction:        # as an earlier edition let it be added
+            row = transaction.row("SELECT password, role, created_at FROM user WHERE name=?", ("Åse",))
+            transaction.insert("user", {**dict(zip(row.keys(), row)), "name": "åse"})
         self.upload(CODE)
         self.setup.redeem(CODE, "Åse", "another horse")
         self.assertTrue(self.log_in("Åse", "another horse"))
@@ -465,7 +469,8 @@ class Guessing(Case):
 
         at_once(guess, range(20))
         self.assertEqual(results.count(jobqueue.Unauthorized), 5)
-        self.assertEqual(results.count(jobqueue.TooMany), 15)
+        self.assertEqual(len(results), 20)
+        self.assertLessEqual(set(results), {jobqueue.Unauthorized, jobqueue.TooMany, jobqueue.Busy})
 
     def test_a_clock_that_jumped_back_does_not_lock_anybody_out(self):
         self.fail_to_log_in(5)
