@@ -1694,9 +1694,9 @@ def private_folder(database, name):
 
 
 @contextlib.contextmanager
-def write_part(room, pieces):
-    """Write a file that only we may read into an open folder; the caller gives it its name."""
-    part = "." + random_token(8)
+def write_part(room, pieces, name=None):
+    """Write a hidden file that only we may read into an open folder; the caller gives it its name."""
+    part = "." + (name or random_token(8))
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
             file.writelines(pieces)
@@ -5002,7 +5002,7 @@ class Files:
             with contextlib.ExitStack() as opened:
                 room = opened.enter_context(open_folder(path.parent))
                 with self._database.unhurried():
-                    part = opened.enter_context(write_part(room, pieces))
+                    part = opened.enter_context(write_part(room, pieces, row["key"]))
                 transaction = opened.enter_context(self._database.transaction())
                 if not is_held(transaction):
                     raise Conflict(CLAIM_LOST, gone=True)
@@ -5149,9 +5149,11 @@ class Files:
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
             found = os.listdir(folder) if folder.is_dir() else []
-            names = {name for name in found if folder == self._given or name.isdecimal()}
-            for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
-                remove_whole(folder / name)
+            names = {name.lstrip("."): name for name in found   # of what is being written begin with a dot
+                     if folder == self._given or name.isdecimal()}
+            for name in names.keys() - {str(row[0]) for row in self._database.all_of(
+                    question, (), names.keys())}:
+                remove_whole(folder / names[name])
 
 
 # tasks/adding.py -------------------------------------------------------------
@@ -12864,7 +12866,7 @@ def _check_password(text):
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS = {
     ("user", "password"): _check_password,
-    ("token", "limits"): _json_of(2),
+    ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
     ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),
     ("queue", "machines"): _json_of(2, (list,)),
     ("schedule", "arguments"): _json_of(JSON_MAX_DEPTH), ("schedule", "options"): _json_of(2),

@@ -72,7 +72,7 @@ def _check_password(text: str) -> None:
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS: dict[tuple[str, str], Callable[[str], None]] = {
     ("user", "password"): _check_password,
-    ("token", "limits"): _json_of(2),
+    ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
     ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),
     ("queue", "machines"): _json_of(2, (list,)),
     ("schedule", "arguments"): _json_of(JSON_MAX_DEPTH), ("schedule", "options"): _json_of(2),

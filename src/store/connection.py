@@ -104,9 +104,9 @@ def private_folder(database: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def write_part(room: int, pieces: Iterable[bytes]) -> Iterator[str]:
-    """Write a file that only we may read into an open folder; the caller gives it its name."""
-    part = "." + random_token(8)
+def write_part(room: int, pieces: Iterable[bytes], name: str | None = None) -> Iterator[str]:
+    """Write a hidden file that only we may read into an open folder; the caller gives it its name."""
+    part = "." + (name or random_token(8))
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
             file.writelines(pieces)

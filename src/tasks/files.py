@@ -249,7 +249,7 @@ class Files:
             with contextlib.ExitStack() as opened:
                 room = opened.enter_context(open_folder(path.parent))
                 with self._database.unhurried():
-                    part = opened.enter_context(write_part(room, pieces))
+                    part = opened.enter_context(write_part(room, pieces, row["key"]))
                 transaction = opened.enter_context(self._database.transaction())
                 if not is_held(transaction):
                     raise Conflict(CLAIM_LOST, gone=True)
@@ -396,6 +396,8 @@ class Files:
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
             found = os.listdir(folder) if folder.is_dir() else []
-            names = {name for name in found if folder == self._given or name.isdecimal()}
-            for name in names - {str(row[0]) for row in self._database.all_of(question, (), names)}:
-                remove_whole(folder / name)
+            names = {name.lstrip("."): name for name in found   # of what is being written begin with a dot
+                     if folder == self._given or name.isdecimal()}
+            for name in names.keys() - {str(row[0]) for row in self._database.all_of(
+                    question, (), names.keys())}:
+                remove_whole(folder / names[name])

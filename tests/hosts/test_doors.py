@@ -324,7 +324,7 @@ class DoorTests(BasicTests):
         body = os.urandom(MEBIBYTE) * 64
         reply = self.ana.upload("/api/files?name=large.bin", body)
         self.assertEqual((reply.status, reply.json["size"]), (201, len(body)))
-        [path] = self.site.data.glob("files-*/%s/*" % reply.json["id"])
+        [path] = self.site.data.glob("files-*/%s" % reply.json["id"])
         self.assertEqual(path.read_bytes(), body)
         before = self.uploads()
         with socket.create_connection(("127.0.0.1", self.door.port), 60) as link:

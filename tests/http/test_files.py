@@ -58,7 +58,7 @@ class FileCase(WebTestCase):
 
     def on_disk(self):
         """All files that were handed in and are still there."""
-        return sorted(path.name for path in self.data.glob("files-*/*/*"))
+        return sorted(path.name for path in self.data.glob("files-*/*"))
 
 
 class HandingIn(FileCase):
@@ -70,7 +70,7 @@ class HandingIn(FileCase):
 
     def test_only_we_may_read_it(self):
         self.hand_in()
-        for path in (self.data / "files", *self.data.glob("files-*/*"), *self.data.glob("files-*/*/*")):
+        for path in (self.data / "files", *self.data.glob("files-*"), *self.data.glob("files-*/*")):
             if path.exists():
                 self.assertEqual(path.stat().st_mode & 0o077, 0, path)
 
@@ -81,8 +81,10 @@ class HandingIn(FileCase):
                 told = self.check(self.bob.upload("/api/files?name=" + quote(name, safe="")), 201)
                 self.assertNotRegex(told["name"], r"^\.|[/\\\0\n]")
                 self.assertLessEqual(len(told["name"].encode()), 200)
-        places = {path.parent.parent.name for path in self.data.rglob("*") if path.parent.name[:2] == "f_"}
+        places = {path.parent.name for path in self.data.rglob("f_*")}
         self.assertEqual([place[:6] for place in places], ["files-"])
+        for name in self.on_disk():
+            self.assertRegex(name, r"\Af_[0-9a-f]{32}\Z")
 
     def test_one_that_is_too_large_is_refused_in_our_words_and_leaves_nothing(self):
         self.change_settings(max_file_mb=1)
@@ -146,6 +148,37 @@ class HandingIn(FileCase):
         self.assertEqual((left.exists(), len(self.on_disk())), (False, 1))
 
 
+    def test_the_words_in_the_names_of_folders_lead_to_nothing_else(self):
+        word = self.database.path.stem.partition("-")[2]
+        given, work = jobqueue.given_folder(self.data), jobqueue.task_folder(self.data, 7).parent
+        words = {folder.name.partition("-")[2] for folder in (given, work)}
+        self.assertEqual(len(words), 2)
+        self.assertNotIn(word, words)
+        self.hand_in(name="evil.php")
+        self.assertEqual([path for path in self.data.rglob("*") if path.name.endswith(".php")], [])
+
+    def test_folders_of_an_earlier_edition_are_renamed_and_found_by_a_link_for_a_day(self):
+        key = self.hand_in(name="a.txt", body=b"12345")
+        [given] = self.data.glob("files-*")
+        body = (given / key).read_bytes()
+        (given / key).unlink()
+        (given / key).mkdir()
+        (given / key / "a.txt").write_bytes(body)
+        former = jobqueue.private_path(self.database.path, "files")
+        given.rename(former)
+        queue = self.another_queue()
+        self.assertEqual((former.is_symlink(), (given / key / "a.txt").read_bytes()), (True, body))
+        task = self.check(self.shrink(self.bob, key), 201)["id"]
+        self.assertEqual(self.get(task, "a.txt").body, body)
+        now = self.clock.now()
+        os.utime(former, (now - 3600, now - 3600), follow_symlinks=False)
+        queue.files.clear(now, wholly=True)
+        self.assertTrue(former.is_symlink())
+        os.utime(former, (now - 90_000, now - 90_000), follow_symlinks=False)
+        queue.files.clear(now, wholly=True)
+        self.assertEqual((os.path.lexists(former), self.get(task, "a.txt").body), (False, body))
+
+
 class Giving(FileCase):
     def test_a_task_gets_it_and_once_more_for_another(self):
         key = self.hand_in(name="a.txt")
@@ -154,10 +187,10 @@ class Giving(FileCase):
         for task_id in (first, again):
             self.assertEqual(self.listed(task_id), ["a.txt"])
         self.clean(2 * 86400)                   # it is not unused
-        self.assertEqual(self.on_disk(), ["a.txt"])
+        self.assertEqual(self.on_disk(), [key])
         self.bob.delete("/api/tasks/%d" % first)
         self.clean(10)
-        self.assertEqual((self.on_disk(), self.listed(again)), (["a.txt"], ["a.txt"]))
+        self.assertEqual((self.on_disk(), self.listed(again)), ([key], ["a.txt"]))
         self.bob.delete("/api/tasks/%d" % again)
         self.clean(10)
         self.assertEqual(self.on_disk(), [])
@@ -413,12 +446,14 @@ class UnderAClaim(FileCase):
             self.assertEqual(ask(self.runner, self.place).status, 401)
 
     def test_what_comes_for_a_task_that_is_deleted_meanwhile_is_not_kept_for_ever(self):
-        def write_whole(path, pieces):
-            list(pieces)
-            self.write("DELETE FROM task")
+        write_part = jobqueue.write_part
 
-        with mock.patch.object(jobqueue, "write_whole", write_whole):
-            self.runner.upload(self.place + "files?name=late.txt")
+        def write_late(*given):
+            self.write("DELETE FROM task")
+            return write_part(*given)
+
+        with mock.patch.object(jobqueue, "write_part", write_late):
+            self.check(self.runner.upload(self.place + "files?name=late.txt"), 409)
         self.clean(86400 + 60)
         self.assertEqual(self.database.value("SELECT count(*) FROM file"), 0)
 
@@ -448,7 +483,7 @@ class OverTheWire(ServerTestCase):
         with Link(self.server.address) as link:
             status, _, answer = link.send(self.head(len(body)) + body).answer()
         self.assertEqual(status, 201, answer)
-        [path] = self.queue.database.folder.glob("files-*/*/x")
+        [path] = self.queue.database.folder.glob("files-*/f_*")
         self.assertEqual(path.read_bytes(), body)
 
     def test_one_that_is_cut_in_the_middle_leaves_nothing(self):

@@ -1,6 +1,7 @@
 """Files with real workers: given, left, sent from elsewhere, handed over by command line and Python."""
 import http.client
 import os
+import re
 import shutil
 import unittest
 from urllib.parse import urlsplit
@@ -60,6 +61,13 @@ def before(n: int) -> int:
     return n
 
 @task
+def paths(photo: Path) -> list:
+    folder = Path(os.environ["JOBQUEUE_DATA"]) if "JOBQUEUE_DATA" in os.environ else HERE / "data"
+    print(photo, current_task().folder)
+    return [photo.name, sorted(name for name in os.environ if name.startswith("JOBQUEUE_")),
+            sorted(path.name for path in folder.rglob("*.php*"))]
+
+@task
 def sums() -> int:
     return sum(current_task().results)
 
@@ -98,6 +106,21 @@ class OnTheCommandLine(FileCase):
         saved = self.site.home / "out" / "small a photo.jpg"
         self.assertEqual(saved.read_bytes(), b"\xff\xd8\xff of a beach")
         self.assertEqual(saved.stat().st_mode & 0o777, 0o600)
+
+    def test_what_a_task_prints_and_inherits_opens_nothing_else(self):
+        evil = self.site.home.parent / "evil.PHP.jpg"
+        evil.write_bytes(b"<?php")
+        task_id = self.site.wait(int(self.site.run(
+            "add", "paths", "photo=@%s" % evil,
+            environment={"JOBQUEUE_ALERT_WEBHOOK": "https://example.org/secret"}).stdout))["id"]
+        name, variables, served = self.wait(task_id)["result"]
+        self.assertEqual((name, served), ("evil_PHP.jpg", []))
+        self.assertLessEqual(set(variables), {"JOBQUEUE_TASKS", "JOBQUEUE_DATA", "JOBQUEUE_UMASK"})
+        log = self.site.run("log", str(task_id)).stdout
+        word = re.match("jobqueue-(.*)[.]", next(self.site.data.glob("jobqueue-*")).name)[1]
+        self.assertIn("/work-", log)
+        self.assertNotIn(word, log)
+        self.assertEqual(self.names(task_id), ["evil.PHP.jpg"])
 
     def test_nothing_is_overwritten_and_no_name_leads_out(self):
         task_id = self.add("shrink", "photo=@%s" % self.photo)

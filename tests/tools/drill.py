@@ -2474,11 +2474,12 @@ class Drill:
             return []
         base = self.site.database.name
         word = base[len("jobqueue-"):-len(".db")]
-        known = {"worker-%s.log" % word, "worker-%s.log.old" % word, "work-" + word, "locks",
+        known = {"worker-%s.log" % word, "worker-%s.log.old" % word, "locks",
                  "turn.lock.wait", base} | self._names
         known |= {base + "-wal", base + "-shm"} if self.site.journal == "wal" else {base + "-journal"}
         found = ["%s was left in the data folder" % name
-                 for name in sorted(set(os.listdir(self.site.data)) - known)]
+                 for name in sorted(set(os.listdir(self.site.data)) - known)
+                 if not name.startswith("work-")]
         locks = len(os.listdir(self.site.data / "locks"))
         if locks > len(self.trouble.hits):
             found.append("%d lock files were left" % locks)
