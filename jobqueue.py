@@ -13318,6 +13318,8 @@ def problem(error, accepts=""):
 # A body is read when a handler wants it, and never beyond its limit.
 
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # at most so many around its content
+NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # and what lines begin with
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
@@ -13397,6 +13399,23 @@ def find_base(environ, base_path=""):
                  encoding="latin-1", errors="replace")
 
 
+class Envelope(NamedTuple):
+    """A form around a body: its type, and what stands before and behind the body."""
+
+    kind: "str"
+    head: "bytes"
+    tail: "bytes"
+
+
+def envelope(kind):
+    """Make an Envelope for a body of a type, as unwrap() reads it."""
+    mark = random_token()
+    head = ('--%s\r\nContent-Disposition: form-data; name="body"; filename="body"\r\n'
+            "Content-Type: %s\r\n\r\n" % (mark, kind))
+    return Envelope("%s; boundary=%s" % (ENVELOPE_TYPE, mark), head.encode("ascii"),
+                    b"\r\n--%s--\r\n" % mark.encode("ascii"))
+
+
 def kept_within(low, high):
     """The schema of a whole number in a query: one too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
@@ -13425,6 +13444,10 @@ class Request:
         host = self._added("X-Forwarded-Host")  # that the browser asked for
         self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method = environ["REQUEST_METHOD"]
+        self.query_text = environ.get("QUERY_STRING", "")
+        meant = re.fullmatch("(.*&|)as=(PATCH|DELETE)", self.query_text)
+        if self.method == "POST" and meant:     # many hosts let only GET, HEAD and POST pass
+            self.method, self.query_text = meant[2], meant[1].rstrip("&")
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
@@ -13433,7 +13456,6 @@ class Request:
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
-        self.query_text = environ.get("QUERY_STRING", "")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
@@ -13453,6 +13475,7 @@ class Request:
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
+        self._held = self._tail = b""       # of an envelope: what was read of its content, and its end
 
     @property
     def person(self):
@@ -13594,14 +13617,37 @@ class Request:
             raise TooLarge("The body is larger than %d bytes." % limit)
         import hashlib
         about = "%s %s %s\n" % (self.method, self.path, self.content_type)
-        hashed = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
-        while self.left:
-            piece = self._read()
+        hashed, end = hashlib.sha256(about.encode("utf-8", "backslashreplace")), b""
+        while self.left or self._held:
+            piece, self._held = self._held or self._read(), b""
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
-            hashed.update(piece)
-            yield piece
+            size = max(0, len(piece) - max(0, len(self._tail) - self.left))
+            piece, end = piece[:size], end + piece[size:]
+            if piece:
+                hashed.update(piece)
+                yield piece
+        if end != self._tail:
+            raise Malformed(NO_ENVELOPE)
         self._digest = hashed.hexdigest()
+
+    def unwrap(self, limit):
+        """Read what stands before the content of a multipart/form-data body, which must have one part of
+        at most `limit` bytes: some hosts let other types of files and lines not pass. From then on the
+        request is as if that part were its body."""
+        boundary = self._environ.get("CONTENT_TYPE", "").partition("boundary=")[2].partition(";")[0]
+        if self._size() > limit + ENVELOPE_BYTES:
+            raise TooLarge("The body is larger than %d bytes." % limit)
+        mark, head = b"--" + boundary.strip('" ').encode("latin-1", "replace"), b""
+        while b"\r\n\r\n" not in head and len(head) < ENVELOPE_BYTES and self.left:
+            head += self._read() or b"\r\n\r\n"
+        head, _, self._held = head.partition(b"\r\n\r\n")
+        self._tail = b"\r\n%s--\r\n" % mark
+        size = len(self._held) + self.left - len(self._tail)
+        part = re.search(rb"(?im)^content-type: *([a-z0-9/+.-]+)", head)
+        if len(mark) < 3 or not head.startswith(mark + b"\r\n") or not part or size < 0:
+            raise Malformed(NO_ENVELOPE)
+        self._length, self.content_type = size, part[1].decode("ascii").lower()
 
     def _read(self):
         piece = b""
@@ -14868,6 +14914,10 @@ class Application:
             return answer
 
     def _perform(self, request, route, parts):
+        if request.content_type == ENVELOPE_TYPE:
+            with self.queue.database.unhurried():
+                most = self.queue.settings.get("max_files_mb") << 20 or INTEGER_MAX
+                request.unwrap(most if route.takes is UPLOAD else LINES_MAX_BYTES)
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD
@@ -14947,7 +14997,7 @@ class Application:
         person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
-            if request.content_type not in (JSON_TYPE, LINES_TYPE, BYTES_TYPE):
+            if request.content_type not in (JSON_TYPE, LINES_TYPE, BYTES_TYPE, ENVELOPE_TYPE):
                 raise UnsupportedType("Send requests as application/json.")
         return person
 
@@ -15749,6 +15799,7 @@ class OtherSite(Site):
         if "@" in urlsplit(address).netloc:
             raise field_error("--server", "must have no name or password; this program sends the token")
         self._address = address.rstrip("/")
+        self._narrow = 0                # 1: changes are sent as POST; 2: in the body of a form, too
         self._token = Path(token_file).read_text("utf-8-sig", "replace").strip() if token_file else ""
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
@@ -15756,14 +15807,8 @@ class OtherSite(Site):
     def ask(self, method, path,
                given=None):
         """As Site.ask() says."""
-        import urllib.request
-        query, body, kind = _as_sent(method, given)
         with self._heard():
-            request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
-                                             {"Content-Type": kind, "Content-Length": str(len(body))},
-                                             method=method)
-            request.add_unredirected_header("X-Api-Key", self._token)
-            answer = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
+            answer = self._open(method, path, given)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of something else: no API answers that
                 answer.close()
@@ -15773,6 +15818,37 @@ class OtherSite(Site):
             with answer:
                 text = answer.read()
             return json.loads(text) if text else None
+
+    def _open(self, method, path, given):
+        """Send a request. What stands in front of the site may refuse it, which is no answer of a
+        jobqueue: then it is sent as nearly every host lets it pass, and so are all after it."""
+        import urllib.error
+        while True:
+            try:
+                return self._send(method, path, given)
+            except urllib.error.HTTPError as error:
+                is_foreign = error.code < 500 and "json" not in error.headers.get("Content-Type", "")
+                if method == "GET" or not is_foreign or self._narrow == 2:
+                    raise
+                self._narrow = 1 if method != "POST" and not self._narrow else 2
+                if given is not None and not isinstance(given, (dict, bytes)):
+                    given.seek(0)
+
+    def _send(self, method, path, given):
+        import urllib.request
+        query, body, kind = _as_sent(method, given)
+        if self._narrow and method not in ("GET", "POST"):
+            query, method = "&".join(filter(None, (query, "as=" + method))), "POST"
+        sent = body or None
+        size = len(body)
+        if self._narrow == 2 and body:
+            kind, head, tail = envelope(kind)
+            sent = itertools.chain([head], [body] if isinstance(body, bytes) else body, [tail])
+            size += len(head) + len(tail)
+        request = urllib.request.Request("%s%s?%s" % (self._address, path, query), sent, {
+            "Content-Type": kind, "Content-Length": str(size)}, method=method)
+        request.add_unredirected_header("X-Api-Key", self._token)
+        return urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
 
     def _pieces(self, answer):
         with answer, self._heard():
@@ -15803,7 +15879,8 @@ class OtherSite(Site):
             return kinds.get(told["code"], JobQueueError)(
                 told["detail"], told["errors"], count=told.get("count"))
         except Exception:               # no answer of ours, or half of one
-            return SetupError("The server answered %d %s." % (error.code, error.reason))
+            who = "Something in front of that site refused" if error.code < 500 else "The server answered"
+            return SetupError("%s: %d %s." % (who, error.code, error.reason))
 
 
 # web/command_rows.py ---------------------------------------------------------

@@ -72,6 +72,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from datetime import date, time as clock_time, timedelta
 from enum import Enum
+from itertools import chain
 from pathlib import Path
 from types import CoroutineType
 from urllib.parse import quote, unquote, urlencode, urlsplit
@@ -1003,15 +1004,18 @@ class TaskSite:
         place = "%s/api/worker/tasks/%d/%s" % (self._address.rstrip("/"), task.id, path)
         size = os.fstat(file.fileno()).st_size if file else 0
         opener = http_opener(self._authorities, by_proxy=place.startswith("https:"))
-        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
-                   "X-Api-Key": task.claim}
+        kind, head, tail = jobqueue.BYTES_TYPE, b"", b""
         for pause in FILE_PAUSES:
-            request = Request(place, file and jobqueue.Portion(file, size), headers)
+            request = Request(place, file and chain([head], jobqueue.Portion(file, size), [tail]), {
+                "Content-Type": kind, "Content-Length": str(len(head) + size + len(tail)),
+                "X-Api-Key": task.claim})
             try:
                 answer = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
                 told = told_by(answer)
+                if file and 400 <= answer.status < 500:     # something in front of the site refuses it
+                    kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:
                 told = error
             time.sleep(pause)
@@ -3270,14 +3274,18 @@ class Site:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
+        self._wraps = False             # something in front of the site refuses a body that is no form
 
     def ask(self, call):
         """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
         from urllib.request import Request
         told = None
-        request = Request(self.place.address + call.path, call.body, {
-            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
-            **call.headers})
+        body, headers = call.body, dict(call.headers)
+        if self._wraps:
+            headers["Content-Type"], head, tail = jobqueue.envelope(headers["Content-Type"])
+            body = head + body + tail
+        request = Request(self.place.address + call.path, body, {
+            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION, **headers})
         with self._opener.open(request, timeout=call.seconds) as answer:
             status, pause = answer.status, answer.headers.get("Retry-After")
             data = answer.read(ANSWER_BYTES)
@@ -3285,6 +3293,7 @@ class Site:
             told = jobqueue.read_json(data.decode("utf-8"))
         is_refusal = isinstance(told, dict) and told.get("status") == status
         errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], told, "it")
+        self._wraps = self._wraps or (400 <= status < 500 and not is_refusal)
         if told is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
                 ": %(field)s %(message)s" % error for error in errors[:1])))

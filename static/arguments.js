@@ -402,18 +402,35 @@ function storedWords(id) {
  * @param {File} file @param {(part: number) => void} show @param {AbortSignal} signal
  * @returns {Promise<Stored>}
  */
-function upload(file, show, signal) {
+async function upload(file, show, signal) {
+  const kind = 'application/octet-stream';
+  const { LEVELS, level, wrap } = await import('./narrow.js');
+  const send = (/** @type {boolean} */ wrapped) => sendFile(
+    file.name, wrapped ? wrap(file, kind) : file, wrapped ? '' : kind, show, signal);
+  if (level() === LEVELS) return send(true);
+  return send(false).catch((error) => {
+    if (error.code || error.status < 400 || error.status === 413) throw error;
+    return send(true);
+  });
+}
+
+/**
+ * One try.
+ * @param {string} name @param {Blob|FormData} body @param {string} kind
+ * @param {(part: number) => void} show @param {AbortSignal} signal @returns {Promise<Stored>}
+ */
+function sendFile(name, body, kind, show, signal) {
   return new Promise((resolve, reject) => {
     const sent = new XMLHttpRequest();
-    sent.open('POST', `api/files?name=${encodeURIComponent(file.name)}`);
-    sent.setRequestHeader('Content-Type', 'application/octet-stream');
+    sent.open('POST', `api/files?name=${encodeURIComponent(name)}`);
+    if (kind) sent.setRequestHeader('Content-Type', kind);
     sent.responseType = 'json';
     sent.upload.onprogress = ({ loaded }) => show(loaded);
     sent.onload = () => (sent.status === 201 && sent.response?.id ? resolve(sent.response)
       : reject(problemOf(sent)));
     sent.onerror = sent.onabort = () => reject(problemOf(sent));
     signal.addEventListener('abort', () => sent.abort());
-    sent.send(file);
+    sent.send(body);
   });
 }
 

@@ -89,6 +89,7 @@ class HostView {
   test = h('div', { class: 'doing' });
   ticks = h('dl', { class: 'pairs' });
   outside = h('p', { class: 'text' });
+  methods = h('p', { class: 'text' });
   lines = h('div');
   files = h('section', {}, h('h2', {}, t('Lines to copy')), this.lines);
 
@@ -111,7 +112,7 @@ class HostView {
       { settings: h('a', { href: '#/settings?q=backup' }, t('Settings')) })),
     h('div', { class: 'doing' }, h('a', { class: 'button', href: 'api/backup', download: '' },
       t('Download a backup'))),
-    h('h2', {}, t('Seen from outside')), this.outside, this.files, fine);
+    h('h2', {}, t('Seen from outside')), this.outside, this.methods, this.files, fine);
     this.patch();
   }
 
@@ -185,11 +186,21 @@ class HostView {
   /** Tries to fetch what is private; what the server says of it may then be another. */
   async lookOutside() {
     const before = JSON.stringify(this.host.exposed);
+    await this.lookAtMethods();
     await lookForExposed(this.host.canary);
     const { exposed } = store.state;
     this.host = { ...this.host, exposed, looked_at: new Date(now()).toISOString() };
     if (JSON.stringify(exposed) === before) this.patchOutside();
     else await this.refresh();
+  }
+
+  /** Tries what many hosts refuse; this page then sends it in another way. */
+  async lookAtMethods() {
+    const refused = await import('./narrow.js').then(({ findRefused }) => findRefused());
+    setText(this.methods, refused.length
+      ? t('Something in front of this site refuses {what}. This page sends it as POST, in a form.',
+        { what: refused.join(', ') })
+      : t('All kinds of requests reach this site.'));
   }
 
   /** What a browser could fetch. */

@@ -11,7 +11,7 @@ import threading
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import CACHE_SECONDS, CODE_FILES, STATIC_FOLDER
+from ..base.limits import CACHE_SECONDS, CODE_FILES, INTEGER_MAX, STATIC_FOLDER
 from ..base.errors import (Denied, Invalid, JobQueueError, Malformed, NotAllowed, NotFound,
                            Unauthorized, UnsupportedType, in_passing)
 from ..base.time_and_text import load_json, shorten
@@ -21,7 +21,7 @@ from ..upkeep.worker_modes import file_stamps
 from ..access.people import TOKEN_SCOPES, Person
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE, Answer, conceal, json_answer, problem
-from .http_request import Request, StaticFiles
+from .http_request import ENVELOPE_TYPE, LINES_MAX_BYTES, Request, StaticFiles
 from .handlers_tasks import NEW_TASKS, UPLOAD, tick
 from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, METRICS, OWN, ROUTES, TICKER,
                      WHOLE, WORKER, Route, match_path)
@@ -134,6 +134,10 @@ class Application:
             return answer
 
     def _perform(self, request: Request, route: Route, parts: PathParts) -> Answer:
+        if request.content_type == ENVELOPE_TYPE:
+            with self.queue.database.unhurried():
+                most = self.queue.settings.get("max_files_mb") << 20 or INTEGER_MAX
+                request.unwrap(most if route.takes is UPLOAD else LINES_MAX_BYTES)
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD
@@ -213,7 +217,7 @@ class Application:
         person = next(iter(people), None)
         if person and request.method not in ("GET", "HEAD"):
             request.check_origin(strict=True)
-            if request.content_type not in (JSON_TYPE, LINES_TYPE, BYTES_TYPE):
+            if request.content_type not in (JSON_TYPE, LINES_TYPE, BYTES_TYPE, ENVELOPE_TYPE):
                 raise UnsupportedType("Send requests as application/json.")
         return person
 

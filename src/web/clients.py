@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import json
 import os
 import re
@@ -20,7 +21,7 @@ from ..tasks.files import BYTES_TYPE, Portion, told_name
 from ..access.people import Person, Users
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE
-from .http_request import Request
+from .http_request import Request, envelope
 from .application import Application
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class OtherSite(Site):
         if "@" in urlsplit(address).netloc:
             raise field_error("--server", "must have no name or password; this program sends the token")
         self._address = address.rstrip("/")
+        self._narrow = 0                # 1: changes are sent as POST; 2: in the body of a form, too
         self._token = Path(token_file).read_text("utf-8-sig", "replace").strip() if token_file else ""
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
@@ -145,14 +147,8 @@ class OtherSite(Site):
     def ask(self, method: str, path: str,
                given: Given = None) -> JsonObject | Iterable[bytes] | None:
         """As Site.ask() says."""
-        import urllib.request
-        query, body, kind = _as_sent(method, given)
         with self._heard():
-            request = urllib.request.Request("%s%s?%s" % (self._address, path, query), body or None,
-                                             {"Content-Type": kind, "Content-Length": str(len(body))},
-                                             method=method)
-            request.add_unredirected_header("X-Api-Key", self._token)
-            answer: HTTPResponse = urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
+            answer = self._open(method, path, given)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of something else: no API answers that
                 answer.close()
@@ -162,6 +158,37 @@ class OtherSite(Site):
             with answer:
                 text = answer.read()
             return json.loads(text) if text else None
+
+    def _open(self, method: str, path: str, given: Given) -> HTTPResponse:
+        """Send a request. What stands in front of the site may refuse it, which is no answer of a
+        jobqueue: then it is sent as nearly every host lets it pass, and so are all after it."""
+        import urllib.error
+        while True:
+            try:
+                return self._send(method, path, given)
+            except urllib.error.HTTPError as error:
+                is_foreign = error.code < 500 and "json" not in error.headers.get("Content-Type", "")
+                if method == "GET" or not is_foreign or self._narrow == 2:
+                    raise
+                self._narrow = 1 if method != "POST" and not self._narrow else 2
+                if given is not None and not isinstance(given, (dict, bytes)):
+                    given.seek(0)
+
+    def _send(self, method: str, path: str, given: Given) -> HTTPResponse:
+        import urllib.request
+        query, body, kind = _as_sent(method, given)
+        if self._narrow and method not in ("GET", "POST"):
+            query, method = "&".join(filter(None, (query, "as=" + method))), "POST"
+        sent: Iterable[bytes] | bytes | None = body or None
+        size = len(body)
+        if self._narrow == 2 and body:
+            kind, head, tail = envelope(kind)
+            sent = itertools.chain([head], [body] if isinstance(body, bytes) else body, [tail])
+            size += len(head) + len(tail)
+        request = urllib.request.Request("%s%s?%s" % (self._address, path, query), sent, {
+            "Content-Type": kind, "Content-Length": str(size)}, method=method)
+        request.add_unredirected_header("X-Api-Key", self._token)
+        return urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
 
     def _pieces(self, answer: HTTPResponse) -> Iterator[bytes]:
         with answer, self._heard():
@@ -192,4 +219,5 @@ class OtherSite(Site):
             return kinds.get(told["code"], JobQueueError)(
                 told["detail"], told["errors"], count=told.get("count"))
         except Exception:               # no answer of ours, or half of one
-            return SetupError("The server answered %d %s." % (error.code, error.reason))
+            who = "Something in front of that site refused" if error.code < 500 else "The server answered"
+            return SetupError("%s: %d %s." % (who, error.code, error.reason))

@@ -18,7 +18,7 @@ from ..base.types import NamedTuple
 from ..base.limits import BODY_MAX_BYTES, PIECE_BYTES
 from ..base.errors import (Denied, Invalid, JobQueueError, LengthRequired, Malformed, NotFound,
                            TooLarge, Unauthorized, UnsupportedType, join_errors, wrong)
-from ..base.time_and_text import load_json, shorten
+from ..base.time_and_text import load_json, random_token, shorten
 from ..base.values import TRUE_WORDS, check_value, checked, parse_text
 from ..store.settings import SETTINGS, Settings, read_networks
 from ..tasks.files import BYTES_TYPE
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .http_answer import Environ, Header
 
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
+ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # at most so many around its content
+NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # and what lines begin with
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
@@ -116,6 +118,23 @@ def find_base(environ: Environ, base_path: str = "") -> str:
                  encoding="latin-1", errors="replace")
 
 
+class Envelope(NamedTuple):
+    """A form around a body: its type, and what stands before and behind the body."""
+
+    kind: str
+    head: bytes
+    tail: bytes
+
+
+def envelope(kind: str) -> Envelope:
+    """Make an Envelope for a body of a type, as unwrap() reads it."""
+    mark = random_token()
+    head = ('--%s\r\nContent-Disposition: form-data; name="body"; filename="body"\r\n'
+            "Content-Type: %s\r\n\r\n" % (mark, kind))
+    return Envelope("%s; boundary=%s" % (ENVELOPE_TYPE, mark), head.encode("ascii"),
+                    b"\r\n--%s--\r\n" % mark.encode("ascii"))
+
+
 def kept_within(low: int, high: int) -> Schema:
     """The schema of a whole number in a query: one too small or too large is taken for a bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
@@ -144,6 +163,10 @@ class Request:
         host = self._added("X-Forwarded-Host")  # that the browser asked for
         self._host: str = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method: str = environ["REQUEST_METHOD"]
+        self.query_text: str = environ.get("QUERY_STRING", "")
+        meant = re.fullmatch("(.*&|)as=(PATCH|DELETE)", self.query_text)
+        if self.method == "POST" and meant:     # many hosts let only GET, HEAD and POST pass
+            self.method, self.query_text = meant[2], meant[1].rstrip("&")
         self.base = find_base(environ, base_path)
         path = inner_path(environ)
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
@@ -152,7 +175,6 @@ class Request:
         # Without a slash at the end of the address relative links would point beside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
-        self.query_text: str = environ.get("QUERY_STRING", "")
         self.content_type: str = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure: bool = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
@@ -172,6 +194,7 @@ class Request:
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
+        self._held = self._tail = b""       # of an envelope: what was read of its content, and its end
 
     @property
     def person(self) -> Person:
@@ -313,14 +336,37 @@ class Request:
             raise TooLarge("The body is larger than %d bytes." % limit)
         import hashlib
         about = "%s %s %s\n" % (self.method, self.path, self.content_type)
-        hashed = hashlib.sha256(about.encode("utf-8", "backslashreplace"))
-        while self.left:
-            piece = self._read()
+        hashed, end = hashlib.sha256(about.encode("utf-8", "backslashreplace")), b""
+        while self.left or self._held:
+            piece, self._held = self._held or self._read(), b""
             if not piece:
                 raise Malformed("The body is shorter than its Content-Length.")
-            hashed.update(piece)
-            yield piece
+            size = max(0, len(piece) - max(0, len(self._tail) - self.left))
+            piece, end = piece[:size], end + piece[size:]
+            if piece:
+                hashed.update(piece)
+                yield piece
+        if end != self._tail:
+            raise Malformed(NO_ENVELOPE)
         self._digest = hashed.hexdigest()
+
+    def unwrap(self, limit: int) -> None:
+        """Read what stands before the content of a multipart/form-data body, which must have one part of
+        at most `limit` bytes: some hosts let other types of files and lines not pass. From then on the
+        request is as if that part were its body."""
+        boundary = self._environ.get("CONTENT_TYPE", "").partition("boundary=")[2].partition(";")[0]
+        if self._size() > limit + ENVELOPE_BYTES:
+            raise TooLarge("The body is larger than %d bytes." % limit)
+        mark, head = b"--" + boundary.strip('" ').encode("latin-1", "replace"), b""
+        while b"\r\n\r\n" not in head and len(head) < ENVELOPE_BYTES and self.left:
+            head += self._read() or b"\r\n\r\n"
+        head, _, self._held = head.partition(b"\r\n\r\n")
+        self._tail = b"\r\n%s--\r\n" % mark
+        size = len(self._held) + self.left - len(self._tail)
+        part = re.search(rb"(?im)^content-type: *([a-z0-9/+.-]+)", head)
+        if len(mark) < 3 or not head.startswith(mark + b"\r\n") or not part or size < 0:
+            raise Malformed(NO_ENVELOPE)
+        self._length, self.content_type = size, part[1].decode("ascii").lower()
 
     def _read(self) -> bytes:
         piece = b""

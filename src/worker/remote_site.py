@@ -116,14 +116,18 @@ class Site:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
+        self._wraps = False             # something in front of the site refuses a body that is no form
 
     def ask(self, call: Call) -> JsonObject:
         """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
         from urllib.request import Request
         told: JsonObject | None = None
-        request = Request(self.place.address + call.path, call.body, {
-            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION,
-            **call.headers})
+        body, headers = call.body, dict(call.headers)
+        if self._wraps:
+            headers["Content-Type"], head, tail = jobqueue.envelope(headers["Content-Type"])
+            body = head + body + tail
+        request = Request(self.place.address + call.path, body, {
+            "X-Api-Key": self._token, "User-Agent": "jobqueue-worker/" + jobqueue.VERSION, **headers})
         with self._opener.open(request, timeout=call.seconds) as answer:
             status, pause = answer.status, answer.headers.get("Retry-After")
             data = answer.read(ANSWER_BYTES)
@@ -131,6 +135,7 @@ class Site:
             told = jobqueue.read_json(data.decode("utf-8"))
         is_refusal = isinstance(told, dict) and told.get("status") == status
         errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], told, "it")
+        self._wraps = self._wraps or (400 <= status < 500 and not is_refusal)
         if told is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
                 ": %(field)s %(message)s" % error for error in errors[:1])))

@@ -12,6 +12,7 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from urllib.parse import quote, unquote
 
@@ -65,15 +66,18 @@ class TaskSite:
         place = "%s/api/worker/tasks/%d/%s" % (self._address.rstrip("/"), task.id, path)
         size = os.fstat(file.fileno()).st_size if file else 0
         opener = http_opener(self._authorities, by_proxy=place.startswith("https:"))
-        headers = {"Content-Type": jobqueue.BYTES_TYPE, "Content-Length": str(size),
-                   "X-Api-Key": task.claim}
+        kind, head, tail = jobqueue.BYTES_TYPE, b"", b""
         for pause in FILE_PAUSES:
-            request = Request(place, file and jobqueue.Portion(file, size), headers)
+            request = Request(place, file and chain([head], jobqueue.Portion(file, size), [tail]), {
+                "Content-Type": kind, "Content-Length": str(len(head) + size + len(tail)),
+                "X-Api-Key": task.claim})
             try:
                 answer: HTTPResponse = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
                 told: str | Exception = told_by(answer)
+                if file and 400 <= answer.status < 500:     # something in front of the site refuses it
+                    kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:
                 told = error
             time.sleep(pause)

@@ -122,7 +122,8 @@ class WhoDidIt(WebTestCase):
 
     def test_accounts(self):
         self.check(self.ana.post("/api/users", {"name": "kim", "password": NEW}), 201)
-        self.check(self.ana.patch("/api/users/kim", {"role": "admin", "max_pending": 7}), 200)
+        self.check(self.ana.patch("/api/users/kim", {
+            "role": "admin", "current_password": PASSWORD, "max_pending": 7}), 200)
         self.check(self.bob.patch("/api/users/bob", {"password": NEW, "current_password": PASSWORD}), 200)
         own = [("user_changed", "bob", "bob", "bob: password"), ("logged_in", "bob", "bob", "bob")]
         self.assertEqual(self.told(self.log_in("bob", NEW))[:2], own)
@@ -314,9 +315,10 @@ class Users(WebTestCase):
             self.check(self.ana.post("/api/users", {"name": name, "password": NEW}), 409, "conflict")
 
     def test_admins_change_role_password_and_whether_disabled(self):
-        self.assertEqual(self.check(self.ana.patch("/api/users/bob", {"role": "admin"}), 200)["role"],
+        self.assertEqual(self.check(self.ana.patch("/api/users/bob", {
+            "role": "admin", "current_password": PASSWORD}), 200)["role"],
                          "admin")
-        self.check(self.ana.patch("/api/users/bob", {"password": NEW}), 200)
+        self.check(self.ana.patch("/api/users/bob", {"password": NEW, "current_password": PASSWORD}), 200)
         self.check(self.bob.get("/api/session"), 401)
         self.check(self.nobody.post("/api/session", {"name": "bob", "password": NEW}), 200)
         self.assertTrue(self.check(self.ana.patch("/api/users/bob", {"disabled": True}), 200)["disabled"])

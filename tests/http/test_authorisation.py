@@ -247,7 +247,7 @@ class Former(WebTestCase):
 
     def setUp(self):
         super().setUp()
-        self.ana.patch("/api/users/bob", {"role": "admin"})
+        self.ana.patch("/api/users/bob", {"role": "admin", "current_password": PASSWORD})
 
     def ask(self, **more):
         """Have bob ask for a task of that function."""
@@ -273,7 +273,8 @@ class Former(WebTestCase):
                 self.clock.advance(61)
                 with self.subTest(change=change, kind=kind):
                     self.check_refused(task_id)
-                self.ana.patch("/api/users/bob", {"role": "admin", "disabled": False})
+                self.ana.patch("/api/users/bob", {
+                "role": "admin", "current_password": PASSWORD, "disabled": False})
                 self.bob = self.browser("bob")
 
     def test_nor_is_one_that_is_to_be_retried(self):
@@ -297,7 +298,8 @@ class Former(WebTestCase):
         for change in ({"role": "admin"}, {"role": "user"}, {"disabled": True}):
             task_id = self.ask(delay=60)
             self.ana.patch("/api/users/bob", change)
-            self.ana.patch("/api/users/bob", {"role": "admin", "disabled": False})
+            self.ana.patch("/api/users/bob", {
+                "role": "admin", "current_password": PASSWORD, "disabled": False})
             self.clock.advance(61)
             self.assertEqual(self.run_one()["id"], task_id)
             self.bob = self.browser("bob")

@@ -612,7 +612,8 @@ class Prefix(WebTestCase):
         ana = self.browser("ana", prefix="/jobs")
         reply = ana.post("/api/users", {"name": "Жанна@x", "password": "correct horse"})
         self.assertEqual(reply.headers["location"], "/jobs/api/users/%D0%96%D0%B0%D0%BD%D0%BD%D0%B0%40x")
-        self.check(ana.patch(reply.headers["location"][len("/jobs"):], {"role": "admin"}), 200)
+        self.check(ana.patch(reply.headers["location"][len("/jobs"):], {
+            "role": "admin", "current_password": PASSWORD}), 200)
         self.assertEqual(self.queue.users.find("Жанна@x")["role"], "admin")
 
 

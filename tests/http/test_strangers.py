@@ -218,7 +218,8 @@ class Secrets(WebTestCase):
                                   "rule": "daily 01:00"}, self.owner_id("bob"))
         shown = self.check(self.bob.get("/api/tasks/%d" % self.task), 200)
         self.assertEqual(shown["arguments"]["password"], "s3cret")
-        for person in (self.ana, self.browser("vera"), self.program("bob", "read"), self.program("ana", "read")):
+        for person in (self.ana, self.browser("vera"), self.program("bob", "read"),
+                       self.program("ana", "read")):
             text = self.everywhere(person) + person.get("/api/schedules/1").body.decode("utf-8")
             self.assertNotIn("s3cret", text)
             self.assertIn("mallory", text)

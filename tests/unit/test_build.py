@@ -93,9 +93,10 @@ class TestCheck(Checkout):
 class FewRooms(Checkout):
     """A build of few rooms: all 90 would take ten times as long."""
 
-    ROOMS = {"jobqueue.py": "base/head base/types base/limits base/errors base/time_and_text base/plain_values "
-                            "base/schedule_rules base/values base/options store/connection store/schema".split(),
-             "worker.py": ["worker/head", "worker/log"]}
+    ROOMS = {
+        "jobqueue.py": "base/head base/types base/limits base/errors base/time_and_text base/plain_values "
+                       "base/schedule_rules base/values base/options store/connection store/schema".split(),
+        "worker.py": ["worker/head", "worker/log"]}
 
     def setUp(self):
         super().setUp()

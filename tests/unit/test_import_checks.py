@@ -47,12 +47,15 @@ class Values(TestCase):
                  ("task", {"function": 7}), ("task", {"function": "a\0b"}), ("task", {"on_crash": "x"}),
                  ("task", {"created_at": None}), ("task", {"created_at": 1e300}), ("task", {"run_at": "now"}),
                  ("user", {"role": "root"}), ("user", {"name": "a b"}), ("user", {"id": -1}),
-                 ("user", {"password": "scrypt$4096000,8,5$00$00"}), ("user", {"password": "scrypt$16384,8,4000$00$00"}),
-                 ("user", {"password": "scrypt$x"}), ("user", {"disabled": "no"}),
-                 ("setting", {"name": ".used_code"}), ("setting", {"name": "nosuch"}), ("setting", {"value": "{"}),
+                 ("user", {"password": "scrypt$4096000,8,5$00$00"}),
+                 ("user", {"password": "scrypt$16384,8,4000$00$00"}), ("user", {"password": "scrypt$x"}),
+                 ("user", {"disabled": "no"}),
+                 ("setting", {"name": ".used_code"}), ("setting", {"name": "nosuch"}),
+                 ("setting", {"value": "{"}),
                  ("setting", {"value": '"many"'}), ("setting", {"value": "-1"}),
                  ("queue", {"name": ".."}), ("queue", {"machines": "{}"}), ("queue", {"external": 3}),
-                 ("schedule", {"arguments": "7"}), ("schedule", {"overlap": "x"}), ("schedule", {"options": deep}),
+                 ("schedule", {"arguments": "7"}), ("schedule", {"overlap": "x"}),
+                 ("schedule", {"options": deep}),
                  ("token", {"scope": "root"}), ("token", {"limits": "["}), ("activity", {"at": "x"})]
         queue = self.another()
         for table, values in cases:

@@ -30,7 +30,8 @@ TOGETHER = re.compile("|".join((
 NOT_THE_PAGE = """
 base/options store/schema store/sqlite_connection store/write_lock store/sqlite store/postgres_sql
 store/postgres_connection store/postgres store/data_folder access/remote_workers access/python_task
-access/python_interface access/import_checks access/backup web/routes web/openapi web/application web/connections web/servers
+access/python_interface access/import_checks access/backup web/routes web/openapi web/application
+web/connections web/servers
 web/printing web/serve web/clients web/command_rows web/commands_tasks web/commands_site web/command_line
 worker/child worker/remote_site worker/remote worker/entry""".split()
 # Whose texts are for those, too: what names errors, writes a log, reads a text.
@@ -53,7 +54,8 @@ ELSEWHERE = re.compile("|".join((
     r"weekly \(.*",
     # requests that the page never sends so, and how JSON is read
     "must be (?:sent alone|the same for all|what the answer before).*", "or ids must be given.*",
-    "Another worker has this task, or it has ended.", "was used for another request", "a value of the type .*", "%s is not a JSON number", "an object names .*",
+    "Another worker has this task, or it has ended", "A body of the type multipart.*",
+    "was used for another request", "a value of the type .*", "%s is not a JSON number", "an object names .*",
     "a text holds NUL .*", "not a time with .*", "must be a time with .*",
     # what functions and logs say
     "%d to go", "Traceback .*", "a message of .*", r"\[... %d bytes .*", "Not kept, .*",

@@ -128,8 +128,8 @@ class Checks(unittest.TestCase):
 
     def test_the_imports_are_read(self):
         graph = imports(self.texts)
-        self.assertEqual(graph["api.js"], {  # two of them later
-            "clock.js", "digits.js", "language.js", "said.js"})
+        self.assertEqual(graph["api.js"], {  # three of them later
+            "clock.js", "digits.js", "language.js", "narrow.js", "said.js"})
         self.assertLessEqual({"tasks.js", "overview.js", "messages.js", "alerts.js"}, graph["app.js"])
         self.assertEqual(graph[TYPES], set())                                           # it has only comments
         self.assertGreater(len(graph), 25)
