@@ -1,7 +1,7 @@
 // @ts-check
 /** Requests, waiting and polling; what the whole page knows. */
 import { noteClock } from './clock.js';
-import { recall, t } from './language.js';
+import { t } from './language.js';
 
 /** @import {State} from './types.js' */
 
@@ -42,9 +42,7 @@ export class ApiError extends Error {
     const what = status ? t('The server answered {status}', { status })
       : t('The server could not be reached');
     const advice = t('Please try again');
-    super(body?.detail || (status > 399 && status < 500 && !body
-      ? t('Something in front of this site refused: {status}.', { status })
-      : t('{problem}. {advice}.', { problem: body?.title || what, advice })));
+    super(body?.detail || t('{problem}. {advice}.', { problem: body?.title || what, advice }));
     this.status = status;
     this.code = body?.code;
     this.safe = false;
@@ -112,22 +110,13 @@ function later(error) {
  */
 async function send(method, path, body, signal, key) {
   const cut = new AbortController();
-  const blob = body instanceof Blob && body;
-  const narrow = method !== 'GET' && recall('narrow');
-  const timer = setTimeout(() => cut.abort(), blob ? 600000 : 30000);
+  const timer = setTimeout(() => cut.abort(), body instanceof Blob ? 600000 : 30000);
   signal?.addEventListener('abort', () => cut.abort(), { signal: cut.signal });
   try {
-    const options = {
-      method,
-      body: blob || (body === undefined ? null : JSON.stringify(body)),
-      headers: method === 'GET' ? {} : { 'Content-Type': blob ? blob.type : 'application/json',
-        ...(key && { 'Idempotency-Key': key }) },
-      cache: /** @type {RequestCache} */ ('no-cache'),
-      signal: cut.signal,
-    };
-    const response = narrow ? null : await fetch(place(path), options);
-    return await read(response && (method === 'GET' || !isForeign(response)) ? response
-      : await import('./narrow.js').then(({ ask }) => ask(String(place(path)), options, response)));
+    return await read(method === 'GET'
+      ? await fetch(place(path), { cache: 'no-cache', signal: cut.signal })
+      : await import('./narrow.js').then(({ ask }) => ask(
+        place(path), method, body, { key, signal: cut.signal })));
   } catch (error) {
     throw error instanceof ApiError ? error : new ApiError(0);
   } finally {
@@ -144,10 +133,6 @@ function place(path) {
   const base = new URL(document.baseURI);
   return base.username ? new URL(path, base.origin + base.pathname) : path;
 }
-
-/** Whether something in front of our server refused. @param {Response} response */
-const isForeign = ({ ok, status, headers }) => (
-  !ok && (status < 500 || status === 501) && !/json/.test(headers.get('content-type') || ''));
 
 /** The body of an answer; notes the server's clock. @param {Response} response */
 async function read(response) {

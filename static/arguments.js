@@ -404,13 +404,15 @@ function storedWords(id) {
  */
 async function upload(file, show, signal) {
   const kind = 'application/octet-stream';
-  const { LEVELS, level, wrap } = await import('./narrow.js');
+  const { LEVELS, level, remember, wrap } = await import('./narrow.js');
   const send = (/** @type {boolean} */ wrapped) => sendFile(
     file.name, wrapped ? wrap(file, kind) : file, wrapped ? '' : kind, show, signal);
   if (level() === LEVELS) return send(true);
-  return send(false).catch((error) => {
+  return send(false).catch(async (error) => {
     if (error.code || error.status < 400 || error.status === 413) throw error;
-    return send(true);
+    const stored = await send(true);
+    remember(LEVELS);
+    return stored;
   });
 }
 

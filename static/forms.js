@@ -184,9 +184,9 @@ function clearErrors(form) {
 function checkFilledIn(form) {
   const controls = /** @type {HTMLInputElement[]} */ (
     [...form.elements].filter((one) => 'name' in one));
-  const errors = controls.flatMap(({ name, required, value, validity }) => {
+  const errors = controls.flatMap(({ name, required, disabled, value, validity }) => {
     if (validity.badInput) return { field: name, message: t('This cannot be read.') };
-    return required && !value.trim() ? { field: name, message: t('Please fill this in.') } : [];
+    return required && !disabled && !value.trim() ? { field: name, message: t('Please fill this in.') } : [];
   });
   if (errors.length) throw refusal(errors);
 }

@@ -1,12 +1,15 @@
 // @ts-check
 /** Requests through servers that pass only GET, HEAD and POST, with few types of bodies. */
-import { keep, recall } from './language.js';
+import { keep, recall, t } from './language.js';
 
 /** 1: PATCH and DELETE are sent as POST; 2: and each body as a file of a form. */
 export const LEVELS = 2;
 
 /** What was needed here the last time. */
 export const level = () => Number(recall('narrow'));
+
+/** Notes what was needed. @param {number} step */
+export const remember = (step) => keep('narrow', String(step));
 
 /** A form with one file, which every host lets pass. @param {BodyInit|null} body @param {string} kind */
 export function wrap(body, kind) {
@@ -16,30 +19,39 @@ export function wrap(body, kind) {
   return form;
 }
 
+/** Whether a jobqueue answered, or nobody that knows better. @param {Response} answer */
+const isOurs = ({ ok, status, headers }) => (
+  ok || (status > 501) || /json/.test(headers.get('content-type') || ''));
+
 /**
- * Asks as the server in front wants it, and remembers that.
- * @param {string} address
- * @param {RequestInit & {method: string, headers: Record<string, string>}} options as without such a server
- * @param {Response|null} refusal of that
+ * Changes something, as the server in front wants to be asked, and remembers that.
+ * @param {string|URL} address @param {string} method
+ * @param {unknown} value sent as JSON, or a Blob as it is
+ * @param {{key?: string, signal: AbortSignal}} more
  * @returns {Promise<Response>}
  */
-export async function ask(address, options, refusal) {
-  const { method, headers, body = null } = options;
-  const { 'Content-Type': kind, ...others } = headers;
-  let answer = refusal;
-  for (let step = Math.max(1, level()); step <= LEVELS; step += 1) {
+export async function ask(address, method, value, { key, signal }) {
+  const kind = value instanceof Blob ? value.type : 'application/json';
+  const body = value instanceof Blob ? value : value === undefined ? null : JSON.stringify(value);
+  const meant = method === 'POST' ? address
+    : `${address}${/[?]/.test(String(address)) ? '&' : '?'}as=${method}`;
+  /** @type {Response|undefined} */
+  let answer;
+  for (let step = level(); step <= LEVELS; step += 1) {
+    if (answer && (method === 'POST' ? step === 1 : step === LEVELS && body === null)) continue;
     const wrapped = step === LEVELS && body !== null;
-    if (refusal && !wrapped && method === 'POST') continue;     // it was sent so
-    const url = method === 'POST' ? address
-      : `${address}${address.includes('?') ? '&' : '?'}as=${method}`;
-    answer = await fetch(url, { ...options, method: 'POST', body: wrapped ? wrap(body, kind) : body,
-      headers: wrapped ? others : headers });
-    if (answer.ok || /json/.test(answer.headers.get('content-type') || '')) {
-      if (step > level()) keep('narrow', String(step));
-      break;
+    answer = await fetch(step ? meant : address, {
+      method: step ? 'POST' : method, body: wrapped ? wrap(body, kind) : body, signal,
+      headers: { ...!wrapped && { 'Content-Type': kind }, ...key && { 'Idempotency-Key': key } },
+    });
+    if (isOurs(answer)) {
+      if (step > level()) remember(step);
+      return answer;
     }
   }
-  return /** @type {Response} */ (answer);
+  const status = answer?.status || 0;
+  const detail = t('Something in front of this site refused: {status}.', { status });
+  return new Response(JSON.stringify({ detail }), { status });
 }
 
 /** What something in front of this site does not let pass, with what it answers. */

@@ -383,7 +383,8 @@ class BrowserTestCase(unittest.TestCase):
     @staticmethod
     def serious(browser):
         """Messages but those of answers with a status that the page expects."""
-        return [text for text in browser.messages() if "the server responded with a status of" not in text]
+        return [text for text in browser.messages() if "the server responded with a status of" not in text
+                and "Clear-Site-Data header" not in text]      # after a log-out
 
     def pause(self, seconds):
         """Let the page do what it might do by itself."""
