@@ -1,4 +1,5 @@
 """Hosts that pass only GET, HEAD and POST, with few types of bodies: as=METHOD, and a form around a body."""
+import contextlib
 import json
 import threading
 import urllib.error
@@ -98,27 +99,30 @@ class Strict(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         kind = self.headers.get("Content-Type", "").partition(";")[0]
         if self.command not in ("GET", "HEAD", "POST") or body and kind not in self.types:
-            return self.answer(403, "text/html", b"<h1>Forbidden</h1>")
+            return self.answer(403, [("Content-Type", "text/html")], b"<h1>Forbidden</h1>")
         request = urllib.request.Request(self.target + self.path.lstrip("/"), body or None, {
             name: value for name, value in self.headers.items()
             if name.lower() not in ("host", "connection")},
             method=self.command)
         try:
             with urllib.request.urlopen(request, timeout=60) as reply:
-                return self.answer(reply.status, reply.headers.get("Content-Type"), reply.read())
+                return self.answer(reply.status, reply.headers.items(), reply.read())
         except urllib.error.HTTPError as error:
-            return self.answer(error.code, error.headers.get("Content-Type"), error.read())
+            return self.answer(error.code, error.headers.items(), error.read())
 
     do_GET = do_POST = do_PATCH = do_DELETE = pass_on
 
-    def answer(self, status, kind, body):
+    def answer(self, status, headers, body):
         self.send_response(status)
-        if kind:
-            self.send_header("Content-Type", kind)
-        if status != 204:
+        for name, value in headers:
+            if name.lower() in ("content-type", "content-security-policy", "set-cookie", "etag", "cache-control",
+                                "content-encoding"):
+                self.send_header(name, value)
+        if status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        with contextlib.suppress(OSError):      # a browser that goes on does not wait for it
+            self.wfile.write(body)
 
     def log_message(self, *_):
         pass
