@@ -3547,6 +3547,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._files = []
         self._call = None
         self._trouble = None
+        self._doubts_token = False      # the last answer refused it
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
@@ -3756,7 +3757,11 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
     def _judge(self, call):
-        """Return what is wrong with the tasks of an answer: each has a claim and a function of ours."""
+        """Return what is wrong with an answer: each task has a claim and a function of ours, and a token is
+        refused twice, since a request that was mangled on its way must not end what runs."""
+        before, self._doubts_token = self._doubts_token, call.found.get("code") == "unauthorized"
+        if self._doubts_token and not before:
+            return NotHeard(call.found["detail"])
         asked = list(call.given.get("claim", {}).get("claims", ()))
         for task in call.found.get("tasks", ()) if call.wanted == "attempts" else ():
             if task["claim"] not in asked or task["function"] not in self._offered:

@@ -132,7 +132,7 @@ class Server:
 
     def call(self, method, path, body=None, kind=JSON, headers=()):
         """Its status."""
-        link = HTTPConnection(self.host, timeout=120)
+        link = HTTPConnection(self.host, timeout=600)
         try:
             link.request(method, "/api/" + path, body and body.encode("utf-8"), {
                 "Content-Type": kind, "Authorization": "Bearer " + self.token, **dict(headers)})

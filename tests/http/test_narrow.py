@@ -115,8 +115,8 @@ class Strict(BaseHTTPRequestHandler):
     def answer(self, status, headers, body):
         self.send_response(status)
         for name, value in headers:
-            if name.lower() in ("content-type", "content-security-policy", "set-cookie", "etag", "cache-control",
-                                "content-encoding"):
+            if name.lower() in ("content-type", "content-security-policy", "set-cookie", "etag",
+                                "cache-control", "content-encoding"):
                 self.send_header(name, value)
         if status not in (204, 304):
             self.send_header("Content-Length", str(len(body)))

@@ -202,7 +202,8 @@ class Covered:
     def lose(self, how):
         task_id = self.site.add("cover", how=how)
         first, = wait_until(lambda: self.begun(how), what="the first attempt")
-        worker = self.site.value("SELECT pid FROM worker")
+        worker = wait_until(lambda: self.site.value("SELECT pid FROM worker WHERE state='busy'"),
+                            what="its worker")
         os.kill(worker, signal.SIGKILL)
         wait_until(lambda: self.site.run("tick") and len(self.begun(how)) > 1,
                    what="the second attempt")

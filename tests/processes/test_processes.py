@@ -354,7 +354,7 @@ class TestRunning(ProcessCase):
 class TestFirstRunner(ProcessCase):
     """The process of the first runner is there before its worker has its place."""
 
-    settings = {"linger": 1, "NbMaxWorker": 1, "nice": 5, "worker_mode": "detached"}
+    settings = {"linger": 5, "NbMaxWorker": 1, "nice": 5, "worker_mode": "detached"}
 
     def setUp(self):
         super().setUp()
