@@ -9191,6 +9191,7 @@ STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
+REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
 CUT_OFF = "It was not answered in time."
 # Where no webhook may lead: this host, its network, what is no single host, and ways around these.
 INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 "
@@ -9264,7 +9265,7 @@ def _send_by_server(settings, user, sender, recipient,
             if user and not is_safe:
                 raise Refused("The mail server offers no TLS; the password is not sent without.")
             if user:
-                server.login(user, _password(settings))
+                _log_in(server, user, _password(settings))
             server.send_message(message, sender, [recipient])
             with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
                 if server.sock:
@@ -9274,6 +9275,22 @@ def _send_by_server(settings, user, sender, recipient,
         raise _as_refused(*error.recipients[recipient]) from None
     except smtplib.SMTPResponseException as error:
         raise _as_refused(error.smtp_code, error.smtp_error) from None
+
+
+def _log_in(server, user, password):
+    """Log in, in UTF-8 (RFC 4616) where smtplib, which knows ASCII only, would refuse."""
+    import base64
+    server.ehlo_or_helo_if_needed()
+    if (user + password).isascii():
+        server.login(user, password)
+    elif "PLAIN" in server.esmtp_features.get("auth", "").upper().split():
+        told = base64.b64encode(("\0%s\0%s" % (user, password)).encode("utf-8")).decode("ascii")
+        code, words = server.docmd("AUTH", "PLAIN " + told)
+        if code != 235:
+            raise _as_refused(code, words)
+    else:
+        raise Refused("The password or the mail user has characters that this server cannot be sent: "
+                      "choose others.")
 
 
 def _as_refused(code, words):
@@ -9321,6 +9338,14 @@ def is_inside(address):
     return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
 
 
+def _cut(text, most, encoding="utf-8", unit=1):
+    """Return the beginning of a text that has at most so many units of an encoding, marked if cut."""
+    data = text.encode(encoding, "replace")
+    if len(data) <= most * unit:
+        return text
+    return data[:most * unit - len("…".encode(encoding))].decode(encoding, "ignore") + "…"
+
+
 def shaped(parts, content):
     """Write a message as the host of an address wants it; without a body if few people use that."""
     from html import escape
@@ -9331,24 +9356,29 @@ def shaped(parts, content):
     if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
         return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
     if host == "api.telegram.org":
-        return WebhookPost(path, {**dict(parse_qsl(parts.query)), "text": text[:4096]})
+        # As plain text: in the modes of Telegram the signs of an error are wrong markup.
+        more = {name: value for name, value in parse_qsl(parts.query) if name != "parse_mode"}
+        return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
     if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
         return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
-                                         "message": text[:4000]})
+                                         "message": _cut(text, 4000)})
     return WebhookPost(path + query, None)
 
 
 def webhook_key(folder):
     """The secret by which receivers know us; made at the first time. An owner may put one there."""
     import base64
-    path = folder / "webhook-secret.txt"
+    path = private_path(find_database(folder), "webhook-secret.txt")
+    former = folder / "webhook-secret.txt"      # that name can be guessed
+    if former.exists() and not path.exists():
+        former.rename(path)
     if not path.exists():
         write_private(path, "whsec_%s\n" % base64.b64encode(os.urandom(32)).decode("ascii"))
     try:
         text = path.read_text("ascii").strip()
         return base64.b64decode(text[6:] if text.startswith("whsec_") else text, validate=True)
     except ValueError:
-        raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
+        raise Refused("webhook-secret-WORD.txt in the data folder must be whsec_ and base64.") from None
 
 
 def _signed(folder, content, row,
@@ -9366,15 +9396,18 @@ def _signed(folder, content, row,
 
 
 def open_outside(host, port, inside):
-    """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
-    is used, so that it cannot be another one a moment later."""
+    """A socket to a host whose name is resolved once: all its addresses are judged, and the first of
+    them that answers is used, so that it cannot be another one a moment later."""
     import socket
     found = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM)]
     if not inside and any(is_inside(address) for address, _ in found):
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
-    return socket.create_connection(found[0], STEP_SECONDS)
+    for place in found[:-1]:
+        with contextlib.suppress(OSError):      # such as IPv6 on a host that has none
+            return socket.create_connection(place, STEP_SECONDS / 2)
+    return socket.create_connection(found[-1], STEP_SECONDS)
 
 
 def send_webhook(settings, url, content, row, folder,
@@ -9403,7 +9436,7 @@ def _judge_answer(answer):
     if 200 <= answer.status < 300:
         return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
-    if answer.status in (404, 410):
+    if answer.status in REFUSED_FOR_GOOD:
         raise Refused(words)
     raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
 
@@ -16148,32 +16181,71 @@ def _hand_in(site, function, given):
                         if name in given}}
 
 
+class FirstRow(NamedTuple):
+    """The text of a CSV file's first row, and what separates its cells."""
+
+    text: "str"
+    separator: "str"
+
+
+def _first_row(file):
+    """Read the first row, which may go over several lines, and find what separates its cells."""
+    first = file.readline()
+    hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # as Excel writes it for itself
+    if hint:
+        first = file.readline()
+    while first.count('"') % 2 and len(first) < BODY_MAX_BYTES:
+        more = file.readline()
+        if not more:
+            break
+        first += more
+    plain = re.sub('"(?:[^"]|"")*"', "", first)
+    return FirstRow(first, hint[1] if hint else max(",;\t", key=plain.count))
+
+
 def read_csv(path):
     """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
+    csv.field_size_limit(BODY_MAX_BYTES)
+    row = line = 0
     try:
         with open(0 if path == "-" else path, encoding="utf-8-sig", newline="",
                   closefd=path != "-") as file:
-            first = file.readline()
-            yield from filter(any, csv.reader(itertools.chain([first], file), strict=True,
-                                              delimiter=max(",;\t", key=first.count)))
-    except (OSError, UnicodeError, csv.Error) as error:
+            first, separator = _first_row(file)
+            rows = csv.reader(itertools.chain(first.splitlines(keepends=True), file), strict=True,
+                              delimiter=separator)
+            for cells in rows:
+                row, line = row + 1, rows.line_num
+                yield cells
+    except csv.Error as error:
+        raise Malformed("%s cannot be read as CSV: the row that begins in line %d, row %d below the "
+                        "names (%s). Is a quote not closed?" % (path, line + 1, row, error)) from None
+    except (OSError, UnicodeError) as error:
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
+class TypedRow(NamedTuple):
+    """The arguments in a row of a CSV file, and its number below the names."""
+
+    number: "int"
+    arguments: "JsonObject"
+
+
 def _typed_rows(function, words, path):
-    """The arguments in each row of a CSV file but the first, which names the parameters.
+    """Yield each row of a CSV file but the first, which names the parameters, and blank ones.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
     for number, cells in enumerate(rows, 1):
+        if not any(cells):              # spreadsheets leave such; they count as they do there
+            continue
         if len(cells) != len(names):
             raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
                             "%d." % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
-        yield typed_arguments(function, [*words, *texts])
+        yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
 
 def cmd_add(site, options):
@@ -16190,11 +16262,17 @@ def cmd_add(site, options):
         return
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
-    lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
-             for given in _typed_rows(function, words, path)]
+    numbers, lines = [], []
+    for number, given in _typed_rows(function, words, path):
+        numbers.append(number)
+        lines.append(json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii"))
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
-    added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+    try:
+        added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+    except Invalid as error:            # which counts tasks
+        raise tasks_refused([{**one, "index": numbers[one["index"]] - 1} if one.get("index") is not None
+                             else one for one in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 

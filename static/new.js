@@ -199,11 +199,15 @@ function readOptions(chosen, now, before, old) {
 
 /** The rows of a text; cells in quotes may hold anything. @param {string} text */
 export function readTable(text) {
-  const [first] = text.split('\n', 1);
-  const separator = SEPARATORS.reduce((best, one) => (
+  const hint = text.match(/^"?sep=(.)"?\n/);      // as Excel writes it for itself
+  text = text.slice(hint?.[0].length || 0);
+  const [head] = text.match(/^(?:[^"\n]|"(?:[^"]|"")*")*/) || [''];
+  const first = head.replace(/"(?:[^"]|"")*"/g, '');
+  const separator = hint?.[1] || SEPARATORS.reduce((best, one) => (
     first.split(one).length > first.split(best).length ? one : best));
-  const plain = `[^${separator}\n]*`;
-  const cell = new RegExp(`(?:"((?:[^"]|"")*)"${plain}|(${plain}))(${separator}|\n|$)`, 'gy');
+  const sign = separator.replace(/[^\w\s]/, '\\$&');
+  const plain = `[^${sign}\n]*`;
+  const cell = new RegExp(`(?:"((?:[^"]|"")*)"${plain}|(${plain}))(${sign}|\n|$)`, 'gy');
   /** @type {string[][]} */
   const rows = [[]];
   for (const [, quoted, bare, end] of text.matchAll(cell)) {

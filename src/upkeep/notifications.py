@@ -23,7 +23,7 @@ from ..base.types import NamedTuple
 from ..base.limits import VERSION
 from ..base.errors import Conflict, Invalid, in_passing
 from ..base.time_and_text import dump_json, iso, shorten, storable
-from ..store.connection import write_private
+from ..store.connection import find_database, private_path, write_private
 from ..store.database import Database
 from ..store.data_folder import user_name
 from ..store.settings import Settings, web_label
@@ -32,6 +32,7 @@ from .alerts import SENDING_MARK, SEND_PAUSES, Recipient, recipients_of_alerts
 if TYPE_CHECKING:
     from email.message import EmailMessage
     from http.client import HTTPResponse
+    from smtplib import SMTP
     from socket import socket as Socket
     from urllib.parse import SplitResult
 
@@ -43,6 +44,7 @@ STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
+REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
 CUT_OFF = "It was not answered in time."
 # Where no webhook may lead: this host, its network, what is no single host, and ways around these.
 INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 "
@@ -116,7 +118,7 @@ def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
             if user and not is_safe:
                 raise Refused("The mail server offers no TLS; the password is not sent without.")
             if user:
-                server.login(user, _password(settings))
+                _log_in(server, user, _password(settings))
             server.send_message(message, sender, [recipient])
             with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
                 if server.sock:
@@ -126,6 +128,22 @@ def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
         raise _as_refused(*error.recipients[recipient]) from None
     except smtplib.SMTPResponseException as error:
         raise _as_refused(error.smtp_code, error.smtp_error) from None
+
+
+def _log_in(server: SMTP, user: str, password: str) -> None:
+    """Log in, in UTF-8 (RFC 4616) where smtplib, which knows ASCII only, would refuse."""
+    import base64
+    server.ehlo_or_helo_if_needed()
+    if (user + password).isascii():
+        server.login(user, password)
+    elif "PLAIN" in server.esmtp_features.get("auth", "").upper().split():
+        told = base64.b64encode(("\0%s\0%s" % (user, password)).encode("utf-8")).decode("ascii")
+        code, words = server.docmd("AUTH", "PLAIN " + told)
+        if code != 235:
+            raise _as_refused(code, words)
+    else:
+        raise Refused("The password or the mail user has characters that this server cannot be sent: "
+                      "choose others.")
 
 
 def _as_refused(code: int, words: bytes | str) -> Refused | OSError:
@@ -173,6 +191,14 @@ def is_inside(address: str) -> bool:
     return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
 
 
+def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
+    """Return the beginning of a text that has at most so many units of an encoding, marked if cut."""
+    data = text.encode(encoding, "replace")
+    if len(data) <= most * unit:
+        return text
+    return data[:most * unit - len("…".encode(encoding))].decode(encoding, "ignore") + "…"
+
+
 def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
     """Write a message as the host of an address wants it; without a body if few people use that."""
     from html import escape
@@ -183,24 +209,29 @@ def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
     if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
         return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
     if host == "api.telegram.org":
-        return WebhookPost(path, {**dict(parse_qsl(parts.query)), "text": text[:4096]})
+        # As plain text: in the modes of Telegram the signs of an error are wrong markup.
+        more = {name: value for name, value in parse_qsl(parts.query) if name != "parse_mode"}
+        return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
     if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
         return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
-                                         "message": text[:4000]})
+                                         "message": _cut(text, 4000)})
     return WebhookPost(path + query, None)
 
 
 def webhook_key(folder: Path) -> bytes:
     """The secret by which receivers know us; made at the first time. An owner may put one there."""
     import base64
-    path = folder / "webhook-secret.txt"
+    path = private_path(find_database(folder), "webhook-secret.txt")
+    former = folder / "webhook-secret.txt"      # that name can be guessed
+    if former.exists() and not path.exists():
+        former.rename(path)
     if not path.exists():
         write_private(path, "whsec_%s\n" % base64.b64encode(os.urandom(32)).decode("ascii"))
     try:
         text = path.read_text("ascii").strip()
         return base64.b64decode(text[6:] if text.startswith("whsec_") else text, validate=True)
     except ValueError:
-        raise Refused("webhook-secret.txt in the data folder must be whsec_ and base64.") from None
+        raise Refused("webhook-secret-WORD.txt in the data folder must be whsec_ and base64.") from None
 
 
 def _signed(folder: Path, content: MessageContent, row: Row,
@@ -218,15 +249,18 @@ def _signed(folder: Path, content: MessageContent, row: Row,
 
 
 def open_outside(host: str, port: int, inside: bool) -> Socket:
-    """A socket to a host whose name is resolved once: all its addresses are judged, and one of them
-    is used, so that it cannot be another one a moment later."""
+    """A socket to a host whose name is resolved once: all its addresses are judged, and the first of
+    them that answers is used, so that it cannot be another one a moment later."""
     import socket
     found = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM)]
     if not inside and any(is_inside(address) for address, _ in found):
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
-    return socket.create_connection(found[0], STEP_SECONDS)
+    for place in found[:-1]:
+        with contextlib.suppress(OSError):      # such as IPv6 on a host that has none
+            return socket.create_connection(place, STEP_SECONDS / 2)
+    return socket.create_connection(found[-1], STEP_SECONDS)
 
 
 def send_webhook(settings: Settings, url: str, content: MessageContent, row: Row, folder: Path,
@@ -255,7 +289,7 @@ def _judge_answer(answer: HTTPResponse) -> None:
     if 200 <= answer.status < 300:
         return
     words = "%d %s" % (answer.status, shorten(storable(answer.reason), 100))
-    if answer.status in (404, 410):
+    if answer.status in REFUSED_FOR_GOOD:
         raise Refused(words)
     raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
 

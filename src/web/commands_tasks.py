@@ -4,12 +4,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
-from ..base.errors import Conflict, Denied, Malformed, NotFound, SetupError, complain, field_error
+from ..base.types import NamedTuple
+from ..base.limits import BODY_MAX_BYTES
+from ..base.errors import (Conflict, Denied, Invalid, Malformed, NotFound, SetupError, complain,
+                           field_error, tasks_refused)
 from ..base.time_and_text import dump_json, storable
 from ..base.values import OPTION_SCHEMAS, parse_text
 from ..tasks.files import disk_name, file_name, open_given
@@ -20,7 +24,7 @@ from .command_rows import IN_ADDRESS, ask_all, columns, kind_text, parameters_te
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from typing import Any
+    from typing import Any, TextIO
 
     from ..base.types import JsonObject
 
@@ -77,32 +81,71 @@ def _hand_in(site: Site, function: JsonObject, given: JsonObject) -> JsonObject:
                         if name in given}}
 
 
+class FirstRow(NamedTuple):
+    """The text of a CSV file's first row, and what separates its cells."""
+
+    text: str
+    separator: str
+
+
+def _first_row(file: TextIO) -> FirstRow:
+    """Read the first row, which may go over several lines, and find what separates its cells."""
+    first = file.readline()
+    hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # as Excel writes it for itself
+    if hint:
+        first = file.readline()
+    while first.count('"') % 2 and len(first) < BODY_MAX_BYTES:
+        more = file.readline()
+        if not more:
+            break
+        first += more
+    plain = re.sub('"(?:[^"]|"")*"', "", first)
+    return FirstRow(first, hint[1] if hint else max(",;\t", key=plain.count))
+
+
 def read_csv(path: str) -> Iterator[list[str]]:
     """The cells of each row of a CSV file (- is standard input); the first has separators."""
     import csv
+    csv.field_size_limit(BODY_MAX_BYTES)
+    row = line = 0
     try:
         with open(0 if path == "-" else path, encoding="utf-8-sig", newline="",
                   closefd=path != "-") as file:
-            first = file.readline()
-            yield from filter(any, csv.reader(itertools.chain([first], file), strict=True,
-                                              delimiter=max(",;\t", key=first.count)))
-    except (OSError, UnicodeError, csv.Error) as error:
+            first, separator = _first_row(file)
+            rows = csv.reader(itertools.chain(first.splitlines(keepends=True), file), strict=True,
+                              delimiter=separator)
+            for cells in rows:
+                row, line = row + 1, rows.line_num
+                yield cells
+    except csv.Error as error:
+        raise Malformed("%s cannot be read as CSV: the row that begins in line %d, row %d below the "
+                        "names (%s). Is a quote not closed?" % (path, line + 1, row, error)) from None
+    except (OSError, UnicodeError) as error:
         raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
 
 
-def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterator[JsonObject]:
-    """The arguments in each row of a CSV file but the first, which names the parameters.
+class TypedRow(NamedTuple):
+    """The arguments in a row of a CSV file, and its number below the names."""
+
+    number: int
+    arguments: JsonObject
+
+
+def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterator[TypedRow]:
+    """Yield each row of a CSV file but the first, which names the parameters, and blank ones.
     `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
     for number, cells in enumerate(rows, 1):
+        if not any(cells):              # spreadsheets leave such; they count as they do there
+            continue
         if len(cells) != len(names):
             raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
                             "%d." % (number, len(names), len(cells)))
         texts = ["%s=%s" % cell for cell in zip(names, cells) if cell[1] or cell[0] in nullable]
-        yield typed_arguments(function, [*words, *texts])
+        yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
 
 def cmd_add(site: Site, options: Namespace) -> None:
@@ -119,11 +162,17 @@ def cmd_add(site: Site, options: Namespace) -> None:
         return
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
-    lines = [json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii")
-             for given in _typed_rows(function, words, path)]
+    numbers, lines = [], []
+    for number, given in _typed_rows(function, words, path):
+        numbers.append(number)
+        lines.append(json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii"))
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
-    added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+    try:
+        added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+    except Invalid as error:            # which counts tasks
+        raise tasks_refused([{**one, "index": numbers[one["index"]] - 1} if one.get("index") is not None
+                             else one for one in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 

@@ -376,8 +376,8 @@ class TestEach(TestCase):
         self.assertEqual(json.loads(self.run_add("a\n1\n2\n", "--json")), {"ids": [1, 2], "created": 2})
 
     def test_errors_name_row_and_column_and_nothing_is_added(self):
-        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n', "row 2 (index 1): arguments.a must be a whole number",
-                   "row 3 (index 2): arguments.b must be")
+        self.wrong('a,b\n1,2\n\n"x",2\n3,y\n', "row 3 (index 2): arguments.a must be a whole number",
+                   "row 4 (index 3): arguments.b must be")
         self.wrong("a,b\n1,2\n4\n", "Row 2 (below the names) must have as many cells as they, 2; it has 1")
         self.wrong("a\nx\n", "arguments.a must be a whole number")
         self.wrong("b\n1\n", "arguments.a is missing")
@@ -397,9 +397,30 @@ class TestEach(TestCase):
         with self.refused(jobqueue.Invalid, "arguments.a is given twice"):
             jobqueue.typed_arguments(self.queue.requests.function("add"), ["a=1", "a=2"])
 
+    def test_the_separator_is_looked_for_outside_of_quotes(self):
+        for text in ('"a";"b"\n1;2\n', 'sep=;\r\na;b\r\n1;2\r\n', '\ufeffsep=|\na|b\n1|2\n',
+                     '"sep=,"\na,b\n1,2\n'):
+            with self.subTest(text):
+                self.write("DELETE FROM task")
+                self.run_add(text)
+                self.assertEqual(self.rows(), [{"a": 1, "b": 2}])
+        self.write("DELETE FROM task")
+        self.wrong('"a, b, c, d";b\n1;2\n', "a, b, c, d")
+        self.wrong('"a,\nb";b\n1;2\n', "arguments")
+
+    def test_blank_rows_count_as_in_the_spreadsheet(self):
+        text = "a;b\n;\n1;2\n\n1;2\nx;2\n"
+        self.wrong(text, "row 5 (index 4): arguments.a")
+        self.run_add(text.replace("x", "1") + ";\n" * 300)
+        self.assertEqual(len(self.rows()), 3)
+
+    def test_a_long_cell_is_no_error_of_the_reader(self):
+        self.assertEqual(self.run_add('name\n"%s"\n' % ("x" * 150_000), function="greet"), "1 task")
+
     def test_what_is_no_csv_file_in_utf_8_is_refused(self):
         self.wrong(b"name\nOslo\nK\xf6ln\n", "rows.csv cannot be read as CSV UTF-8", function="greet")
-        self.wrong('name\n"Oslo\n', "cannot be read as CSV UTF-8: unexpected end of data", function="greet")
+        self.wrong('name\nVik\n"Oslo\nBergen\n', "the row that begins in line 3, row 2 below the names",
+                   "unexpected end of data", function="greet")
         self.wrong("", "There is no row below the first one")
 
     def test_a_file_that_cannot_be_opened_is_a_wrong_argument(self):

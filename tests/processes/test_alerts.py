@@ -122,6 +122,24 @@ class TestMail(SendingCase):
         self.assertEqual(server.log_ins, [(True, b"\0me\0" + SECRET.encode())])
         self.assertEqual(len(server.mails), 1)
 
+    def test_a_password_beyond_ascii_is_sent_as_utf_8(self):
+        with mock.patch.dict(os.environ):
+            certificate = make_certificate(self.folder)
+            os.environ["SSL_CERT_FILE"] = str(certificate[0])
+            server = self.serve_mail(certificate=certificate, mail_user="jürgen",
+                                     mail_password_file=self.password_file(SECRET + "Käse€1"))
+            self.assertIsNone(self.send()["error"])
+        self.assertEqual(server.log_ins, [(True, ("\0jürgen\0%sKäse€1" % SECRET).encode())])
+
+    def test_a_file_in_the_data_folder_holds_one_line(self):
+        path = self.queue.database.folder / "mail-password-x.txt"
+        for text in ("a\nb\n", "x" * 300, "\x00"):
+            path.write_text(text)
+            self.serve_mail("tls", make_certificate(self.folder), mail_user="me")
+            row = self.send()
+            self.assertNotIn(text.strip(), row["error"])
+            path.unlink()
+
     def test_without_tls_no_password_is_sent(self):
         server = self.serve_mail(mail_user="me", mail_password_file=self.password_file())
         row = self.send()
@@ -234,14 +252,15 @@ class TestWebhook(SendingCase):
         self.assertIsNone(self.send()["error"])
         [(path, headers, body)] = hook.got
         headers = {name.lower(): value for name, value in headers.items()}
-        secret = (self.queue.database.folder / "webhook-secret.txt").read_text().strip()
+        [secret_file] = self.queue.database.folder.glob("webhook-secret-*.txt")
+        secret = secret_file.read_text().strip()
         told = "%s.%s." % (headers["webhook-id"], headers["webhook-timestamp"])
         sign = hmac.new(base64.b64decode(secret[len("whsec_"):]), told.encode() + body,
                         hashlib.sha256).digest()
         self.assertEqual(headers["webhook-signature"], "v1," + base64.b64encode(sign).decode())
         self.assertEqual(json.loads(body)["data"]["subject"], "add failed")
         self.assertEqual(path, "/secret-path")
-        self.assertEqual((self.queue.database.folder / "webhook-secret.txt").stat().st_mode & 0o777, 0o600)
+        self.assertEqual(secret_file.stat().st_mode & 0o777, 0o600)
 
     def test_the_id_stays_and_the_time_is_new_at_each_try(self):
         hook = self.serve_hook(status=500)
@@ -266,6 +285,17 @@ class TestWebhook(SendingCase):
             self.assertIn("alert_webhook_inside", self.send()["error"])
         connect.assert_not_called()
 
+    def test_an_address_that_leads_nowhere_is_followed_by_the_next(self):
+        hook = self.serve_hook()
+        port = hook.server_port
+        found = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 1, 0, 0)),
+                 (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+        real = socket.getaddrinfo
+        with mock.patch.object(socket, "getaddrinfo", lambda host, *more, **options: found if host
+                               == "localhost" else real(host, *more, **options)):
+            self.assertIsNone(self.send()["error"])
+        self.assertEqual(len(hook.got), 1)
+
     def test_the_address_that_was_judged_is_the_one_that_is_used(self):
         self.serve_hook(inside="no")
         answers = [[(socket.AF_INET, socket.SOCK_STREAM, 6, "", (one, 80))] for one in ("8.8.8.8",
@@ -282,9 +312,10 @@ class TestWebhook(SendingCase):
         self.assertIn("not followed", self.send()["error"])
         self.assertEqual((len(hook.got), elsewhere.got), (1, []))
 
-    def test_one_that_is_gone_ends_the_tries(self):
-        self.serve_hook(status=410)
-        self.assertIsNone(self.send()["next_at"])
+    def test_one_that_is_gone_or_takes_no_such_message_ends_the_tries(self):
+        for status in (400, 404, 410, 413, 422):
+            self.serve_hook(status=status)
+            self.assertIsNone(self.send()["next_at"])
 
     def test_an_answer_without_an_end_is_not_read(self):
         self.serve_hook(pieces=1 << 20)
@@ -318,6 +349,16 @@ class TestShapes(unittest.TestCase):
     def test_telegram(self):
         path, body = self.shape("https://api.telegram.org/bot1:x/sendMessage?chat_id=7")
         self.assertEqual((path, body["chat_id"], len(body["text"])), ("/bot1:x/sendMessage", "7", 4096))
+
+    def test_limits_are_counted_as_the_receiver_counts(self):
+        content = {**self.CONTENT, "lines": ["\U0001f600<b>" * 3000]}
+        for url in ("https://api.telegram.org/bot1:x/sendMessage?chat_id=7&parse_mode=HTML", "https://ntfy.sh/t"):
+            body = jobqueue.shaped(urlsplit(url), content)[1]
+            text = body.get("text") or body["message"]
+            units = len(text.encode("utf-16-le")) // 2 if "text" in body else len(text.encode("utf-8"))
+            self.assertLessEqual(units, 4096)
+            self.assertGreater(units, 3900)
+            self.assertEqual((text[-1], "parse_mode" in body), ("…", False))
 
     def test_ntfy(self):
         path, body = self.shape("https://ntfy.sh/my-topic")
