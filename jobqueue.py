@@ -14950,7 +14950,8 @@ class Application:
         if request.content_type == ENVELOPE_TYPE:
             with self.queue.database.unhurried():
                 most = self.queue.settings.get("max_files_mb") << 20 or INTEGER_MAX
-                request.unwrap(most if route.takes is UPLOAD else LINES_MAX_BYTES)
+                request.unwrap(most if route.takes is UPLOAD else
+                               LINES_MAX_BYTES if route.takes is NEW_TASKS else BODY_MAX_BYTES)
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD

@@ -11,7 +11,7 @@ import threading
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import CACHE_SECONDS, CODE_FILES, INTEGER_MAX, STATIC_FOLDER
+from ..base.limits import BODY_MAX_BYTES, CACHE_SECONDS, CODE_FILES, INTEGER_MAX, STATIC_FOLDER
 from ..base.errors import (Denied, Invalid, JobQueueError, Malformed, NotAllowed, NotFound,
                            Unauthorized, UnsupportedType, in_passing)
 from ..base.time_and_text import load_json, shorten
@@ -137,7 +137,8 @@ class Application:
         if request.content_type == ENVELOPE_TYPE:
             with self.queue.database.unhurried():
                 most = self.queue.settings.get("max_files_mb") << 20 or INTEGER_MAX
-                request.unwrap(most if route.takes is UPLOAD else LINES_MAX_BYTES)
+                request.unwrap(most if route.takes is UPLOAD else
+                               LINES_MAX_BYTES if route.takes is NEW_TASKS else BODY_MAX_BYTES)
         if route.takes and route.takes is not NEW_TASKS:
             with self.queue.database.unhurried():
                 is_query = route.method == "GET" or route.takes is UPLOAD

@@ -83,6 +83,7 @@ class Post(WebTestCase):
             self.check(self.send(whole, kind=kind), 400, "malformed")
         self.check(self.send(wrap(TASK, "text/html")), 415)
         self.check(self.send(whole, Sec_Fetch_Site="cross-site"), 403)
+        self.check(self.send(wrap(b'"%s"' % (b"x" * (1 << 20))), "/api/session"), 413)
         self.change_settings(max_file_mb=1)
         large = wrap(b"x" * ((1 << 20) + 1), "application/octet-stream")
         self.check(self.send(large, "/api/files?name=x"), 413)
