@@ -48,6 +48,8 @@ def cover():
     say("START")
     (HERE / "covered").write_text(str(os.getpid()))
     if current_task().attempt == 1:
+        while not (HERE / "uncovered").exists():        # until its worker stands still
+            time.sleep(0.01)
         os.closerange(3, 256)
         time.sleep(60)
 
@@ -329,6 +331,8 @@ class Ending(RemoteCase):
         wait_until(lambda: (self.machine.home / "covered").exists())
         first = int((self.machine.home / "covered").read_text())
         self.addCleanup(lambda: jobqueue.birth(first) and os.kill(first, signal.SIGKILL))
+        child.send_signal(signal.SIGSTOP)       # it would end a runner whose channel is closed
+        (self.machine.home / "uncovered").touch()
         wait_until(lambda: len(os.listdir("/proc/%d/fd" % first)) < 4)
         child.kill()
         child.wait()
