@@ -169,7 +169,7 @@ class WatchedSite(Site):
 
 
 def somebody_elses_site(case, planted, user=SOMEBODY, limits=""):
-    """A site whose processes run as somebody without rights; only bob exists, and no tasks.py.
+    """A site whose processes run as somebody without rights; bob exists and the admin ana, and no tasks.py.
 
     `limits` is a command that limits what it is followed by.
     """
@@ -188,6 +188,7 @@ def somebody_elses_site(case, planted, user=SOMEBODY, limits=""):
     for path in (site.home.parent, site.home, *site.home.rglob("*")):
         os.chown(path, user, user)
     site.run("user", "add", "bob", given=PASSWORD + "\n")
+    site.run("user", "add", "ana", "--admin", given=PASSWORD + "\n")
     return site
 
 
@@ -231,11 +232,11 @@ class PlantedCase(ProcessCase):
         """Let them end."""
         (self.site.home / "released").touch()
 
-    def browser(self):
-        """A browser in which bob is logged in."""
+    def browser(self, name="bob"):
+        """A browser in which somebody is logged in."""
         visitor = Client(self.site.address)
         self.addCleanup(visitor.close)
-        return visitor.log_in("bob", PASSWORD)
+        return visitor.log_in(name, PASSWORD)
 
     def count(self, task_id, word="START"):
         return len([entry for entry in self.ledger() if entry[:2] == (word, task_id)])

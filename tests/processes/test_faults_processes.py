@@ -129,7 +129,7 @@ class TestNothingGiven(StarvedCase):
         self.interpreter(RUN)
         self.site.settings(python=self.site.home / "python")
         self.site.start_server()
-        self.visitor = self.browser()
+        self.visitor = self.browser("ana")
         self.warm_up()
 
     def interpreter(self, text):
@@ -214,7 +214,7 @@ class TestNoProcess(StarvedCase):
         self.use(somebody_elses_site(self, QUICK))
         self.site.settings(**self.settings)
         self.site.start_server()
-        self.visitor = self.browser()
+        self.visitor = self.browser("ana")
         self.warm_up()
 
     def test_no_process_can_be_started(self):
@@ -248,7 +248,7 @@ class TestFewProcesses(StarvedCase):
 
     def begin(self):
         self.site.start_server()
-        self.visitor = self.browser()
+        self.visitor = self.browser("ana")
 
     def fill(self, spare=0):
         """Other programs of this user take all places but some."""
@@ -305,7 +305,7 @@ class TestFewProcesses(StarvedCase):
         self.assertEqual(len(os.listdir("/proc/%d/task" % self.site.server.pid)), 1)
         self.free()
         wait_until(lambda: len(os.listdir("/proc/%d/task" % self.site.server.pid)) > 1)
-        self.visitor = self.browser()
+        self.visitor = self.browser("ana")
         self.warm_up()
         self.check_quiet()
 
