@@ -114,7 +114,7 @@ async function send(method, path, body, signal, key) {
   signal?.addEventListener('abort', () => cut.abort(), { signal: cut.signal });
   try {
     return await read(method === 'GET'
-      ? await fetch(place(path), { cache: 'no-cache', signal: cut.signal })
+      ? await fetch(place(path), { method, cache: 'no-cache', signal: cut.signal })
       : await import('./narrow.js').then(({ ask }) => ask(
         place(path), method, body, { key, signal: cut.signal })));
   } catch (error) {
