@@ -10391,7 +10391,7 @@ def address_subject(address):
 
 
 def user_subject(name):
-    """Under what guesses at a user's password count. As in the database A to Z alone are folded."""
+    """Return the subject of guesses at a user's password. As in the database A to Z alone are folded."""
     return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
 
 
