@@ -185,7 +185,8 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
 SETTINGS = {name: Setting(group, *row) for group, rows in SETTING_GROUPS.items()
             for name, row in rows.items()}
 CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
-    name: about(or_null(one.schema), "%s. %s" % (one.label, one.help))
+    name: {**about(or_null(one.schema), "%s. %s" % (one.label, one.help)),
+           **({"readOnly": True} if name in HOST_SETTINGS else {})}     # for the web
     for name, one in SETTINGS.items()}))
 
 
