@@ -1336,9 +1336,9 @@ TEXT_FORMS = {
                       str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
 FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
-SECRET_NAME = re.compile("(^|_)(password|passwd|token|secret|apikey|api_key)$", re.IGNORECASE)
-# What one of these would be found by in the text of arguments.
-SECRET_TEXTS = ['%s":' % word for word in "password passwd token secret apikey api_key".split()]
+SECRET_WORDS = "password passwd token secret apikey api_key".split()
+SECRET_NAME = re.compile("(^|_)(%s)$" % "|".join(SECRET_WORDS), re.IGNORECASE)
+SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # how such a name ends in the text of arguments
 MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}

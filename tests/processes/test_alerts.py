@@ -133,12 +133,16 @@ class TestMail(SendingCase):
 
     def test_a_file_in_the_data_folder_holds_one_line(self):
         path = self.queue.database.folder / "mail-password-x.txt"
-        for text in ("a\nb\n", "x" * 300, "\x00"):
-            path.write_text(text)
-            self.serve_mail("tls", make_certificate(self.folder), mail_user="me")
-            row = self.send()
-            self.assertNotIn(text.strip(), row["error"])
-            path.unlink()
+        with mock.patch.dict(os.environ):
+            certificate = make_certificate(self.folder)
+            os.environ["SSL_CERT_FILE"] = str(certificate[0])
+            server = self.serve_mail(certificate=certificate, mail_user="me")
+            for text in ("a\nb\n", "x" * 300, "\x00"):
+                path.write_text(text)
+                self.assertIn("must hold one line of at most 200 characters", self.send()["error"])
+            self.assertEqual(server.log_ins, [])
+            path.write_text(SECRET + "\n")
+            self.assertIsNone(self.send()["error"])
 
     def test_without_tls_no_password_is_sent(self):
         server = self.serve_mail(mail_user="me", mail_password_file=self.password_file())
