@@ -1694,6 +1694,16 @@ def private_folder(database, name):
 
 
 @contextlib.contextmanager
+def open_folder(folder):
+    """Open a folder, which others may have replaced by a link: then OSError."""
+    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield room
+    finally:
+        os.close(room)
+
+
+@contextlib.contextmanager
 def write_part(room, pieces, name=None):
     """Write a hidden file that only we may read into an open folder; the caller gives it its name."""
     part = "." + (name or random_token(8))
@@ -1710,12 +1720,9 @@ def write_part(room, pieces, name=None):
 
 def write_private(path, text):
     """Write a text that only we may read, whole or not at all."""
-    room = os.open(path.parent, os.O_DIRECTORY)
-    try:
-        with write_part(room, [text.encode("utf-8")]) as part:
-            os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
-    finally:
-        os.close(room)
+    with open_folder(path.parent.resolve()) as room, \
+            write_part(room, [text.encode("utf-8")]) as part:   # the data folder itself may be a link
+        os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
 
 
 def file_identity(path):
@@ -4878,16 +4885,6 @@ def disk_name(name):
 def told_name(name):
     """Return the name of a file on the disk as people see it."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
-
-
-@contextlib.contextmanager
-def open_folder(folder):
-    """Open a folder, which others may have replaced by a link: then OSError."""
-    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield room
-    finally:
-        os.close(room)
 
 
 def names_left(folder):

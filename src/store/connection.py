@@ -104,6 +104,16 @@ def private_folder(database: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
+def open_folder(folder: Path | str) -> Iterator[int]:
+    """Open a folder, which others may have replaced by a link: then OSError."""
+    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield room
+    finally:
+        os.close(room)
+
+
+@contextlib.contextmanager
 def write_part(room: int, pieces: Iterable[bytes], name: str | None = None) -> Iterator[str]:
     """Write a hidden file that only we may read into an open folder; the caller gives it its name."""
     part = "." + (name or random_token(8))
@@ -120,12 +130,9 @@ def write_part(room: int, pieces: Iterable[bytes], name: str | None = None) -> I
 
 def write_private(path: Path, text: str) -> None:
     """Write a text that only we may read, whole or not at all."""
-    room = os.open(path.parent, os.O_DIRECTORY)
-    try:
-        with write_part(room, [text.encode("utf-8")]) as part:
-            os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
-    finally:
-        os.close(room)
+    with open_folder(path.parent.resolve()) as room, \
+            write_part(room, [text.encode("utf-8")]) as part:   # the data folder itself may be a link
+        os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:

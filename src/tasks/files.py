@@ -27,7 +27,7 @@ from ..base.limits import DISK_LOW_BYTES, PIECE_BYTES, SUCCEEDED
 from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, in_passing
 from ..base.time_and_text import Every, machine_name, random_token, shorten, storable
 from ..store.connection import (FULL, Connection, cannot_write, find_database, free_bytes,
-                                private_folder, private_path, write_part)
+                                open_folder, private_folder, private_path, write_part)
 from ..store.database import Database
 from ..store.log_and_activity import append_log, log_length
 from ..store.settings import Settings, recall, remember
@@ -124,16 +124,6 @@ def disk_name(name: str) -> str:
 def told_name(name: str) -> str:
     """Return the name of a file on the disk as people see it."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
-
-
-@contextlib.contextmanager
-def open_folder(folder: Path | str) -> Iterator[int]:
-    """Open a folder, which others may have replaced by a link: then OSError."""
-    room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield room
-    finally:
-        os.close(room)
 
 
 def names_left(folder: Path | str) -> list[str] | None:
