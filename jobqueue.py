@@ -3326,9 +3326,14 @@ SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
+# A role may have this off; then a crash of the server takes back commits that were answered.
+SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit')='off'"""
 # SQLite joins by a look into an index for each row, and so do we here: where the server's
 # statistics are missing or old, other plans would read all rows. What is looked at is in memory.
-SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off; SET random_page_cost=1"
+# They are sent when a connection starts: a pooler would pass SET on to another application.
+SERVER_PLANS = " -c enable_hashjoin=off -c enable_mergejoin=off -c random_page_cost=1"
+SERVER_PROCESS = "SELECT pg_backend_pid()"
 TOLD_MAX = 200_000              # characters that wait for the next question
 # The server takes longer to plan a statement than to execute it, so what is asked often is planned
 # once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
@@ -3419,9 +3424,13 @@ class ServerConnection(Connection):
         self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
+        options["options"] = options.get("options", "") + SERVER_PLANS
         self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), CONNECT_SECONDS)
+        *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
+                               CONNECT_SECONDS)
+        # A pooler makes up the number that a client gets when it connects.
+        self.is_pooled = process.rows[0][0] != self._link.info.backend_pid
 
     @property
     def is_broken(self):
@@ -3647,14 +3656,33 @@ SERVER_MARK = """
 SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
 ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
 ROOM = "pg_relation_size('task')"
-REFUSALS = "authentication|password|translate host|not known|does not exist|pg_hba|certificate"
+# Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
+REFUSALS = "translate host|not known|certificate|pg_hba"
+LATER = "too many|slots are reserved|read-only|time"      # "timeout expired", "timed out"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
+# Rows that were removed stay in the tables as long as the oldest snapshot may want them.
+SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
+    current_setting('synchronous_standby_names')=''
+        AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags,
+    (SELECT holder FROM (
+        SELECT 'process ' || pid AS holder, xact_start AS since FROM pg_stat_activity
+            WHERE backend_xmin IS NOT NULL AND datname=current_database() AND pid<>pg_backend_pid()
+        UNION ALL SELECT 'prepared transaction ' || gid, prepared FROM pg_prepared_xacts
+            WHERE database=current_database()
+        UNION ALL SELECT 'replication slot ' || slot_name, 'epoch' FROM pg_replication_slots
+            WHERE xmin IS NOT NULL AND NOT active) AS holders
+    WHERE since < clock_timestamp() - INTERVAL '10 minutes'
+    ORDER BY since LIMIT 1) AS holder"""
 OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
 GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
+SERVER_SCHEMAS = """SELECT count(DISTINCT relnamespace) FROM pg_class
+WHERE oid IN (to_regclass('jobqueue'), to_regclass('task'), to_regclass('queue'))"""
 UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
           "Please look before you try again.")
+POOLED = ("The database %(path)s is reached through a pooler, which shares the sessions of a server "
+          "among programs (%(said)s). Give the server's own address instead.")
 # What a server says (how its SQLSTATE begins), the error and its sentence.
 SERVER_ERRORS = (
     ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
@@ -3663,7 +3691,9 @@ SERVER_ERRORS = (
     ("42P07|42710|42723|42703", SetupError,
      "The database %(path)s has other tables already (%(said)s): the queue needs "
      "one of its own."),
-    ("28|3D|42501|42P01|53|58|XX", StorageBroken, UNUSABLE),
+    ("42501", StorageBroken, UNUSABLE + " As the owner of the database, GRANT USAGE, CREATE ON SCHEMA "
+     "public to this role, or give it the database."),
+    ("28|3D|3F|42P01|53|58|XX", StorageBroken, UNUSABLE),
 )
 
 
@@ -3719,6 +3749,7 @@ class PostgresDatabase(Database):
         self._address, self.path = address, find_database(folder)
         self._write_lock = OneThread(clock)
         self._epoch = None
+        self._reason = ""               # why it could not be reached
         self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
@@ -3727,7 +3758,8 @@ class PostgresDatabase(Database):
                 self._patiently(self._prepare)
         except Busy:
             self.close()
-            silent = Busy("The database %s does not answer. Please try again." % name)
+            silent = Busy("The database %s does not answer%s. Please try again." % (
+                name, self._reason and ": " + self._reason))
             silent.public = BUSY
             raise silent from None
         except BaseException:
@@ -3738,6 +3770,8 @@ class PostgresDatabase(Database):
         """Make the tables if there are none; whoever comes first does, alone."""
         link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
         try:
+            if link.is_pooled:
+                self._refuse_shared_sessions(link)
             if not link.value(SERVER_TABLES):
                 if known != NO_EPOCH:
                     raise emptied(self)
@@ -3751,6 +3785,9 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
+            if link.value(SERVER_SCHEMAS) > 1:
+                raise SetupError("The tables of the database %s lie in several schemas: set the "
+                                 "search_path of its role to one of them." % self)
             replies = link.ask("BEGIN; %s; %s; COMMIT" % (SERVER_STATE, OLD_MARKS))
             row = self._checked(replies[1].rows)
             epoch = row["epoch"]
@@ -3763,6 +3800,16 @@ class PostgresDatabase(Database):
         elif known != epoch:
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
+
+    def _refuse_shared_sessions(self, link):
+        """Raise SetupError if two connections are given one session of the server's by turns."""
+        before = link.value(SERVER_PROCESS)
+        other = self._open("_writer")
+        other.ask("BEGIN")
+        while_open = other.value(SERVER_PROCESS)
+        if while_open == before or link.value(SERVER_PROCESS) != before:
+            raise SetupError(POOLED % {"path": self, "said": "two connections had one session"})
+        other.roll_back()
 
     def _checked(self, rows):
         """The row that is the lock, if it is one and this code may write beside it."""
@@ -3782,7 +3829,8 @@ class PostgresDatabase(Database):
             parts["host"] = "@"
         if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
             raise SetupError("The address of the database cannot be understood. In the password, "
-                             "% is written as %25, / as %2F, @ as %40 and ? as %3F.")
+                             "% is written as %25, / as %2F, @ as %40 and ? as %3F. Behind a ? "
+                             "stand only options of libpq (sslmode, options, ...).")
         return "%s (PostgreSQL on %s)" % (parts["dbname"] or parts.get("user"), parts["host"])
 
     def _open(self, name):
@@ -3798,10 +3846,28 @@ class PostgresDatabase(Database):
         state = getattr(error, "sqlstate", None) or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
             if re.match(states, state) and (kind is not SetupError or self._epoch is None):
-                if kind is Busy and self._epoch is None and re.search(REFUSALS, said):
-                    kind, sentence = StorageBroken, UNUSABLE
-                return kind(sentence % {"path": self, "said": said})
+                if kind is Busy and self._epoch is None:
+                    self._reason = said.rstrip(".?")
+                    if "unsupported startup parameter" in said:
+                        kind, sentence = SetupError, POOLED
+                    elif not state.strip("08") and self._refuses(said):
+                        kind, sentence = StorageBroken, UNUSABLE
+                return kind(sentence % {"path": self, "said": said.rstrip(".?")})
         return error
+
+    def _refuses(self, said):
+        """Whether the server takes connections, but not this one.
+
+        The driver keeps no SQLSTATE of a connection that failed, and the server's words may be in
+        any language. So the server is asked whether it takes connections at all. Other threads
+        stand still meanwhile, so a server that is silent is not asked.
+        """
+        if re.search(REFUSALS, said) or re.search(LATER, said):
+            return not re.search(LATER, said)
+        pq = driver().psycopg.pq
+        address = driver().psycopg.conninfo.make_conninfo(
+            self._address, connect_timeout=CONNECT_SECONDS)
+        return pq.PGconn.ping(address.encode()) in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
     def _read(self, statement, values):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
@@ -3882,11 +3948,9 @@ class PostgresDatabase(Database):
         return self.value("SELECT pg_database_size(current_database())")
 
     def promises(self):
-        """The server's version, and `lags`: true if a copy of it may lack what was stored last."""
-        return self.row(
-            "SELECT current_setting('server_version') AS version, "
-            "current_setting('synchronous_standby_names')='' "
-            "AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags")
+        """The server's version; `lags`: true if a copy of it may lack what was stored last;
+        `holder`: what has kept an old snapshot for long, or None."""
+        return self.row(SERVER_PROMISES)
 
     def damage(self):
         """Nothing: a server looks after its files."""
@@ -12361,6 +12425,9 @@ FINDINGS = {
     "copy_lags": (
         "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
         "answered last may be lost", "put the copy into synchronous_standby_names"),
+    "snapshot_old": (
+        "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
+        "removed rows stay in the tables, so claims become slower", "end it there"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "different files were read as tasks.py within the last hour: {places}",
@@ -12576,6 +12643,8 @@ def _look_at_journal(queue):
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
             yield Finding("copy_lags")
+        if server["holder"]:
+            yield Finding("snapshot_old", holder=server["holder"])
         return
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 

@@ -92,6 +92,9 @@ FINDINGS: dict[str, tuple[str, ...]] = {
     "copy_lags": (
         "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
         "answered last may be lost", "put the copy into synchronous_standby_names"),
+    "snapshot_old": (
+        "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
+        "removed rows stay in the tables, so claims become slower", "end it there"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "different files were read as tasks.py within the last hour: {places}",

@@ -199,6 +199,8 @@ def _look_at_journal(queue: JobQueue) -> Look:
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
             yield Finding("copy_lags")
+        if server["holder"]:
+            yield Finding("snapshot_old", holder=server["holder"])
         return
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 

@@ -36,9 +36,14 @@ SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
+# A role may have this off; then a crash of the server takes back commits that were answered.
+SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
+WHERE current_setting('synchronous_commit')='off'"""
 # SQLite joins by a look into an index for each row, and so do we here: where the server's
 # statistics are missing or old, other plans would read all rows. What is looked at is in memory.
-SERVER_PLANS = "SET enable_hashjoin=off; SET enable_mergejoin=off; SET random_page_cost=1"
+# They are sent when a connection starts: a pooler would pass SET on to another application.
+SERVER_PLANS = " -c enable_hashjoin=off -c enable_mergejoin=off -c random_page_cost=1"
+SERVER_PROCESS = "SELECT pg_backend_pid()"
 TOLD_MAX = 200_000              # characters that wait for the next question
 # The server takes longer to plan a statement than to execute it, so what is asked often is planned
 # once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
@@ -129,9 +134,13 @@ class ServerConnection(Connection):
         self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
+        options["options"] = options.get("options", "") + SERVER_PLANS
         self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
         self._loaders = self._psycopg.adapt.Transformer(self._link)
-        self.ask("%s; %s" % (SERVER_LOOKS, SERVER_PLANS), CONNECT_SECONDS)
+        *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
+                               CONNECT_SECONDS)
+        # A pooler makes up the number that a client gets when it connects.
+        self.is_pooled: bool = process.rows[0][0] != self._link.info.backend_pid
 
     @property
     def is_broken(self) -> bool:

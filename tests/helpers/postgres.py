@@ -75,6 +75,14 @@ def connect(address, **options):
     return psycopg.connect(address, autocommit=True, **options)
 
 
+def ordinary_user():
+    """The words before a command that run it as an ordinary user, if we are root."""
+    if os.getuid():
+        return []
+    group = str(pwd.getpwnam(NOBODY).pw_gid)
+    return ["setpriv", "--reuid", NOBODY, "--regid", group, "--clear-groups", "--"]
+
+
 class Server:
     """A PostgreSQL server in `folder`, on a unix socket there; with `port`, on `host` as well.
 
@@ -90,8 +98,7 @@ class Server:
             "log_min_messages": "fatal", **settings}
         self._programs = programs()
         self._user = pwd.getpwnam(NOBODY) if os.getuid() == 0 else None
-        self._drop = ["setpriv", "--reuid", NOBODY, "--regid", str(self._user.pw_gid), "--clear-groups",
-                      "--"] if self._user else []
+        self._drop = ordinary_user()
 
     @property
     def address(self):

@@ -1,5 +1,11 @@
 """A database of PostgreSQL's: whose it is, what is said of its address, and how long it is connected."""
 import contextlib
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -11,13 +17,85 @@ from unittest import mock
 
 import jobqueue
 from tests.helpers import postgres
+from tests.helpers.support import free_port, wait_until
 
 OTHERS = (
     "CREATE TABLE task (name TEXT)",
     "CREATE TABLE jobqueue (name TEXT)",
     "CREATE FUNCTION jobqueue_task_ended() RETURNS bigint LANGUAGE sql AS 'SELECT 1'",
 )
+POOLER = """[databases]
+* = %s
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = %d
+unix_socket_dir =
+auth_type = trust
+auth_file = %s
+pool_mode = %s
+%s
+"""
 PASSWORDS = ("Se@kret", "Se/kret", "Se@kr/et", "Sekret%zz", "Se?kret")
+
+
+# A server in a process of its own: the driver lets no other thread run while it pings.
+REFUSING_SERVER = r"""
+import socket, struct, sys
+fields = b"SFATAL", b"VFATAL", b"C" + sys.argv[1].encode(), b"M" + sys.argv[2].encode()
+body = b"\0".join(fields) + b"\0\0"
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+while True:
+    with server.accept()[0] as client:
+        head = client.recv(8)
+        while len(head) == 8:
+            length, code = struct.unpack("!ii", head)
+            client.recv(length - 8)
+            is_start = code >> 16 == 3          # else it asks for TLS, or for GSSAPI
+            client.sendall(b"E" + struct.pack("!i", len(body) + 4) + body if is_start else b"N")
+            head = b"" if is_start else client.recv(8)
+"""
+
+
+@contextlib.contextmanager
+def refusing_server(state, said):
+    """The port of a server that answers each connection with this error."""
+    with subprocess.Popen([sys.executable, "-c", REFUSING_SERVER, state, said],
+                          stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@contextlib.contextmanager
+def pooler(address, mode, lets_options_in):
+    """The address of the same database through a PgBouncer."""
+    from psycopg.conninfo import conninfo_to_dict
+    server, port = conninfo_to_dict(address), free_port()
+    with tempfile.TemporaryDirectory() as room:
+        os.chmod(room, 0o755)               # it refuses to run as root
+        names = Path(room, "users")
+        names.write_text('"%s" ""\n' % postgres.NAME, "utf-8")
+        file = Path(room, "pgbouncer.ini")
+        file.write_text(POOLER % (
+            " ".join("%s=%s" % (key, server[key]) for key in ("host", "port")), port, names, mode,
+            "ignore_startup_parameters = options" if lets_options_in else ""), "utf-8")
+        process = subprocess.Popen([*postgres.ordinary_user(), "pgbouncer", "-q", file],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_until(functools.partial(is_open, port))
+            yield "postgresql://%s@127.0.0.1:%d/%s" % (postgres.NAME, port, server["dbname"])
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def is_open(port):
+    with contextlib.suppress(OSError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    return False
 
 
 @unittest.skipUnless(postgres.ADDRESS, "there is no PostgreSQL: JOBQUEUE_TEST_DATABASE")
@@ -85,6 +163,78 @@ class Server(unittest.TestCase):
                         self.assertEqual(transaction.value("SELECT ?", (text,)), text)
                 self.assertEqual([jobqueue.recall(queue.database, ".text%d" % number)
                                   for number in range(len(texts))], texts)
+
+    def test_a_server_that_refuses_in_another_language_is_not_taken_for_one_that_is_busy(self):
+        for state, said, kind in (
+                ("28P01", "Passwort-Authentifizierung für Benutzer »bob« fehlgeschlagen",
+                 jobqueue.StorageBroken),
+                ("3D000", "база данных \"queue\" не существует", jobqueue.StorageBroken),
+                ("57P03", "das Datenbanksystem startet", jobqueue.Busy)):
+            with self.subTest(said), refusing_server(state, said) as port, \
+                    self.assertRaises(kind) as raised:
+                self.open("postgresql://bob:secret@127.0.0.1:%d/queue" % port, 0.3)
+            self.assertIn(said, str(raised.exception))
+            self.assertNotIn("secret", str(raised.exception))
+
+    def test_an_option_that_the_driver_does_not_take_is_refused_at_once(self):
+        for option in ("sslmode=no-verify", "schema=queue"):
+            with self.subTest(option), self.assertRaises(jobqueue.JobQueueError) as raised:
+                self.open("postgresql://bob@127.0.0.1:1/queue?" + option, 1.0)
+            self.assertNotIsInstance(raised.exception, jobqueue.Busy)
+
+    def test_tables_in_two_schemas_do_not_make_two_half_queues(self):
+        address = self.database()
+        self.open(address).close()
+        with postgres.connect(address) as link:
+            link.execute("CREATE SCHEMA other; CREATE TABLE other.task (name TEXT)")
+            link.execute("ALTER DATABASE %s SET search_path = other, public" % link.info.dbname)
+        with self.assertRaisesRegex(jobqueue.SetupError, "several schemas"):
+            self.open(address)
+
+    def test_a_role_that_may_make_no_tables_reads_what_to_grant(self):
+        address = self.database()
+        with postgres.connect(address) as link:
+            link.execute("CREATE ROLE guest LOGIN")
+            self.addCleanup(self.drop_role, "guest")
+        with self.assertRaisesRegex(jobqueue.StorageBroken, "GRANT USAGE, CREATE ON SCHEMA public"):
+            self.open(address.replace(postgres.NAME + "@", "guest@"))
+
+    def drop_role(self, name):
+        with postgres.connect(postgres.ADDRESS) as link:
+            link.execute("DROP ROLE " + name)
+
+    def test_a_role_that_does_not_wait_for_its_commits_loses_none_here(self):
+        address = self.database()
+        with postgres.connect(address) as link:
+            link.execute("ALTER DATABASE %s SET synchronous_commit = off" % link.info.dbname)
+        queue = self.open(address)
+        self.addCleanup(queue.close)
+        with queue.database.transaction() as transaction:
+            self.assertEqual(transaction.value("SHOW synchronous_commit"), "on")
+
+    def test_what_keeps_an_old_snapshot_is_named(self):
+        address = self.database()
+        queue = self.open(address)
+        self.addCleanup(queue.close)
+        with postgres.connect(address) as link, mock.patch.object(
+                jobqueue, "SERVER_PROMISES", jobqueue.SERVER_PROMISES.replace("10 minutes", "0 s")):
+            self.assertIsNone(queue.database.promises()["holder"])
+            link.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+            self.assertEqual(queue.database.promises()["holder"],
+                             "process %d" % link.info.backend_pid)
+
+    @unittest.skipUnless(shutil.which("pgbouncer"), "there is no PgBouncer")
+    def test_a_pooler_that_shares_sessions_is_refused(self):
+        address = self.database()
+        for mode, lets_options_in, is_refused in (
+                ("transaction", False, True), ("transaction", True, True), ("session", True, False)):
+            with self.subTest(mode=mode, lets_options_in=lets_options_in), \
+                    pooler(address, mode, lets_options_in) as pooled, contextlib.ExitStack() as stack:
+                if is_refused:
+                    stack.enter_context(self.assertRaisesRegex(jobqueue.SetupError, "pooler"))
+                self.open(pooled).close()
+                with postgres.connect(pooled) as link:      # another application's session
+                    self.assertEqual(link.execute("SHOW enable_hashjoin").fetchone(), ("on",))
 
     def open_with_an_admin(self):
         """A queue that starts no workers, and reads nothing again because the machine is busy."""
