@@ -4876,6 +4876,8 @@ FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead 
 FILES_MAX = 100                 # that a task leaves
 UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
 FILE_NAME_BYTES = 200
+# Controls, signs that turn the direction of what follows, halves of characters.
+NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 SITE_SECONDS = 10.0             # how old what is known of their place may be
 # A file takes 8 kB at least, as it does on the disk.
 USED_BYTES = """
@@ -4937,7 +4939,7 @@ def given_folder(data):
 
 def file_name(text):
     """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
-    name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
+    name = re.sub(NAMELESS, "_", re.split(r"[/\\]", text)[-1]).strip(". ")
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
@@ -5054,7 +5056,10 @@ class Files:
                 is_held=lambda _: True):
         """Keep a file of `size` bytes for a task to come, or as one that a task leaves.
         Conflict, and the task's files stay as they are, unless its claim `is_held` once all has come."""
-        row = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        row = {"key": None, "name": file_name(name)}
+        if not task_id:         # a Mac sends accents apart from their letters
+            import unicodedata
+            row = {"key": "f_" + random_token(), "name": unicodedata.normalize("NFC", row["name"])}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             if path.parent.is_symlink():
@@ -9251,6 +9256,7 @@ def alert_json(row):
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
+MAIL_WORD_CHARACTERS = 75       # of an encoded word, at most (RFC 2047, section 2)
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
@@ -9280,20 +9286,30 @@ def header_text(text):
 
 
 def mail_message(content, sender, recipient, row):
-    """The mail of a row; the same each time it is tried."""
-    from email import policy
-    from email.message import EmailMessage
+    """Return the mail of a row; the same each time it is tried.
+
+    A Header folds what is not ASCII by RFC 2047. EmailMessage writes words that are too long, or
+    empty, or loses spaces between them (python/cpython issues 136052 and 144156).
+    """
+    from email import charset, policy
+    from email.header import Header
+    from email.message import Message
     from email.utils import format_datetime
-    message = EmailMessage(policy.SMTP.clone(cte_type="7bit"))
+    message = Message(policy.compat32.clone(
+        linesep="\r\n", max_line_length=MAIL_WORD_CHARACTERS + 1))
     domain, moment = sender.rpartition("@")[2], int(row["created_at"] * 1000)
+    subject = "[jobqueue] " + header_text(content["subject"])
+    is_plain = subject.isascii() and max(map(len, subject.split())) <= MAIL_WORD_CHARACTERS
     message["From"], message["To"] = sender, recipient
-    message["Subject"] = "[jobqueue] " + header_text(content["subject"])
+    message["Subject"] = Header(subject, "us-ascii" if is_plain else "utf-8", header_name="Subject")
     message["Date"] = format_datetime(datetime.fromtimestamp(row["created_at"], timezone.utc))
     message["Message-ID"] = "<jobqueue.%d.%d@%s>" % (row["id"], moment, domain)
     if "thread" in content:
         message["References"] = "<jobqueue.alert.%d@%s>" % (content["thread"], domain)
     message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
-    message.set_content(storable("\n".join(content["lines"])) + "\n", cte="quoted-printable")
+    quoted = charset.Charset("utf-8")
+    quoted.body_encoding = charset.QP
+    message.set_payload(storable("\n".join(content["lines"])) + "\n", quoted)
     return message
 
 
@@ -16288,8 +16304,10 @@ def read_csv(path):
     except csv.Error as error:
         raise Malformed("%s cannot be read as CSV: the row that begins in line %d, row %d below the "
                         "names (%s). Is a quote not closed?" % (path, line + 1, row, error)) from None
-    except (OSError, UnicodeError) as error:
-        raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
+    except UnicodeError:
+        raise Malformed("%s is not in UTF-8: save it as CSV UTF-8." % path) from None
+    except OSError as error:
+        raise Malformed("%s cannot be read: %s." % (path, error.strerror)) from None
 
 
 class TypedRow(NamedTuple):

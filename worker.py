@@ -1076,18 +1076,30 @@ class TaskFiles:
         return str(path)
 
     def keep(self, result):
-        """Return a result; of the path of a file its name, and the file becomes the task's."""
-        return self.leave(result) if isinstance(result, Path) else result
+        """Return a result; of the path of a file its name, and the file becomes the task's. So do
+        files in a list or a dictionary, of which a longer one than a task may leave has none."""
+        if isinstance(result, Path):
+            return self.leave(result)
+        if type(result) in (list, tuple) and len(result) <= jobqueue.FILES_MAX:
+            return [self.leave(item) if isinstance(item, Path) else item for item in result]
+        if type(result) is dict and len(result) <= jobqueue.FILES_MAX:
+            return {key: self.leave(item) if isinstance(item, Path) else item
+                    for key, item in result.items()}
+        return result
 
     def leave(self, path):
-        """The name of a file that the function returns: it becomes the task's. Of a path that leads
-        to no file it is all."""
+        """Return the name of a file that the function returns, after which it is the task's; the
+        whole path if it leads to no file. A copy takes the place of a link, or of a hidden name."""
         if not path.is_file():
             return str(path)
-        if path.parent.resolve() != self._context.folder.resolve():
+        folder, name = self._context.folder, jobqueue.file_name(path.name)
+        is_there = path.parent.resolve() == folder.resolve()
+        if not is_there or jobqueue.plain_size(folder, path.name) is None:
+            copy = folder / (".copy-" + jobqueue.random_token(8))
             with open(path, "rb") as file:
-                self._copy(file, self._context.folder / path.name)
-        return path.name
+                self._copy(file, copy)
+            copy.replace(folder / jobqueue.disk_name(name))
+        return name
 
     def close(self):
         """Remove what it was given; send what it leaves if that belongs elsewhere."""

@@ -87,7 +87,7 @@ function linesOf(text) {
 /** @param {string} text @param {string} name @returns {Promise<[HTMLElement, boolean]>} */
 async function rowsOf(text, name) {
   const { readTable } = await import('./new.js');
-  const rows = readTable(text.replace(/\r\n?/g, '\n').trimEnd());
+  const { rows } = readTable(text.replace(/\r\n?/g, '\n').trimEnd(), false);
   const [titles, ...body] = rows.slice(0, FIRST_ROWS + 1);
   return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': name },
     table('', name, titles, h('tbody', {}, ...body.map((row) => h('tr', {},

@@ -197,8 +197,12 @@ function readOptions(chosen, now, before, old) {
     unique_key: key.trim() || null };
 }
 
-/** The rows of a text; cells in quotes may hold anything. @param {string} text */
-export function readTable(text) {
+/**
+ * Read the rows of a text; cells in quotes may hold anything. `broken` is the number of the row
+ * whose quotes cannot be read, after which there are no rows, or 0.
+ * @param {string} text @param {boolean} trims spaces around cells, as people type them
+ */
+export function readTable(text, trims = true) {
   const hint = text.match(/^"?sep=(.)"?\n/);      // as Excel writes it for itself
   text = text.slice(hint?.[0].length || 0);
   const [head] = text.match(/^(?:[^"\n]|"(?:[^"]|"")*")*/) || [''];
@@ -207,15 +211,17 @@ export function readTable(text) {
     first.split(one).length > first.split(best).length ? one : best));
   const sign = separator.replace(/[^\w\s]/, '\\$&');
   const plain = `[^${sign}\n]*`;
-  const cell = new RegExp(`(?:"((?:[^"]|"")*)"${plain}|(${plain}))(${sign}|\n|$)`, 'gy');
+  const space = trims ? ' *' : '';
+  const quotes = `${space}"((?:[^"]|"")*)"${space}`;
+  const cell = new RegExp(`(?:${quotes}|(?!${space}")(${plain}))(${sign}|\n|$)`, 'gy');
   /** @type {string[][]} */
   const rows = [[]];
   for (const [, quoted, bare, end] of text.matchAll(cell)) {
-    rows[rows.length - 1].push(quoted === undefined ? bare.trim() : quoted.replace(/""/g, '"'));
+    rows[rows.length - 1].push(quoted?.replace(/""/g, '"') ?? (trims ? bare.trim() : bare));
+    if (!end) return { rows, broken: 0 };
     if (end === '\n') rows.push([]);
-    if (!end) break;
   }
-  return rows;
+  return { rows, broken: rows.length };
 }
 
 /** The table of many tasks: what is read from it, and what is sent. */
@@ -271,7 +277,7 @@ class Sheet {
   /** Reads all of it, and shows what it means. */
   read() {
     const text = (this.file || this.text.value).replace(/\r\n?/g, '\n');
-    const [first, ...rows] = readTable(text);
+    const { rows: [first, ...rows], broken } = readTable(text, !this.file);
     const columns = first.map((cell) => this.properties.find(({ name }) => name === cell.trim()));
     this.lines = [];
     this.names = first;
@@ -279,6 +285,10 @@ class Sheet {
     rows.forEach((cells, place) => {
       if (!this.errors.length || this.lines.length) this.take(cells, place + 2, columns);
     });
+    if (broken) {
+      this.errors.unshift(t('Row {row}: a quote is not closed, or something follows it. Write a '
+        + 'quote inside quotes twice.', { row: broken }));
+    }
     if (this.lines.length > MOST) {
       this.errors.unshift(t('At most {count} tasks at once.', { count: MOST }));
     }

@@ -51,6 +51,8 @@ FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead 
 FILES_MAX = 100                 # that a task leaves
 UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
 FILE_NAME_BYTES = 200
+# Controls, signs that turn the direction of what follows, halves of characters.
+NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 SITE_SECONDS = 10.0             # how old what is known of their place may be
 # A file takes 8 kB at least, as it does on the disk.
 USED_BYTES = """
@@ -112,7 +114,7 @@ def given_folder(data: Path) -> Path:
 
 def file_name(text: str) -> str:
     """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
-    name = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", re.split(r"[/\\]", text)[-1]).strip(". ")
+    name = re.sub(NAMELESS, "_", re.split(r"[/\\]", text)[-1]).strip(". ")
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
@@ -229,7 +231,10 @@ class Files:
                 is_held: Callable[[Connection], bool] = lambda _: True) -> JsonObject:
         """Keep a file of `size` bytes for a task to come, or as one that a task leaves.
         Conflict, and the task's files stay as they are, unless its claim `is_held` once all has come."""
-        row: JsonObject = {"key": None if task_id else "f_" + random_token(), "name": file_name(name)}
+        row: JsonObject = {"key": None, "name": file_name(name)}
+        if not task_id:         # a Mac sends accents apart from their letters
+            import unicodedata
+            row = {"key": "f_" + random_token(), "name": unicodedata.normalize("NFC", row["name"])}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             if path.parent.is_symlink():

@@ -30,10 +30,11 @@ from ..store.settings import Settings, web_label
 from .alerts import SENDING_MARK, SEND_PAUSES, Recipient, recipients_of_alerts
 
 if TYPE_CHECKING:
-    from email.message import EmailMessage
+    from email.message import Message
     from http.client import HTTPResponse
     from smtplib import SMTP
     from socket import socket as Socket
+    from typing import Any
     from urllib.parse import SplitResult
 
     from ..base.types import JsonObject, Row
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 STEP_SECONDS = 10.0             # for each answer of a server
 SENDMAIL_SECONDS = 30.0
+MAIL_WORD_CHARACTERS = 75       # of an encoded word, at most (RFC 2047, section 2)
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
@@ -70,21 +72,31 @@ def header_text(text: str) -> str:
     return shorten(text.replace("=?", "= ?"), 150)
 
 
-def mail_message(content: MessageContent, sender: str, recipient: str, row: Row) -> EmailMessage:
-    """The mail of a row; the same each time it is tried."""
-    from email import policy
-    from email.message import EmailMessage
+def mail_message(content: MessageContent, sender: str, recipient: str, row: Row) -> Message:
+    """Return the mail of a row; the same each time it is tried.
+
+    A Header folds what is not ASCII by RFC 2047. EmailMessage writes words that are too long, or
+    empty, or loses spaces between them (python/cpython issues 136052 and 144156).
+    """
+    from email import charset, policy
+    from email.header import Header
+    from email.message import Message
     from email.utils import format_datetime
-    message = EmailMessage(policy.SMTP.clone(cte_type="7bit"))
+    message: Message[Any, Any] = Message(policy.compat32.clone(
+        linesep="\r\n", max_line_length=MAIL_WORD_CHARACTERS + 1))
     domain, moment = sender.rpartition("@")[2], int(row["created_at"] * 1000)
+    subject = "[jobqueue] " + header_text(content["subject"])
+    is_plain = subject.isascii() and max(map(len, subject.split())) <= MAIL_WORD_CHARACTERS
     message["From"], message["To"] = sender, recipient
-    message["Subject"] = "[jobqueue] " + header_text(content["subject"])
+    message["Subject"] = Header(subject, "us-ascii" if is_plain else "utf-8", header_name="Subject")
     message["Date"] = format_datetime(datetime.fromtimestamp(row["created_at"], timezone.utc))
     message["Message-ID"] = "<jobqueue.%d.%d@%s>" % (row["id"], moment, domain)
     if "thread" in content:
         message["References"] = "<jobqueue.alert.%d@%s>" % (content["thread"], domain)
     message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
-    message.set_content(storable("\n".join(content["lines"])) + "\n", cte="quoted-printable")
+    quoted = charset.Charset("utf-8")
+    quoted.body_encoding = charset.QP
+    message.set_payload(storable("\n".join(content["lines"])) + "\n", quoted)
     return message
 
 
@@ -102,7 +114,7 @@ def send_mail(settings: Settings, recipient: str, content: MessageContent, row: 
 
 
 def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
-                    message: EmailMessage) -> None:
+                    message: Message) -> None:
     import smtplib
     import ssl
     host, _, port = settings.get("mail_server").rpartition(":")
@@ -166,7 +178,7 @@ def _password(settings: Settings) -> str:
     return password
 
 
-def _send_by_sendmail(sender: str, recipient: str, message: EmailMessage) -> None:
+def _send_by_sendmail(sender: str, recipient: str, message: Message) -> None:
     import shutil
     import subprocess
     path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))

@@ -120,8 +120,10 @@ def read_csv(path: str) -> Iterator[list[str]]:
     except csv.Error as error:
         raise Malformed("%s cannot be read as CSV: the row that begins in line %d, row %d below the "
                         "names (%s). Is a quote not closed?" % (path, line + 1, row, error)) from None
-    except (OSError, UnicodeError) as error:
-        raise Malformed("%s cannot be read as CSV UTF-8: %s." % (path, error)) from None
+    except UnicodeError:
+        raise Malformed("%s is not in UTF-8: save it as CSV UTF-8." % path) from None
+    except OSError as error:
+        raise Malformed("%s cannot be read: %s." % (path, error.strerror)) from None
 
 
 class TypedRow(NamedTuple):

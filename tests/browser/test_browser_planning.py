@@ -333,6 +333,9 @@ class Planning(BrowserTestCase):
         bob.see("There is no row below the first one.")
         bob.type("textarea", 'sep=|\ncity|pages\n"Voss, or | so"|2\n')
         bob.see("2\tVoss, or | so\t2", "main table")
+        for table in 'city,pages\nOslo,1\n"Vik,2\n', 'city,pages\nOslo,1\n"He said \\"no\\"",2\n':
+            bob.type("textarea", table)
+            bob.see("Row 3: a quote is not closed, or something follows it.")
         bob.type("textarea", '"city, a, b";pages\nOslo;1\n')
         bob.see("Row 1: there is no parameter “city, a, b”.")
         bob.type("textarea", "pages; city\n1;Oslo\n;Bergen\n")

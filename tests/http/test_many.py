@@ -418,7 +418,8 @@ class TestEach(TestCase):
         self.assertEqual(self.run_add('name\n"%s"\n' % ("x" * 150_000), function="greet"), "1 task")
 
     def test_what_is_no_csv_file_in_utf_8_is_refused(self):
-        self.wrong(b"name\nOslo\nK\xf6ln\n", "rows.csv cannot be read as CSV UTF-8", function="greet")
+        self.wrong(b"name\nOslo\nK\xf6ln\n", "rows.csv is not in UTF-8: save it as CSV UTF-8",
+                   function="greet")
         self.wrong('name\nVik\n"Oslo\nBergen\n', "the row that begins in line 3, row 2 below the names",
                    "unexpected end of data", function="greet")
         self.wrong("", "There is no row below the first one")

@@ -57,6 +57,27 @@ def nothing(photo: Optional[Path] = None) -> Path:
     return Path("/no/such/file")
 
 @task
+def several() -> dict:
+    folder = current_task().folder
+    names = [".hidden.png", "photo\u202egnp.exe", "first.txt", "linked.txt"]
+    for name in names:
+        (folder / name).write_text(name)
+    os.link(folder / "linked.txt", folder / "other name.txt")
+    return {"first": folder / names[2], "number": 7, "hidden": folder / names[0],
+            "turned": folder / names[1], "linked": folder / names[3]}
+
+@task
+def a_list() -> list:
+    (current_task().folder / "a.txt").write_text("a")
+    return [current_task().folder / "a.txt", HERE / "tasks.py", HERE / "none", 3]
+
+@task
+def spelled(photo: Path) -> list:
+    import unicodedata
+    composed = unicodedata.normalize("NFC", photo.name)
+    return [photo.name == composed, (photo.parent / composed).exists()]
+
+@task
 def before(n: int) -> int:
     return n
 
@@ -222,6 +243,25 @@ class Leaving(FileCase):
         self.assertEqual(self.names(task_id), ["x.txt"])
         task_id = self.add("nothing")
         self.assertEqual((self.wait(task_id)["result"], self.names(task_id)), ("/no/such/file", []))
+
+    def test_each_name_in_a_list_or_a_dictionary_leads_to_a_file(self):
+        task_id = self.add("several")
+        result = self.wait(task_id)["result"]
+        self.assertEqual(result, {"first": "first.txt", "number": 7, "hidden": "hidden.png",
+                                  "turned": "photo_gnp.exe", "linked": "linked.txt"})
+        self.assertLess({"first.txt", "hidden.png", "photo_gnp.exe", "linked.txt"},
+                        {*self.names(task_id), "other name.txt"})
+        task_id = self.add("a_list")
+        result = self.wait(task_id)["result"]
+        self.assertEqual(result, ["a.txt", "tasks.py", result[2], 3])
+        self.assertEqual(self.names(task_id), ["a.txt", "tasks.py"])
+
+    def test_a_name_that_a_mac_spells_is_found_by_the_usual_spelling(self):
+        photo = self.photo.with_name("U\u0308bung a\u0308.jpg")
+        photo.write_bytes(b"x")
+        task_id = self.add("spelled", "photo=@%s" % photo)
+        self.assertEqual(self.wait(task_id)["result"], [True, True])
+        self.assertEqual(self.names(task_id), ["\u00dcbung \u00e4.jpg"])
 
     def test_nothing_is_left_of_a_task_that_only_reads(self):
         task_id = self.add("nothing", "photo=@%s" % self.photo)

@@ -1,7 +1,10 @@
 """What opens an alert, when it is told, repeated, muted and ended; who is told of their own tasks."""
 
+import base64
 import json
 import os
+import quopri
+import re
 import threading
 import unittest
 import uuid
@@ -502,6 +505,12 @@ class TestOwners(AlertsCase):
         self.assertEqual(self.told(), [])
 
 
+def decode_word(encoding, text):
+    """The text of an encoded word of UTF-8; each must be whole characters."""
+    data = base64.b64decode(text) if encoding == "b" else quopri.decodestring(text, header=True)
+    return data.decode("utf-8")
+
+
 class TestMessages(unittest.TestCase):
     """No text can become a header."""
 
@@ -521,9 +530,29 @@ class TestMessages(unittest.TestCase):
                 self.assertEqual(len(head.split(b"\r\nSubject:")), 2)
                 self.assertTrue(head.isascii())
 
+    def test_a_subject_is_encoded_as_rfc_2047_says(self):
+        for subject in ("caf\u00e9 failed", "a" * 140, "x " * 70 + "\u00e9", "\u4e2d" * 150, "\u00fc" * 120,
+                        "Commande et livraison - bibijolie - 251210-AABBCC - Abo actualit\u00e9s digitales "
+                        "20 semaines d\u2019abonnement \u00e0 24 heures", "[\u00e9] \u00fc " * 30,
+                        "\U0001f469\u200d\U0001f467 family " * 9, "failed:   three   spaces \u00e4"):
+            with self.subTest(subject[:30]):
+                head = self.message(subject).as_bytes().decode("ascii").partition("\r\n\r\n")[0]
+                lines = re.search(r"^Subject:[^\r]*(?:\r\n [^\r]*)*", head, re.MULTILINE)[0].split("\r\n")
+                self.assertLess(max(map(len, lines)), 79)
+                told, was_encoded = "", True
+                for space, word in re.findall("([ \r\n]*)([^ \r\n]+)", "\r\n".join(lines)[len("Subject:"):]):
+                    encoded = re.fullmatch(r"=\?utf-8\?([bq])\?([^? ]+)\?=", word)
+                    self.assertLessEqual(len(word) if encoded else 0, 75)
+                    if not encoded:
+                        self.assertNotIn("=?", word)
+                    told += "" if encoded and was_encoded else space.replace("\r\n", "")
+                    told += decode_word(*encoded.groups()) if encoded else word
+                    was_encoded = bool(encoded)
+                self.assertEqual(told.strip(), "[jobqueue] " + jobqueue.header_text(subject).strip())
+
     def test_what_a_program_needs_to_tell_it_from_peoples_mail_is_there(self):
         message = self.message("add failed")
-        self.assertEqual(message["Subject"], "[jobqueue] add failed")
+        self.assertEqual(str(message["Subject"]), "[jobqueue] add failed")
         self.assertEqual(message["Auto-Submitted"], "auto-generated")
         self.assertEqual(message["Message-ID"], "<jobqueue.7.1800000000500@example.org>")
         self.assertEqual(message["References"], "<jobqueue.alert.3@example.org>")
