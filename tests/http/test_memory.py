@@ -200,6 +200,16 @@ class TestMemory(unittest.TestCase):
                 self.assertLess(server.cost(), LIMIT)
                 server.close()
 
+    def test_what_log_ins_took_is_given_back(self):
+        server = self.start("large logs")
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            statuses = list(threads.map(lambda number: server.call(
+                "POST", "session", json.dumps({"name": "ana%d" % number, "password": "wrong"}),
+                headers={"Sec-Fetch-Site": "same-origin"}), range(40)))
+        self.assertIn(401, statuses)
+        self.assertGreater(server.cost(), 14)       # a digest takes 16 MiB while it is made
+        self.assertLess(server.told("VmRSS") - server.idle, 8)
+
     def test_nor_do_answers_that_nobody_reads(self):
         server = self.start("large logs")
         links = slow_readers(server)
