@@ -137,9 +137,9 @@ class TestChecks(HostTestCase):
             with mock.patch.object(type(self.database), "clock_offset", seconds):
                 self.assertEqual(self.verdict("Machines", words), "note")
 
-    def test_a_server_that_does_not_wait_for_its_copy_is_told(self):
-        for lags, verdict in ((0, "ok"), (1, "note")):
-            said = {"version": "15.1", "lags": lags}
+    def test_a_server_that_does_not_wait_for_its_copy_or_keeps_old_rows_is_told(self):
+        for lags, holder, verdict in ((0, None, "ok"), (1, None, "note"), (0, "process 7", "note")):
+            said = {"version": "15.1", "lags": lags, "holder": holder}
             with mock.patch.object(self.database, "journal", None), \
                     mock.patch.object(self.database, "promises", lambda said=said: said, create=True):
                 self.assertEqual(self.verdict("Journal", "PostgreSQL 15.1"), verdict)
