@@ -94,7 +94,8 @@ FINDINGS: dict[str, tuple[str, ...]] = {
         "answered last may be lost", "put the copy into synchronous_standby_names"),
     "snapshot_old": (
         "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
-        "removed rows stay in the tables, so claims become slower", "let that session end, or drop the slot, on the server"),
+        "removed rows stay in the tables, so claims become slower",
+        "let that session end, or drop the slot, on the server"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "different files were read as tasks.py within the last hour: {places}",
