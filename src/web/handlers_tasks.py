@@ -11,7 +11,7 @@ import io
 import itertools
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
@@ -199,7 +199,7 @@ def _csv(rows: Iterable[JsonObject]) -> str:
 EXPORTING = threading.Lock()
 
 
-def take_turns(pieces: Iterator[str]) -> Iterator[bytes]:
+def take_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
     """Yield the pieces of a file. One file's is made at a time, so that several files slow down
     other requests no more than one does."""
     while True:
