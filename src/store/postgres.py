@@ -53,7 +53,7 @@ ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
 ROOM = "pg_relation_size('task')"
 # Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
-LATER = "too many|slots are reserved|read-only|time"      # "timeout expired", "timed out"
+LATER = "too many|slots are reserved|read-only|timeout|timed out"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 # Rows that were removed stay in the tables as long as the oldest snapshot may want them.
@@ -245,20 +245,22 @@ class PostgresDatabase(Database):
                     self._reason = said.rstrip(".?")
                     if "unsupported startup parameter" in said:
                         kind, sentence = SetupError, POOLED
-                    elif not state.strip("08") and self._refuses(said):
+                    elif state == "08" and self._refuses(said):
                         kind, sentence = StorageBroken, UNUSABLE
                 return kind(sentence % {"path": self, "said": said.rstrip(".?")})
         return error
 
     def _refuses(self, said: str) -> bool:
-        """Whether the server takes connections, but not this one.
+        """Return whether the server takes connections, but not this one.
 
         The driver keeps no SQLSTATE of a connection that failed, and the server's words may be in
         any language. So the server is asked whether it takes connections at all. Other threads
         stand still meanwhile, so a server that is silent is not asked.
         """
-        if re.search(REFUSALS, said) or re.search(LATER, said):
-            return not re.search(LATER, said)
+        if re.search(LATER, said):
+            return False
+        if re.search(REFUSALS, said):
+            return True
         pq = driver().psycopg.pq
         address = driver().psycopg.conninfo.make_conninfo(
             self._address, connect_timeout=CONNECT_SECONDS)

@@ -229,10 +229,12 @@ class Server(unittest.TestCase):
         for mode, lets_options_in, is_refused in (
                 ("transaction", False, True), ("transaction", True, True), ("session", True, False)):
             with self.subTest(mode=mode, lets_options_in=lets_options_in), \
-                    pooler(address, mode, lets_options_in) as pooled, contextlib.ExitStack() as stack:
+                    pooler(address, mode, lets_options_in) as pooled:
                 if is_refused:
-                    stack.enter_context(self.assertRaisesRegex(jobqueue.SetupError, "pooler"))
-                self.open(pooled).close()
+                    with self.assertRaisesRegex(jobqueue.SetupError, "pooler"):
+                        self.open(pooled)
+                else:
+                    self.open(pooled).close()
                 with postgres.connect(pooled) as link:      # another application's session
                     self.assertEqual(link.execute("SHOW enable_hashjoin").fetchone(), ("on",))
 
