@@ -54,8 +54,8 @@ Contents (each room uses only the rooms above it)
     upkeep/retention.py            Retention: removes old rows and files, a little at a time.
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
-    upkeep/outlook.py              An Outlook at one moment, and the courses that it plays from there.
-    upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty.
+    upkeep/plan.py                 The plan of what runs and waits: when each task will begin and end.
+    upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is not known.
     upkeep/tick.py                 The tick: housekeeping that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
     access/accounts.py             The first admin, a lost password, sessions, tokens.
@@ -9608,31 +9608,30 @@ class Courier:
         return shorten(storable(words), 300)
 
 
-# upkeep/outlook.py -----------------------------------------------------------
+# upkeep/plan.py --------------------------------------------------------------
 #
-# An Outlook at one moment, and the courses that it plays from there.
+# The plan of what runs and waits: when each task will begin and end.
 #
-# upkeep/forecast.py has the steps.
+# 1. Metrics keep how long the latest attempts of each function took: RunTimes are their mean, their
+#    variance and the doubt of the mean.
+# 2. A Plan gives the first LANE_ROWS tasks of each queue, in the order of claims, to the places that
+#    become free first, within the limits of queues and owners. Each task takes its function's mean.
+# 3. Variances of the tasks before a task add up. The sum is read as lognormal (Fenton and
+#    Wilkinson): it ends between its 20th and its 80th percentile.
+# 4. A task behind the planned ones of its queue begins when the queue's pace leads there.
 
-     # when, serial, what
+                   # from, to
 
 
 
-
-
-
-
-COURSES, COURSES_LEAST = 200, 20
-STARTS_MAX = 10_000             # in all courses: where much waits, fewer are played,
-HEADS_FREE = 10                 # and where so many heads of queues are looked at, half of that
-STARTS_EACH = 4                 # of a task in a course, on average; some are retried for ever
-FAR = 500
-COMING_ROWS = 100               # scheduled tasks of a queue and priority that are played
-MIX_ROWS = 10_000               # tasks before one are looked at, to know which functions they run
+LANE_ROWS = 500                 # of each queue are planned
+MIX_ROWS = 10_000               # tasks before a task are read, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
+PROGRESS_DOUBT = 0.2
 TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
-UNKNOWN = ((math.inf, ""),)
+PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
+PAUSE_MAX = 30 * 86400
 # (a time less than so many seconds ahead, is rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
@@ -9646,38 +9645,16 @@ class Waiting(NamedTuple):
     function: "str"
     priority: "int"
     turn: "int"
-    run_at: "float | None"
     retries_left: "int"
     max_retries: "int"
     retry_delay: "float"
     retry_backoff: "float"
 
 
-class Crew(NamedTuple):
-    """Workers that may take the same tasks."""
-
-    places: "int"
-    queues: "dict[str, Row]"
-    functions: "set[str] | None"          # None for any
-
-
-class Crews(NamedTuple):
-    """Who works at one moment, and who will."""
-
-    crews: "dict[CrewKey, Crew]"
-    homes: "dict[int, CrewKey]"           # the crews of the workers that live
-    late: "list[tuple[float, CrewKey]]"   # workers to come: in how many seconds, of which crew
-
-
-class Ranges(NamedTuple):
-    """When a task begins and ends; None for what is not known."""
-
-    start: "Moments | None"
-    end: "Moments | None"
-
-
-WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=? AND queue=? AND priority=? "
-                "ORDER BY turn, id LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
+WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id "
+                "LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
+RUNNING_ROWS = ("SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
+                "WHERE status=1" % BY_CLAIM)
 BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
           "UNION ALL SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority=? "
           "AND (turn, id)<(?, ?) LIMIT ?) AS found")
@@ -9685,422 +9662,343 @@ COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
 MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
 
 
-def place_of(task):
-    """Where a task stands in its queue, for BEFORE."""
-    return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
+class RunTimes(NamedTuple):
+    """Seconds that attempts of a function take, and the share of them that is tried again."""
+
+    mean: "float"
+    variance: "float"
+    doubt: "float"                        # standard error of the mean
+    repeated: "float"
 
 
-def told(values, now):
-    """[from, to] of moments that are given in seconds from now, rounded if they differ; None if
-    they are not known."""
-    ordered = sorted(values)
-    low, high = (ordered[int(len(ordered) * part)] for part in (0.2, 0.8))
-    if high == math.inf:
-        return None
-    if low == high:
-        return [iso(now + low)] * 2
-    (_, small), (_, large) = (next(row for row in ROUNDED if ahead < row[0])
-                              for ahead in (low, high))
-    return [iso(math.floor((now + low) / small) * small),
-            iso(math.ceil((now + high) / large) * large)]
+class Moment(NamedTuple):
+    """A moment as far as it is known, in seconds from now."""
 
+    at: "float" = 0.0
+    variance: "float" = 0.0
+    doubt: "float" = 0.0
 
-def chance(*numbers):
-    """From 0 to 1, as if by chance, but always the same for the same two numbers."""
-    return hash(numbers + numbers) % 10007 / 10007
+    def after(self, times, attempts=1.0, pause=0.0):
+        """Return when attempts that begin now, and pauses between them, have ended."""
+        return Moment(self.at + attempts * times.mean + pause,
+                      self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
 
-
-def doubt(attempts):
-    """By how much the mean of all attempts may differ from that of these, as a logarithm: its
-    standard error if they are lognormal, with twice the variance for what is not known of it."""
-    logs = [math.log(max(seconds, 0.01)) for seconds, _ in attempts]
-    mean = sum(logs) / len(logs)
-    variance = sum((one - mean) ** 2 for one in logs) / len(logs)
-    return max(1 / len(logs), math.sqrt((2 * variance + variance ** 2) / len(logs)))
-
-
-class Course:
-    """One way in which an Outlook goes on: when tasks begin and end, in seconds from then."""
-
-    def __init__(self, outlook, number):
-        import random
-        gauss = random.Random(number).gauss
-        self._outlook, self._number = outlook, number
-        self.began = {}
-        self.ended = {}
-        self._factors = {name: math.exp(gauss(0, one)) for name, one in outlook.doubts.items()}
-        self._at, self._last, self._starts, self._serial = 0.0, "", 0, itertools.count()
-        self._events = []
-        self._running = collections.Counter()  # of queues, owners
-        self._opens = {}      # of queues with a rate
-        self._free = collections.Counter({
-            key: crew.places for key, crew in outlook.crews.items()})
-        self._lanes = {name: list(lane) for name, lane in outlook.lanes.items()}
-        self._turns = outlook.turns.copy()
-        for name, (opens, _) in outlook.rates.items():
-            self._open_later(name, max(0.0, opens - outlook.now))
-        for row, crew in outlook.running:
-            self._run(self._rest(row), row["id"], crew, row["queue"], row["owner_id"])
-        for seconds, crew in outlook.late:
-            self._run(seconds, None, crew)
-        for task in outlook.coming:
-            self._later(max(0.0, (task.run_at or 0.0) - outlook.now), self._promote, task)
-
-    def play(self, most):
-        """Go on until so many tasks have ended, or nothing more happens; the course itself."""
-        from heapq import heappop
-        self._claim()
-        while (self._events and self._events[0][0] < math.inf and len(self.ended) < most
-               and self._starts < STARTS_EACH * most):
-            self._at, _, happens, what = heappop(self._events)
-            happens(*what)
-            self._claim()
-        return self
-
-    def attempt(self, task):
-        """(seconds, event) of the next attempt of a task."""
-        tried = task.max_retries - task.retries_left
-        known = self._outlook.attempts.get(task.function, UNKNOWN)
-        seconds, event = known[int(chance(task.id, self._number + COURSES * tried) * len(known))]
-        return seconds * self._factors.get(task.function, 1), event
-
-    def _rest(self, running):
-        """How long a running task (its row) goes on."""
-        elapsed = max(0.0, self._outlook.now - running["started_at"])
-        progress = running["progress"] or 0
-        luck = chance(running["id"], self._number)
-        if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
-            return elapsed * (1 - progress) / progress * (0.7 + 0.7 * luck)
-        factor = self._factors.get(running["function"], 1)
-        longer = [seconds * factor - elapsed for seconds, _ in self._outlook.attempts.get(
-            running["function"], UNKNOWN) if seconds * factor > elapsed]
-        # One that is older than all others may get twice as old.
-        return longer[int(luck * len(longer))] if longer else elapsed * luck / (1 - luck)
-
-    def _later(self, seconds, happens, *what):
-        from heapq import heappush
-        heappush(self._events, (self._at + seconds, next(self._serial), happens, what))
-
-    def _open_later(self, name, moment):
-        """The rate of a queue lets nothing start before this moment."""
-        self._opens[name] = moment
-        self._later(moment - self._at, self._end, None, None)
-
-    def _claim(self):
-        """Whoever is free takes the next task, as Claims.next_heads() says."""
-        for key, crew in self._outlook.crews.items():
-            while self._free[key] > 0:
-                heads = [head for head in (self._head(one, crew) for one in self._lanes
-                                           if one in crew.queues) if head]
-                if not heads:
-                    break
-                *_, self._last, place = min(heads)
-                self._begin(self._lanes[self._last].pop(place)[-1], key)
-
-    def _head(self, name, crew):
-        """How urgent the next task of a queue is, and where it is; None if it may not start."""
-        lane, most = self._lanes[name], crew.queues[name]["max_running"]
-        if (not lane or self._opens.get(name, 0) > self._at
-                or (most is not None and self._running[name] >= most)):
+    def range(self, now):
+        """Return [from, to], rounded if they differ; None if the moment is not known."""
+        if self.at == math.inf:
             return None
-        place = len(lane) - 1
-        while place >= 0 and self._may_not_start(lane[place][-1], crew):
-            place -= 1
-        return (-lane[place][0], name <= self._last, name, place) if place >= 0 else None
-
-    def _may_not_start(self, task, crew):
-        return (self._running[task.owner_id] >= self._outlook.limits.get(task.owner_id, math.inf)
-                or bool(crew.functions and task.function not in crew.functions))
-
-    def _begin(self, task, crew):
-        (seconds, event), name = self.attempt(task), task.queue
-        ending = task.id
-        self.began.setdefault(task.id, self._at)
-        self._starts += 1
-        if event in ("failed", "retried") and task.retries_left > 0:
-            tried, ending = min(task.max_retries - task.retries_left, 100), None
-            pause = min(task.retry_delay * task.retry_backoff ** tried, 30 * 86400)
-            self._later(seconds + 1.1 * pause, self._promote,
-                        task._replace(retries_left=task.retries_left - 1))
-        if name in self._opens:
-            pause = self._outlook.rates[name][1]
-            self._open_later(name, max(self._opens[name], self._at) + pause)
-        self._run(seconds, ending, crew, name, task.owner_id)
-
-    def _run(self, seconds, task_id, crew,
-             *counted):
-        for one in counted:
-            self._running[one] += 1
-        self._free[crew] -= 1
-        self._later(seconds, self._end, task_id, crew, *counted)
-
-    def _end(self, task_id, crew, *counted):
-        for one in counted:
-            self._running[one] -= 1
-        self._free[crew] += 1
-        if task_id is not None:
-            self.ended[task_id] = self._at
-
-    def _promote(self, task):
-        """A task becomes pending, and gets its turn as next_turn() says."""
-        lane, key = self._lanes[task.queue], (task.owner_id, task.queue, task.priority)
-        place = bisect.bisect(lane, (task.priority + 1,)) - 1
-        lowest = -lane[place][1] if place >= 0 and lane[place][0] == task.priority else 0
-        self._turns[key] = max(lowest, self._turns[key]) + 1
-        bisect.insort(lane, (task.priority, -self._turns[key], -task.id, task))
+        sigma = math.sqrt(math.log(1 + (self.variance + self.doubt ** 2) / max(self.at, 0.01) ** 2))
+        low, high = (self.at * math.exp(way * PERCENTILE * sigma - sigma ** 2 / 2) for way in (-1, 1))
+        if low == high:
+            return [iso(now + low)] * 2
+        small, large = (next(to for less, to in ROUNDED if ahead < less) for ahead in (low, high))
+        return [iso(math.floor((now + low) / small) * small),
+                iso(math.ceil((now + high) / large) * large)]
 
 
-class Outlook:
-    """What runs, what waits and who works at one moment, and the courses played from there. `guest`
-    is a task that nobody has added yet."""
+NOW, NEVER = Moment(), Moment(math.inf)
+UNKNOWN = RunTimes(math.inf, 0.0, 0.0, 0.0)
 
-    def __init__(self, database, runs, crews,
-                 guest=None):
+
+class WorkerSlot:
+    """A worker that lives or will: the queues and functions it serves, and when it is free."""
+
+    def __init__(self, queues, functions, free=NOW):
+        self.queues, self.functions, self.free = queues, functions, free
+
+    def serves(self, task):
+        """True if the worker may claim a task."""
+        return task.queue in self.queues and (
+            self.functions is None or task.function in self.functions)
+
+
+class Choice(NamedTuple):
+    """When and where a task can start, and how many places share the work before it."""
+
+    start: "Moment"
+    place: "WorkerSlot | None"
+    places: "int" = 1
+
+
+class Expected(NamedTuple):
+    """When a task begins and ends."""
+
+    start: "Moment"
+    end: "Moment"
+
+
+def order_of(task):
+    """Return what the tasks of a queue are claimed by."""
+    return -task.priority, task.turn, task.id
+
+
+def times_of(seconds, repeated=0):
+    """Sum up attempts. One more is supposed that is off by half of their mean."""
+    count, mean = len(seconds), sum(seconds) / len(seconds)
+    variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
+    return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
+
+
+class Plan:
+    """The tasks that run and wait at one moment, each with its place and times."""
+
+    def __init__(self, database, runs,
+                 crews, homes):
         self._database, self.now = database, database.clock.now()
-        self._told = {}              # of tasks
-        self._empty = {}     # of queues
-        self.crews, self.late = crews.crews, crews.late
-        self.attempts = {}
-        for name in runs:
-            tried = [(seconds, event) for _, _, event, seconds in runs[name] if event in TRIED]
-            if tried:
-                self.attempts[name] = tried
-        self.queues = {name: row for crew in self.crews.values()
-                       for name, row in crew.queues.items()}
-        self.running = [(row, crews.homes.get(row["worker_id"])) for row in database.all(
-            "SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
-            "WHERE status=1" % BY_CLAIM)]
-        self.limits = dict(map(tuple, database.all(
-            "SELECT id, max_running FROM user WHERE max_running IS NOT NULL")))
-        self.coming = self._read(SCHEDULED, COMING_ROWS)
-        waiting = self._read(PENDING, FAR + 1) + ([guest] if guest else [])
-        self.tasks = {task.id: task for task in self.coming + waiting}
-        self.known = self.tasks.keys() | {row["id"] for row, _ in self.running}
-        self._prepare(waiting)
-        self._play()
+        tried = {name: [run for run in known if run.status in TRIED] for name, known in runs.items()}
+        self.runs = {name: known for name, known in tried.items() if known}
+        self._times = {name: times_of([run.seconds for run in known],
+                                      sum(run.status != "succeeded" for run in known))
+                       for name, known in self.runs.items()}
+        self.places = [place for crew in crews.values() for place in crew]
+        self.queues = {name: row for place in self.places for name, row in place.queues.items()}
+        most = {name: row["max_running"] for name, row in self.queues.items()}
+        most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
+        # When each queue, by its name, and each owner, by their id, may start one more.
+        self._limits = {key: [NOW] * count for key, count in most.items() if count is not None}
+        self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
+                       if row["rate_count"] is not None}
+        self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
+        self.ends = collections.defaultdict(dict)     # by queue and id
+        for row in database.all(RUNNING_ROWS):
+            self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
+        self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
+                    for name in sorted(self.queues)})
 
-    def _read(self, status, most):
-        """The first tasks of a status in each queue that somebody serves, for each priority."""
-        return [Waiting(*row) for lane in lanes(self._database, status) if lane[0] in self.queues
-                for row in self._database.all(WAITING_ROWS, (status, *lane, most))]
+    def _run(self, row, crew):
+        """Give a running task to one of the places of its crew."""
+        elapsed = max(0.0, self.now - row["started_at"])
+        progress = row["progress"] or 0
+        longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
+                  if run.seconds > elapsed]
+        if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
+            rest = elapsed * (1 - progress) / progress
+            end = Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
+        else:                           # one that is older than all others may get twice as old
+            end = NOW.after(times_of(longer or [elapsed])) if row["function"] in self.runs else NEVER
+        self.ends[row["queue"]][row["id"]] = end
+        self._hold(row["queue"], row["owner_id"], end)
+        for place in [place for place in crew if place.free == NOW][:1]:
+            place.free = end
 
-    def _prepare(self, waiting):
-        """What each course begins with."""
-        self.lanes = {
-            name: sorted((task.priority, -task.turn, -task.id, task)
-                         for task in waiting if task.queue == name)
-            for name in sorted({task.queue for task in self.tasks.values()})}
-        self.turns = collections.Counter({      # the last of each owner's, who come in order
-            (task.owner_id, task.queue, task.priority): task.turn for task in waiting})
-        self.rates = {name: next_start(row, self.now) for name, row in self.queues.items()
-                      if row["rate_count"] is not None}
-        self.doubts = {name: doubt(known) for name, known in sorted(self.attempts.items())}
+    def _plan(self, lanes):
+        """Give tasks to places: urgent ones first, and those of several queues by turns."""
+        self.lanes, self.planned = lanes, {}
+        self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
+        least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
+        ranks = collections.Counter()
+        order = []
+        for task in (task for lane in lanes.values() for task in lane):
+            ranks[task.queue, task.priority] += 1
+            order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
+        for *_, task in sorted(order):
+            if task.priority < least:   # behind tasks of another queue that are not read
+                self.planned[task.id] = Expected(NEVER, NEVER)
+                continue
+            start, place, places = self._choose(task)
+            self.planned[task.id] = self._expect(task, start, places)
+            if place:
+                place.free = start.after(self._times.get(task.function, UNKNOWN), self._repeat(task)[0])
+                self._hold(task.queue, task.owner_id, place.free)
+            if task.queue in self._opens:
+                self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
 
-    def _play(self):
-        most = STARTS_MAX / (1 + len(self.crews) * len(self.lanes) / HEADS_FREE)
-        count = max(COURSES_LEAST, min(COURSES, int(most / max(1, len(self.known)))))
-        most = int(most / count)
-        self.is_whole = len(self.known) <= min(FAR, most)   # nothing is left out
-        self.courses = [Course(self, number).play(most) for number in range(count)]
+    def _choose(self, task):
+        """Return when a task can start and where, after all that is planned."""
+        limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
+        ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
+        serving = sorted((place for place in self.places if place.serves(task)),
+                         key=lambda place: place.free)
+        if not serving:
+            return Choice(NEVER, None)
+        place = ([place for place in serving if place.free <= ready] or serving[:1])[-1]
+        return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
 
-    def places(self, name):
-        """How many workers serve a queue."""
-        return sum(crew.places for crew in self.crews.values() if name in crew.queues)
+    def _hold(self, queue, owner_id, end):
+        """Count a task that ends at a moment against the limits of its queue and its owner."""
+        for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
+            ends[ends.index(min(ends))] = end
 
-    def of(self, task_id):
-        """Tell when a task begins and ends."""
-        if task_id not in self._told:
-            self._told[task_id] = Ranges(
-                told([one.began.get(task_id, math.inf) for one in self.courses], self.now),
-                told([one.ended.get(task_id, math.inf) for one in self.courses], self.now))
-        return self._told[task_id]
+    def _repeat(self, task):
+        """Return how many attempts a task takes on average, and the seconds between them."""
+        chance, attempts, pauses = 1.0, 1.0, 0.0
+        repeated = self._times.get(task.function, UNKNOWN).repeated
+        tried = task.max_retries - task.retries_left
+        for number in range(tried, min(task.max_retries, tried + 100)) if repeated else ():
+            chance *= repeated
+            attempts += chance
+            pauses += min(1.1 * chance * task.retry_delay * task.retry_backoff ** number, PAUSE_MAX)
+        return attempts, pauses
 
-    def of_far(self, task):
-        """The ranges in which a task that was not played begins and ends."""
-        starts = list(self._reach(task.queue, self._mix(place_of(task))))
-        ends = [start + course.attempt(task)[0] for start, course in zip(starts, self.courses)]
-        return Ranges(told(starts, self.now), told(ends, self.now))
+    def _expect(self, task, start, places):
+        start = start._replace(variance=start.variance / places)
+        return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
+
+    def of_waiting(self, task):
+        """Return when a pending task begins and ends. One that is new begins when the next planned
+        one of its queue was to begin."""
+        if task.id in self.planned:
+            return self.planned[task.id]
+        lane = self.lanes[task.queue]
+        index = bisect.bisect([order_of(each) for each in lane], order_of(task))
+        if index < len(lane):
+            return self._expect(task, self.planned[lane[index].id].start, 1)
+        if task.queue in self.rest:
+            return self._expect(task, self._reach(task), 1)
+        start, _, places = self._choose(task)
+        return self._expect(task, start, places)
+
+    def of_scheduled(self, task, seconds):
+        """Return when a task begins and ends that is due in so many seconds."""
+        return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name):
-        """The range in which a queue will have ended all that is in it now."""
-        if name not in self._empty:
-            ids = [task.id for *_, task in self.lanes.get(name, ())]
-            ids += [row["id"] for row, _ in self.running if row["queue"] == name]
-            self._empty[name] = told([
-                max(course.ended.get(one, math.inf) for one in ids) for course in self.courses],
-                self.now) if ids else None
-            if not (self._empty[name] or self.is_whole):
-                behind_all = (name, -INTEGER_MAX, name, -INTEGER_MAX, 0, 0)
-                self._empty[name] = told(self._reach(name, self._mix(behind_all)), self.now)
-        return self._empty[name]
+        """Return when a queue will have ended all that is in it now; None if it is empty."""
+        last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
+        ends = [self._reach(last)] if name in self.rest else []
+        ends += self.ends[name].values()
+        ends += [self.planned[task.id].end for task in self.lanes.get(name, ())]
+        return max(ends, default=None)
 
-    def _reach(self, name, mix):
-        """When so many tasks of a queue will have begun, {function: how many}, in each course if it
-        goes on at its pace. Infinite if one of them is not known."""
-        means = {function: 0.01 + sum(seconds for seconds, _ in known) / len(known)
-                 for function, known in self.attempts.items()}
-        work = sum(count * means.get(function, math.inf) for function, count in mix.items())
-        for course in self.courses:
-            own = [(moment, means.get(self.tasks[task_id].function, 0))
-                   for task_id, moment in course.began.items()
-                   if self.tasks[task_id].queue == name]
-            done = sum(mean for _, mean in own[1:])     # 0: what is more urgent keeps it back
-            is_known = done and work < math.inf
-            yield own[0][0] + (own[-1][0] - own[0][0]) * work / done if is_known else math.inf
-
-    def _mix(self, place):
-        """{function: how many} tasks stand before a place in their queue."""
+    def _reach(self, task):
+        """Return when the queue's pace leads to a task that is not planned."""
+        means = {name: times.mean for name, times in self._times.items()}
+        place = task.queue, task.priority, task.queue, task.priority, task.turn, task.id
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
         mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
-        looked_at = sum(mix.values())
-        return {one: round(number * count / looked_at) for one, number in mix.items()}
+        work = sum(number * means.get(name, math.inf) for name, number in mix.items())
+        lane = self.lanes[task.queue]
+        done = sum(means.get(each.function, 0.0) for each in lane[1:])
+        first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
+        if not done or last.at == math.inf or work == math.inf:
+            return NEVER
+        scale = work / sum(mix.values()) * count / done
+        return Moment(first.at + (last.at - first.at) * scale, last.variance * scale, last.doubt * scale)
 
 
 # upkeep/forecast.py ----------------------------------------------------------
 #
-# Forecasts: when tasks begin and end, when a queue is empty.
+# Forecasts: when tasks begin and end, when a queue is empty, or why that is not known.
 #
-# When a task will begin and end, and when a queue will be empty: a range that mostly holds, or
-# nothing and the reason.
-#
-# 1. Metrics know how long the latest attempts of each function took.
-# 2. An Outlook is what runs, what waits, and the crews that work at one moment. It plays COURSES
-#    ways on from there, each a Course: in the order of claims, within the queues' limits, with
-#    retries. The middle of them is told, from the 20th percentile to the 80th.
-# 3. Chance is bound to the ids of tasks, so that asking again changes nothing.
-# 4. What lies behind the FAR tasks that are played begins when their pace leads there.
-# 5. How many stand before a task in its queue is counted, whatever is known of them.
+# A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, for a SHARE of the process's time. The
+# tasks before a task in its queue are counted anew each time.
 
-SHARE, SHARE_FOR_NEW = 0.03, 0.1    # of a process's time goes into them at most; for new tasks
+SHARE = 0.03                    # of a process's time goes into plans at most
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 
 
-def forecast_json(before=None, start=None,
-                  end=None, reason=None,
-                  slow=False):
-    """A forecast as the API tells it."""
+def forecast_json(before=None, start=None, end=None,
+                  reason=None, slow=False):
+    """Return a forecast as the API gives it."""
     return {"before": before, "expected_start": start, "expected_end": end,
             "reason": reason, "slow": slow}
 
 
 class Forecast:
-    """Tells when tasks begin and end and queues are empty, as far as that can be known."""
+    """Forecasts of tasks and queues, as far as they can be known."""
 
     def __init__(self, database, settings, claims, queues,
                  modes, rhythm, metrics):
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
-        self._outlook = None
+        self._plan = None
+        self._until = -math.inf
         self._lists_before = False
-        self._until = self._soon = self._guests_from = -math.inf
 
     def of_task(self, row):
-        """What is told of a task (its row); None once it has ended."""
+        """Return the forecast of a task (its row); None once it has ended."""
         if row["status"] in ENDED:
             return None
         if row["status"] == WAITING:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
-            return self._of_running(row, self._look(row))
+            return self._of_running(row, self._current())
         return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
-                                self._look(row))
+                                row["run_at"])
 
     def of_new(self, owner_id, function, options):
-        """What would be told of a task if it were added now."""
+        """Return the forecast that a task would have if it were added now."""
         turn = next_turn(self._database, {"owner_id": owner_id, **options})
-        guest = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
-                        run_at=None, retries_left=options["max_retries"],
-                        **{name: options[name] for name in Waiting._fields if name in options})
-        return self._of_waiting(guest, PENDING, self._look_for_guest(guest) or self._look())
+        new = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
+                      retries_left=options["max_retries"],
+                      **{name: options[name] for name in Waiting._fields if name in options})
+        return self._of_waiting(new, PENDING, None)
 
     def of_list(self, shown):
-        """Tasks (their JSON) with the ranges in which pending ones begin, if they were played: the
-        list is asked for often. A process that is new may be CGI's, and plays nothing for it."""
-        pending = [one for one in shown if one["status"] == "pending"]
+        """Add to tasks (their JSON) when they begin, as far as they are planned. A new process may
+        be CGI's, and plans nothing for its first list."""
+        pending = [task for task in shown if task["status"] == "pending"]
         if pending and self._lists_before:
-            outlook = self._look()
-            for one in pending:
-                one["expected_start"] = outlook.of(one["id"]).start
+            plan = self._current()
+            for task in pending:
+                expected = plan.planned.get(task["id"])
+                task["expected_start"] = expected and expected.start.range(plan.now)
         self._lists_before = True
         return shown
 
     def of_queue(self, shown):
-        """A queue (its JSON) with the range in which all that is in it now will have ended."""
-        name, empty_at = shown["name"], None
-        if shown["pending"] or shown["running"]:
-            outlook = self._look()
-            empty_at = outlook.empty_at(name) if outlook.places(name) else None
-        return {**shown, "empty_at": empty_at}
+        """Add to a queue (its JSON) when all that is in it now will have ended."""
+        empty_at = None
+        plan = self._current() if shown["pending"] or shown["running"] else None
+        if plan and shown["name"] in plan.queues:
+            empty_at = plan.empty_at(shown["name"])
+        return {**shown, "empty_at": plan and empty_at and empty_at.range(plan.now)}
 
-    def _of_running(self, row, outlook):
-        name, elapsed = row["function"], max(0.0, self._clock.now() - row["started_at"])
-        end = outlook.of(row["id"]).end
-        known = sorted(seconds for seconds, event in outlook.attempts.get(name, ())
-                       if event == "succeeded")
+    def _of_running(self, row, plan):
+        elapsed = max(0.0, self._clock.now() - row["started_at"])
+        end = plan.ends[row["queue"]].get(row["id"])
+        known = sorted(run.seconds for run in plan.runs.get(row["function"], ())
+                       if run.status == "succeeded")
         slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
         if known and elapsed > known[-1] and not row["progress"]:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
-        return forecast_json(None, None, end, None if end else self._unknown(name, outlook), slow)
+        shown = end and end.range(plan.now)
+        return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
+                             slow)
 
-    def _of_waiting(self, task, status, outlook):
-        before = None if status == SCHEDULED else self._database.value(
-            COUNT_BEFORE, (*place_of(task), COUNT_MAX))
-        if not outlook.places(task.queue):
+    def _of_waiting(self, task, status, run_at):
+        plan = self._current()
+        before = None if status == SCHEDULED else self._database.value(COUNT_BEFORE, (
+            task.queue, task.priority, task.queue, task.priority, task.turn, task.id, COUNT_MAX))
+        if task.queue not in plan.queues:
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
             return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
-        start, end = outlook.of(task.id)
-        if status == SCHEDULED:         # one that is far away is not played
-            return forecast_json(None, start or [iso(task.run_at or 0.0)] * 2, end)
-        if not end and not (outlook.is_whole and task.id in outlook.known):
-            start, end = outlook.of_far(task)
-        return forecast_json(before, start, end,
-                             None if end else self._unknown(task.function, outlook))
+        if status == SCHEDULED:
+            start, end = plan.of_scheduled(task, max(0.0, (run_at or 0.0) - plan.now))
+        else:
+            start, end = plan.of_waiting(task)
+        shown = end.range(plan.now)
+        return forecast_json(before, start.range(plan.now), shown,
+                             None if shown else self._unknown(task.function, plan))
 
     @staticmethod
-    def _unknown(function, outlook):
-        """Why something is not known; functions of others may be secret."""
+    def _unknown(function, plan):
+        """Return why a time is not known. Functions of others may be secret."""
         return "It is not known yet how long %s." % (
-            "tasks before it take" if function in outlook.attempts else function + " takes")
+            "tasks before it take" if function in plan.runs else function + " takes")
 
-    def _look(self, row=None):
-        """The Outlook of lately; a new one, mostly, if a task was added since."""
-        with self._lock:
-            began, known = self._clock.monotonic(), self._outlook
-            if known is None or began > self._until or (
-                    row and began > self._soon and known.is_whole and row["id"] not in known.known
-                    and (row["status"] == RUNNING or known.places(row["queue"]))):
-                known, ended = self._read(), self._clock.monotonic()
-                self._outlook = known
-                self._soon = ended + (ended - began) / SHARE_FOR_NEW
-                self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
-            return known
-
-    def _look_for_guest(self, guest):
-        """An Outlook with a task that is not added yet; None while others took their share of time."""
+    def _current(self):
+        """Return the plan of lately, or a new one."""
         with self._lock:
             began = self._clock.monotonic()
-            if began < self._guests_from:
-                return None
-            outlook = self._read(guest)
-            ended = self._clock.monotonic()
-            self._guests_from = ended + (ended - began) / SHARE_FOR_NEW
-            return outlook
+            if self._plan is None or began > self._until:
+                self._plan = self._read()
+                ended = self._clock.monotonic()
+                self._until = ended + max(CACHE_SECONDS, (ended - began) / SHARE)
+            return self._plan
 
-    def _read(self, guest=None):
-        return Outlook(self._database, self._metrics.runs(), self._crews(), guest)
-
-    def _crews(self):
+    def _read(self):
+        """Make a plan for the workers that live, and for those that will come."""
         homes = {
             worker_id: (machine, functions, limits)
             for worker_id, machine, functions, limits in self._database.all(
                 "SELECT worker.id, machine, CASE mode WHEN 'remote' THEN functions END, limits "
                 "FROM worker LEFT JOIN token ON token.id=token_id")}
-        late = []
         here = (self._claims.machine, None, None)
-        sizes = collections.Counter(homes.values())
+        sizes, come = collections.Counter(homes.values()), 0.0
         mode, cron = self._modes.decide().mode, self._rhythm.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
@@ -10108,15 +10006,19 @@ class Forecast:
                 self._database, ".start_failure"))):
             sizes[here] += room
         elif mode == "cron" and room and not lives and cron and cron["comes"]:
-            sizes[here], comes = 1, cron["last_at"] + (cron["period"] or 60.0)
-            late.append((max(0.0, comes - self._clock.now()), here))
-        return Crews({key: self._crew(max(0, size), *key) for key, size in sizes.items()}, homes, late)
+            sizes[here] = 1
+            come = max(0.0, cron["last_at"] + (cron["period"] or 60.0) - self._clock.now())
+        crews = {key: self._crew(size, *key) for key, size in sizes.items()}
+        for place in crews[here] if come else ():
+            place.free = Moment(come)
+        return Plan(self._database, self._metrics.runs(), crews, homes)
 
-    def _crew(self, places, machine, functions, limits):
+    def _crew(self, size, machine, functions, limits):
         allowed = json.loads(limits or "{}").get("queues")
-        return Crew(places, {queue["name"]: queue for queue in self._queues.open(
-            machine, functions is not None) if allowed is None or queue["name"] in allowed},
-            {one["name"] for one in json.loads(functions)} if functions else None)
+        queues = {queue["name"]: queue for queue in self._queues.open(machine, functions is not None)
+                  if allowed is None or queue["name"] in allowed}
+        names = {each["name"] for each in json.loads(functions)} if functions else None
+        return [WorkerSlot(queues, names) for _ in range(size)]
 
 
 # upkeep/tick.py --------------------------------------------------------------

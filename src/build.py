@@ -48,7 +48,7 @@ ROOMS = {
         tasks/claims
         upkeep/tick_history upkeep/schedule_rows upkeep/schedules upkeep/worker_modes upkeep/workers
         upkeep/reaper upkeep/starter upkeep/catalogue upkeep/rollup upkeep/metrics upkeep/retention
-        upkeep/alerts upkeep/notifications upkeep/outlook upkeep/forecast upkeep/tick
+        upkeep/alerts upkeep/notifications upkeep/plan upkeep/forecast upkeep/tick
         access/people access/accounts access/requests access/remote_workers access/python_task
         access/python_interface access/host access/finding_table access/findings
         access/import_checks access/backup

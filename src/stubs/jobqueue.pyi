@@ -41,7 +41,7 @@ from src.upkeep.metrics import *
 from src.upkeep.retention import *
 from src.upkeep.alerts import *
 from src.upkeep.notifications import *
-from src.upkeep.outlook import *
+from src.upkeep.plan import *
 from src.upkeep.forecast import *
 from src.upkeep.tick import *
 from src.access.people import *

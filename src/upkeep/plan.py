@@ -1,0 +1,285 @@
+"""The plan of what runs and waits: when each task will begin and end.
+
+1. Metrics keep how long the latest attempts of each function took: RunTimes are their mean, their
+   variance and the doubt of the mean.
+2. A Plan gives the first LANE_ROWS tasks of each queue, in the order of claims, to the places that
+   become free first, within the limits of queues and owners. Each task takes its function's mean.
+3. Variances of the tasks before a task add up. The sum is read as lognormal (Fenton and
+   Wilkinson): it ends between its 20th and its 80th percentile.
+4. A task behind the planned ones of its queue begins when the queue's pace leads there.
+"""
+from __future__ import annotations
+
+import bisect
+import collections
+import math
+from collections.abc import Sequence
+
+from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
+from ..base.limits import INTEGER_MAX
+from ..base.time_and_text import iso
+from ..store.connection import BY_CLAIM
+from ..store.database import Database
+from ..tasks.queues import next_start
+
+if TYPE_CHECKING:
+    from typing import Optional
+
+    from ..base.types import Row
+    from .rollup import LatestRun
+
+if TYPE_CHECKING:
+    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, JSON of its functions, of limits
+    Range = list[str]                   # from, to
+
+LANE_ROWS = 500                 # of each queue are planned
+MIX_ROWS = 10_000               # tasks before a task are read, to know which functions they run
+BEFORE_MAX = 200_000            # ... and counted
+PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
+PROGRESS_DOUBT = 0.2
+TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
+PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
+PAUSE_MAX = 30 * 86400
+# (a time less than so many seconds ahead, is rounded to so many)
+ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
+
+
+class Waiting(NamedTuple):
+    """A task that waits: columns of its row."""
+
+    id: int
+    owner_id: int
+    queue: str
+    function: str
+    priority: int
+    turn: int
+    retries_left: int
+    max_retries: int
+    retry_delay: float
+    retry_backoff: float
+
+
+WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id "
+                "LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
+RUNNING_ROWS = ("SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
+                "WHERE status=1" % BY_CLAIM)
+BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
+          "UNION ALL SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority=? "
+          "AND (turn, id)<(?, ?) LIMIT ?) AS found")
+COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
+MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
+
+
+class RunTimes(NamedTuple):
+    """Seconds that attempts of a function take, and the share of them that is tried again."""
+
+    mean: float
+    variance: float
+    doubt: float                        # standard error of the mean
+    repeated: float
+
+
+class Moment(NamedTuple):
+    """A moment as far as it is known, in seconds from now."""
+
+    at: float = 0.0
+    variance: float = 0.0
+    doubt: float = 0.0
+
+    def after(self, times: RunTimes, attempts: float = 1.0, pause: float = 0.0) -> Moment:
+        """Return when attempts that begin now, and pauses between them, have ended."""
+        return Moment(self.at + attempts * times.mean + pause,
+                      self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
+
+    def range(self, now: float) -> Range | None:
+        """Return [from, to], rounded if they differ; None if the moment is not known."""
+        if self.at == math.inf:
+            return None
+        sigma = math.sqrt(math.log(1 + (self.variance + self.doubt ** 2) / max(self.at, 0.01) ** 2))
+        low, high = (self.at * math.exp(way * PERCENTILE * sigma - sigma ** 2 / 2) for way in (-1, 1))
+        if low == high:
+            return [iso(now + low)] * 2
+        small, large = (next(to for less, to in ROUNDED if ahead < less) for ahead in (low, high))
+        return [iso(math.floor((now + low) / small) * small),
+                iso(math.ceil((now + high) / large) * large)]
+
+
+NOW, NEVER = Moment(), Moment(math.inf)
+UNKNOWN = RunTimes(math.inf, 0.0, 0.0, 0.0)
+
+
+class WorkerSlot:
+    """A worker that lives or will: the queues and functions it serves, and when it is free."""
+
+    def __init__(self, queues: dict[str, Row], functions: set[str] | None, free: Moment = NOW) -> None:
+        self.queues, self.functions, self.free = queues, functions, free
+
+    def serves(self, task: Waiting) -> bool:
+        """True if the worker may claim a task."""
+        return task.queue in self.queues and (
+            self.functions is None or task.function in self.functions)
+
+
+class Choice(NamedTuple):
+    """When and where a task can start, and how many places share the work before it."""
+
+    start: Moment
+    place: WorkerSlot | None
+    places: int = 1
+
+
+class Expected(NamedTuple):
+    """When a task begins and ends."""
+
+    start: Moment
+    end: Moment
+
+
+def order_of(task: Waiting) -> tuple[int, int, int]:
+    """Return what the tasks of a queue are claimed by."""
+    return -task.priority, task.turn, task.id
+
+
+def times_of(seconds: Sequence[float], repeated: int = 0) -> RunTimes:
+    """Sum up attempts. One more is supposed that is off by half of their mean."""
+    count, mean = len(seconds), sum(seconds) / len(seconds)
+    variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
+    return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
+
+
+class Plan:
+    """The tasks that run and wait at one moment, each with its place and times."""
+
+    def __init__(self, database: Database, runs: dict[str, list[LatestRun]],
+                 crews: dict[CrewKey, list[WorkerSlot]], homes: dict[int, CrewKey]) -> None:
+        self._database, self.now = database, database.clock.now()
+        tried = {name: [run for run in known if run.status in TRIED] for name, known in runs.items()}
+        self.runs = {name: known for name, known in tried.items() if known}
+        self._times = {name: times_of([run.seconds for run in known],
+                                      sum(run.status != "succeeded" for run in known))
+                       for name, known in self.runs.items()}
+        self.places = [place for crew in crews.values() for place in crew]
+        self.queues = {name: row for place in self.places for name, row in place.queues.items()}
+        most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
+        most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
+        # When each queue, by its name, and each owner, by their id, may start one more.
+        self._limits = {key: [NOW] * count for key, count in most.items() if count is not None}
+        self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
+                       if row["rate_count"] is not None}
+        self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
+        self.ends: dict[str, dict[int, Moment]] = collections.defaultdict(dict)     # by queue and id
+        for row in database.all(RUNNING_ROWS):
+            self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
+        self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
+                    for name in sorted(self.queues)})
+
+    def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
+        """Give a running task to one of the places of its crew."""
+        elapsed: float = max(0.0, self.now - row["started_at"])
+        progress: float = row["progress"] or 0
+        longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
+                  if run.seconds > elapsed]
+        if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
+            rest = elapsed * (1 - progress) / progress
+            end = Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
+        else:                           # one that is older than all others may get twice as old
+            end = NOW.after(times_of(longer or [elapsed])) if row["function"] in self.runs else NEVER
+        self.ends[row["queue"]][row["id"]] = end
+        self._hold(row["queue"], row["owner_id"], end)
+        for place in [place for place in crew if place.free == NOW][:1]:
+            place.free = end
+
+    def _plan(self, lanes: dict[str, list[Waiting]]) -> None:
+        """Give tasks to places: urgent ones first, and those of several queues by turns."""
+        self.lanes, self.planned = lanes, {}
+        self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
+        least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
+        ranks: collections.Counter[tuple[str, int]] = collections.Counter()
+        order = []
+        for task in (task for lane in lanes.values() for task in lane):
+            ranks[task.queue, task.priority] += 1
+            order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
+        for *_, task in sorted(order):
+            if task.priority < least:   # behind tasks of another queue that are not read
+                self.planned[task.id] = Expected(NEVER, NEVER)
+                continue
+            start, place, places = self._choose(task)
+            self.planned[task.id] = self._expect(task, start, places)
+            if place:
+                place.free = start.after(self._times.get(task.function, UNKNOWN), self._repeat(task)[0])
+                self._hold(task.queue, task.owner_id, place.free)
+            if task.queue in self._opens:
+                self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
+
+    def _choose(self, task: Waiting) -> Choice:
+        """Return when a task can start and where, after all that is planned."""
+        limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
+        ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
+        serving = sorted((place for place in self.places if place.serves(task)),
+                         key=lambda place: place.free)
+        if not serving:
+            return Choice(NEVER, None)
+        place = ([place for place in serving if place.free <= ready] or serving[:1])[-1]
+        return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
+
+    def _hold(self, queue: str, owner_id: int, end: Moment) -> None:
+        """Count a task that ends at a moment against the limits of its queue and its owner."""
+        for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
+            ends[ends.index(min(ends))] = end
+
+    def _repeat(self, task: Waiting) -> tuple[float, float]:
+        """Return how many attempts a task takes on average, and the seconds between them."""
+        chance, attempts, pauses = 1.0, 1.0, 0.0
+        repeated = self._times.get(task.function, UNKNOWN).repeated
+        tried = task.max_retries - task.retries_left
+        for number in range(tried, min(task.max_retries, tried + 100)) if repeated else ():
+            chance *= repeated
+            attempts += chance
+            pauses += min(1.1 * chance * task.retry_delay * task.retry_backoff ** number, PAUSE_MAX)
+        return attempts, pauses
+
+    def _expect(self, task: Waiting, start: Moment, places: int) -> Expected:
+        start = start._replace(variance=start.variance / places)
+        return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
+
+    def of_waiting(self, task: Waiting) -> Expected:
+        """Return when a pending task begins and ends. One that is new begins when the next planned
+        one of its queue was to begin."""
+        if task.id in self.planned:
+            return self.planned[task.id]
+        lane = self.lanes[task.queue]
+        index = bisect.bisect([order_of(each) for each in lane], order_of(task))
+        if index < len(lane):
+            return self._expect(task, self.planned[lane[index].id].start, 1)
+        if task.queue in self.rest:
+            return self._expect(task, self._reach(task), 1)
+        start, _, places = self._choose(task)
+        return self._expect(task, start, places)
+
+    def of_scheduled(self, task: Waiting, seconds: float) -> Expected:
+        """Return when a task begins and ends that is due in so many seconds."""
+        return self._expect(task, Moment(seconds), 1)
+
+    def empty_at(self, name: str) -> Moment | None:
+        """Return when a queue will have ended all that is in it now; None if it is empty."""
+        last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
+        ends = [self._reach(last)] if name in self.rest else []
+        ends += self.ends[name].values()
+        ends += [self.planned[task.id].end for task in self.lanes.get(name, ())]
+        return max(ends, default=None)
+
+    def _reach(self, task: Waiting) -> Moment:
+        """Return when the queue's pace leads to a task that is not planned."""
+        means = {name: times.mean for name, times in self._times.items()}
+        place = task.queue, task.priority, task.queue, task.priority, task.turn, task.id
+        count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
+        mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
+        work = sum(number * means.get(name, math.inf) for name, number in mix.items())
+        lane = self.lanes[task.queue]
+        done = sum(means.get(each.function, 0.0) for each in lane[1:])
+        first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
+        if not done or last.at == math.inf or work == math.inf:
+            return NEVER
+        scale = work / sum(mix.values()) * count / done
+        return Moment(first.at + (last.at - first.at) * scale, last.variance * scale, last.doubt * scale)
