@@ -1812,9 +1812,6 @@ class Connection(Reader):
     def roll_back(self):
         """Undo an open transaction, if there is one."""
 
-    def foresee(self, questions):
-        """Announce the next queries: a server far away answers them in advance."""
-
     def note_ids(self, table, last):
         """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
 
@@ -2349,7 +2346,7 @@ class Database(Reader):
     def _connect(self):
         raise NotImplementedError
 
-    def _begin(self, durable, foreseen):
+    def _begin(self, durable):
         raise NotImplementedError
 
     def _commit(self, durable):
@@ -2497,13 +2494,11 @@ class Database(Reader):
         return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
-    def transaction(self, durable=True,
-                    foreseen=()):
+    def transaction(self, durable=True):
         """BEGIN ... COMMIT around the block, which gets the connection.
 
-        `durable` commits survive a power cut; others survive only the death of processes. What is
-        `foreseen` is asked first. Raises Busy, StorageFull or StorageBroken; then nothing was
-        changed.
+        `durable` commits survive a power cut; others survive only the death of processes. Raises
+        Busy, StorageFull or StorageBroken; then nothing was changed.
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
@@ -2511,7 +2506,7 @@ class Database(Reader):
             asked = self.clock.monotonic()
             self._write_lock.take(self._deadline.at)
             try:
-                self._patiently(lambda: self._begin(durable, foreseen))
+                self._patiently(lambda: self._begin(durable))
                 self.waited = self.clock.monotonic() - asked    # a server's lock is part of that
                 self._writer_thread = threading.get_ident()
                 yield self._writer
@@ -2526,15 +2521,14 @@ class Database(Reader):
                 self._writer_thread = None
                 self._write_lock.give()
 
-    def alone(self, action, foreseen=()):
+    def alone(self, action):
         """What action(transaction) returns."""
-        with self.transaction(foreseen=foreseen) as transaction:
+        with self.transaction() as transaction:
             return action(transaction)
 
-    def together(self, action,
-                 foreseen=()):
+    def together(self, action):
         """As alone(); a short one may share a commit with those of others."""
-        return self.alone(action, foreseen)
+        return self.alone(action)
 
 
 # store/sqlite_connection.py --------------------------------------------------
@@ -3062,8 +3056,7 @@ class SqliteDatabase(DataFile):
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
-    def together(self, action,
-                 foreseen=()):
+    def together(self, action):
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
         if threading.active_count() == 1:
@@ -3105,7 +3098,7 @@ class SqliteDatabase(DataFile):
             self._is_led = False
             self._gathering.notify_all()
 
-    def _begin(self, durable, foreseen):
+    def _begin(self, durable):
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:
@@ -3178,22 +3171,14 @@ def take_backup(file, part):
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
 CONNECT_SECONDS = 5
 
-# Numbers are given as these types: where a function wants others, the statement must CAST.
-SERVER_TYPES = {float: "double precision", int: "bigint", bool: "bigint"}
-# How a statement for one row becomes one for all rows of `given`. Its last WHERE is that of the
-# row, which is found by its id: where nothing waited, statistics say that no row has the status 0.
-GIVEN = (
-    (r"VALUES \((.*)\)", r"SELECT \1 FROM given"),
-    (r"(UPDATE (?s:.*))(WHERE)", r"\1FROM given \2"),
-    (r"(DELETE .*)(WHERE)", r"\1USING given \2"),
-    (r"\bAND status=", "AND status+0="))
-
 SAID_OTHERWISE = (
     (r"\b(NOT INDEXED|INDEXED BY \w+)", ""),
     (r"\bCROSS JOIN\b", "JOIN"),
     (r"\binstr\(", "strpos("),
     (r"\bINSERT OR IGNORE (INTO [^;]*)", r"INSERT \1 ON CONFLICT DO NOTHING"),
     (r"\bIN \(\)", "IN (NULL)"),
+    # By its id: where nothing waited, statistics say that no row has the status 0.
+    (r"(\bWHERE id=\? AND )status=", r"\1status+0="),
     (r"\bFROM user WHERE name=\?", "FROM user WHERE lower(name)=lower(?)"),     # NOCASE
     (r"\blower\(\?\)", 'lower(? COLLATE "C")'),      # of A to Z, as that of a column is
 )
@@ -3242,75 +3227,6 @@ def to_postgres(statement):
         match[0], match[0].replace("%", "%%")), statement)
 
 
-def _written(text):
-    return storable(text) if "\0" in text else text
-
-
-def literal(value):
-    """A value as it stands in a statement, however the server is set up."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        return " E'%s'" % _written(value).replace("\\", "\\\\").replace("'", "''")
-    if isinstance(value, int):
-        return " %d" % value
-    if isinstance(value, float):
-        return " %r" % value if math.isfinite(value) else "CAST('%r' AS DOUBLE PRECISION)" % value
-    raise TypeError("a value of the type %s cannot be stored" % type(value).__name__)
-
-
-def bound(statement, values):
-    """A statement with its values in it: so several go in one message."""
-    return to_postgres(statement) % tuple(map(literal, values))
-
-
-def for_all(statement, rows):
-    """Return a query that does for all `rows` at once what a statement does for each: an INSERT
-    of VALUES, or an UPDATE or DELETE of the one row that it finds."""
-    if len(rows) == 1:
-        return statement, rows[0]
-    marks = []
-    types = []
-    arrays = []
-    constants = []
-    for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
-        if len(set(column)) > 1:
-            kinds = set(map(type, column))
-            marks.append("given.c%d" % len(types))
-            types.append("text" if str in kinds else next(
-                SERVER_TYPES[kind] for kind in SERVER_TYPES if kind in kinds))
-            arrays.append("{%s}" % ",".join(map(_element, column)))
-        elif column[0] is None:
-            marks.append("NULL")
-        else:
-            marks.append("?")
-            constants.append(column[0])
-    given = "WITH given (%s) AS (SELECT * FROM unnest(%s)) " % (
-        ", ".join("c%d" % at for at in range(len(types))),
-        ", ".join("CAST(? AS %s[])" % kind for kind in types))
-    coming = iter(marks[1:])
-    statement = re.sub(r"\?", lambda _: next(coming), statement)
-    for words, otherwise in GIVEN:
-        statement = re.sub(words, otherwise, statement, count=1)
-    return given + statement, arrays + constants
-
-
-def _element(value):
-    """A value as it stands in an array."""
-    if value.__class__ is str:
-        return '"%s"' % _written(value).replace("\\", "\\\\").replace('"', '\\"')
-    return "NULL" if value is None else repr(value + 0)     # a truth is a number
-
-
-def prepare_statement(name, statement, types):
-    """The text by which the server plans a statement under a name, for values of these types. A
-    text's is unknown: it may stand for anything, as where it is a part of the statement."""
-    marks = tuple("$%d" % number for number in range(1, len(types) + 1))
-    names = ", ".join(SERVER_TYPES.get(kind, "unknown") for kind in types)
-    return "PREPARE %s%s AS %s" % (
-        name, "(%s)" % names if names else "", to_postgres(statement) % marks)
-
-
 # store/postgres_connection.py ------------------------------------------------
 #
 # A connection to a PostgreSQL server, with a deadline for each call.
@@ -3329,21 +3245,18 @@ WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
 # A role may have this off; then a crash of the server takes back commits that were answered.
 SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
-# SQLite joins by a look into an index for each row, and so do we here: where the server's
-# statistics are missing or old, other plans would read all rows. What is looked at is in memory.
-# They are sent when a connection starts: a pooler would pass SET on to another application.
-SERVER_PLANS = " -c enable_hashjoin=off -c enable_mergejoin=off -c random_page_cost=1"
+# Statements are planned once and kept, while tables grow from ten rows to a million: so the server
+# looks into an index wherever there is one, as SQLite does. These options are sent when a connection
+# starts: a pooler would pass SET on to another application.
+SERVER_PLANS = (" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+                " -c random_page_cost=1 -c jit=off")
+STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
+IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 SERVER_PROCESS = "SELECT pg_backend_pid()"
-TOLD_MAX = 200_000              # characters that wait for the next question
-# The server takes longer to plan a statement than to execute it, so what is asked often is planned
-# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
-# and who writes has all forgotten once the tasks take four times as much room as before.
-PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
-PLANS_SECONDS = 10.0            # how long all plans are kept
-ASKED_MAX = 1000                # statements, of which it is known how often each was asked
-PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
+PREPARED_AFTER, PREPARED_MAX = 1, 300   # times that a statement is sent whole; statements kept
+LATER_MAX = 500                 # rows of statements that wait for the next question
 
-
+      # ... and its rows of values
 
 
 
@@ -3369,10 +3282,17 @@ def _row_class(encoded_names):
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
+def _make_rows(cursor):
+    """Return the class of a cursor's rows, as a row factory of psycopg's."""
+    result = cursor.pgresult
+    return _row_class(tuple(map(result.fname, range(result.nfields))) if result else ())
+
+
 class Driver(NamedTuple):
-    """psycopg, and its rules for reading what a server says."""
+    """psycopg, a connection of its own whose calls have a deadline, and how values are written."""
 
     psycopg: "Any"
+    connection: "Any"
     adapters: "Any"
 
 
@@ -3384,6 +3304,8 @@ def driver():
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
+    from psycopg.types.numeric import Int8Dumper
+    from psycopg.types.string import StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
@@ -3392,10 +3314,45 @@ def driver():
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
-    known = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    class Truth(Int8Dumper):  # type: ignore[misc]
+        """A truth is stored as a number."""
+
+        def dump(self, obj):
+            return b"%d" % obj
+
+    class Text(StrDumperUnknown):  # type: ignore[misc]
+        """A text may stand for any type, and holds no zero."""
+
+        def dump(self, obj):
+            return super().dump(storable(obj) if "\0" in obj else obj)
+
+    class LimitedConnection(psycopg.Connection):  # type: ignore[misc]
+        """A connection of which no call takes longer than until `deadline` (monotonic)."""
+
+        deadline = math.inf
+
+        def wait(self, gen, *arguments, **named):
+            """Run a call of psycopg's; OperationalError at the deadline."""
+            return super().wait(self._limited(gen), *arguments, **named)
+
+        def _limited(self, gen):
+            ready = None
+            try:
+                while True:
+                    wanted = gen.send(ready)
+                    if time.monotonic() > self.deadline:
+                        self.pgconn.finish()    # what is still to come would answer another question
+                        raise psycopg.OperationalError("the server does not answer")
+                    ready = yield wanted
+            except StopIteration as end:
+                return end.value
+
+    adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
-        known.register_loader(name, Number)
-    return Driver(psycopg, known)
+        adapters.register_loader(name, Number)
+    for kind, dumper in ((int, Int8Dumper), (bool, Truth), (str, Text)):
+        adapters.register_dumper(kind, dumper)
+    return Driver(psycopg, LimitedConnection, adapters)
 
 
 class Reply(NamedTuple):
@@ -3406,27 +3363,24 @@ class Reply(NamedTuple):
 
 
 class ServerConnection(Connection):
-    """A connection to PostgreSQL."""
+    """A connection to PostgreSQL. Statements that nobody waits for go along with the next question,
+    in one pipeline."""
 
     def __init__(self, address):
-        self._psycopg, known = driver()
+        self._psycopg, connection, adapters = driver()
         self.limit = math.inf           # no question may take longer
         self.change_count = 0           # rows that were added, changed or removed, or may be
-        self._told = []      # texts of one statement each, to go along with the next
-        self._foreseen = ()     # ... questions that follow it
-        self._known = {}     # their answers, until a change
-        # By statement and types: how often it was asked, and the name of its plan.
-        self._asked = collections.Counter()
-        self._plans = {}
-        self.plans_until = 0.0
-        self._planned_after = PLANNED_AFTER
-        self._plan_number = itertools.count()
-        self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
+        self._later = []
+        self._rows_later = 0
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
-        options["options"] = options.get("options", "") + SERVER_PLANS
-        self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
-        self._loaders = self._psycopg.adapt.Transformer(self._link)
+        options["options"] = "%s%s -c statement_timeout=%d -c idle_in_transaction_session_timeout=%d" % (
+            options.get("options", ""), SERVER_PLANS, STATEMENT_MS, IDLE_MS)
+        self._link = connection.connect(
+            **options, autocommit=True, context=adapters, row_factory=_make_rows,
+            prepare_threshold=PREPARED_AFTER)
+        self._link.prepared_max = PREPARED_MAX
+        self._link.add_notify_handler(self._hear)
         *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
                                CONNECT_SECONDS)
         # A pooler makes up the number that a client gets when it connects.
@@ -3450,145 +3404,95 @@ class ServerConnection(Connection):
         """Return the descriptor of the connection's socket."""
         return self._link.fileno()
 
-    def ask(self, text, seconds=CALL_SECONDS):
-        """Return a reply to each statement of a text, or raise the error of the one that
-        failed. What was told goes before them, and what is foreseen after them, in one message.
-        A cursor of the driver's would take as long for each statement as the server."""
-        questions = [(question, self._texts(*question)) for question in self._foreseen]
-        later = [text for _, texts in questions for text in texts]
-        told, self._told, self._foreseen = self._told, [], ()
-        until = time.monotonic() + min(seconds, self.limit)
+    @contextlib.contextmanager
+    def _limited(self, seconds=CALL_SECONDS):
+        """Limit what the block asks the server to so many seconds. A server that may not write any
+        more is left: another one does."""
+        self._link.deadline = time.monotonic() + min(seconds, self.limit)
         try:
-            results = list(self._results(";".join([*told, text, *later]), until))
-        except BaseException:
-            self._link.pgconn.finish()  # what is still to come would answer another question
-            raise
-        self._hear()
-        self._refuse_failed(results[-1])
-        answers = [Reply(result.command_status.decode(), self._rows(result))
-                   for result in results[len(told):]]
-        end = at = len(answers) - len(later)
-        for question, texts in questions:
-            at += len(texts)
-            self._known[question] = answers[at - 1].rows
-        return answers[:end]
-
-    def _results(self, text, until):
-        """Ask the server, and yield what it answers until this moment."""
-        link, events = self._link.pgconn, select.poll()
-        link.send_query(text.encode("utf-8"))
-        unsent = True
-        while True:
-            unsent = unsent and link.flush()
-            if not unsent and not link.is_busy():
-                result = link.get_result()
-                if result is None:
-                    return
-                yield result
-                continue
-            events.register(link.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-            if not events.poll(max(0.0, until - time.monotonic()) * 1000):
-                raise self._psycopg.OperationalError("the server does not answer")
-            link.consume_input()
-
-    def _refuse_failed(self, result):
-        if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
-            error = self._psycopg.errors.error_from_result(result)
-            self._plans.clear()         # some may not be there
-            if error.sqlstate == "26000":
-                self._planned_after = math.inf      # a pooler may take another connection each time
+            yield
+        except self._psycopg.Error as error:
             if error.sqlstate == "25006":
-                self.close()            # its server may not write any more: another one does
-            raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
+                self.close()
+            raise
+        finally:
+            self._link.deadline = math.inf
 
-    def _rows(self, result):
-        if not result.nfields:
-            return ()
-        self._loaders.set_pgresult(result)
-        names = tuple(map(result.fname, range(result.nfields)))
-        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
+    def ask(self, text, seconds=CALL_SECONDS):
+        """Return a reply to each statement of a text without values."""
+        with self._limited(seconds):
+            cursor = self._link.execute(text, prepare=False)
+            replies = [self._reply(cursor)]
+            while cursor.nextset():
+                replies.append(self._reply(cursor))
+        return replies
 
-    def foresee(self, questions):
-        """Ask these with what comes next: each is answered then, unless a change comes between."""
-        self._known = {}
-        self._foreseen = dict.fromkeys(
-            (statement, tuple(values)) for statement, values in questions)
+    def send(self, *statements):
+        """Execute statements after those that wait; return psycopg's cursor of each."""
+        waiting, self._later, self._rows_later = self._later, [], 0
+        with self._limited(), self._pipeline(len(waiting) + len(statements)):
+            for statement, rows in waiting:
+                self._execute(statement, rows)
+            return [self._execute(statement, rows) for statement, rows in statements]
+
+    def _pipeline(self, count):
+        if count > 1 and self._psycopg.Pipeline.is_supported():
+            return self._link.pipeline()
+        return contextlib.nullcontext()
+
+    def _execute(self, statement, rows):
+        batch, words = list(rows), to_postgres(statement)
+        if len(batch) == 1:
+            return self._link.execute(words, batch[0])
+        cursor = self._link.cursor()
+        cursor.executemany(words, batch)
+        return cursor
+
+    @staticmethod
+    def _reply(cursor):
+        return Reply(cursor.statusmessage or "", cursor.fetchall() if cursor.pgresult.nfields else ())
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
-        self._known = {}
-        word = self.ask(";".join(self._texts(statement, values)))[-1].word.split()[-1]
-        count = int(word) if word.isdigit() else 0
-        self.change_count += count
-        return count
+        return self.many(statement, [values])
 
     def many(self, statement, rows):
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        batch = list(rows)
-        return self.run(*for_all(statement, batch)) if batch else 0
-
-    def _texts(self, statement, values):
-        """A statement with its values as texts, the last of which is the question. They must be
-        sent in the order in which they are made: the plan of one may be made by another."""
-        values = tuple(values)
-        key = (statement, *map(type, values))
-        texts = []
-        if key not in self._plans and not re.match(PLANNED, statement):
-            return [bound(statement, values)]
-        if time.monotonic() > self.plans_until:
-            texts = self._forget_plans()
-        name = self._plans.get(key)
-        if not name:
-            self._asked[key] += 1
-            if self._asked[key] <= self._planned_after:
-                return [*texts, bound(statement, values)]
-            name = "%s_%d" % (self._plan_prefix, next(self._plan_number))
-            texts.append(prepare_statement(name, statement, key[1:]))
-        given = "(%s)" % ",".join(map(literal, values)) if values else ""
-        self._plans[key] = name
-        return [*texts, "EXECUTE %s%s" % (name, given)]
-
-    def _forget_plans(self):
-        """Let all be planned anew; the texts by which the server forgets the old plans."""
-        if len(self._asked) > ASKED_MAX:
-            self._asked.clear()
-        self._plans.clear()
-        self.plans_until = time.monotonic() + PLANS_SECONDS
-        return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
-
-    def tell_many(self, statement, rows):
-        """Execute once for each of `rows` with the next question."""
-        batch = list(rows)
-        if batch:
-            self.tell(*for_all(statement, batch))
+        batch = [tuple(values) for values in rows]
+        count = max(0, self.send((statement, batch))[0].rowcount) if batch else 0
+        self.change_count += count
+        return count
 
     def tell(self, statement, values=()):
         """Execute with the next question."""
-        self._told += self._texts(statement, values)
-        self._known = {}
-        self.change_count += 1          # as it may be
-        if sum(map(len, self._told)) > TOLD_MAX:
-            self.ask("SELECT")
+        self.tell_many(statement, [values])
+
+    def tell_many(self, statement, rows):
+        """Execute once for each of `rows` with the next question."""
+        batch = [tuple(values) for values in rows]
+        if batch:
+            self._later.append((statement, batch))
+            self._rows_later += len(batch)
+            self.change_count += 1      # as it may be
+        if self._rows_later > LATER_MAX:
+            self.send()
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
-        self.change_count, self._known = self.change_count + 1, {}
+        self.change_count += 1
         return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
                           tuple(row.values()))
 
     def set_last_id(self, table, last):
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
-                   (max(last, 1), "true" if last else "false"))
+                  (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
 
     def all(self, statement, values=()):
         """All rows."""
-        values = tuple(values)
-        rows = self._known.pop((statement, values), None)
-        if rows is None:
-            rows = self.ask(";".join(self._texts(statement, values)))[-1].rows
+        rows = self._reply(self.send((statement, [tuple(values)]))[0]).rows
         return rows
 
     def all_within(self, seconds, clock, statement,
@@ -3596,8 +3500,12 @@ class ServerConnection(Connection):
         """All rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
-            return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2].rows
+            with self._limited(most + CALL_SECONDS), self._pipeline(4):
+                self._link.execute("BEGIN")
+                self._link.execute("SET LOCAL statement_timeout=%d" % (most * 1000), prepare=False)
+                cursor = self._execute(statement, [tuple(values)])
+                self._link.execute("COMMIT")
+            return self._reply(cursor).rows
         except self._psycopg.Error as error:
             if error.sqlstate != "57014" or seconds > most:
                 raise
@@ -3611,17 +3519,16 @@ class ServerConnection(Connection):
             self._listens = True
             self.run("LISTEN jobqueue")
         self._link.pgconn.consume_input()
-        self._hear()
+        for notification in iter(self._link.pgconn.notifies, None):
+            self._hear(notification)
         return id(self), self._heard
 
-    def _hear(self):
-        self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
+    def _hear(self, notification):
+        self._heard += 1
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
-        if self._told:
-            self._plans.clear()         # some are made by what is not sent now
-        self._told, self._foreseen = [], ()
+        self._later, self._rows_later = [], 0
         if not self.is_broken and self._link.info.transaction_status:
             with contextlib.suppress(self._psycopg.Error):
                 self.ask("ROLLBACK")
@@ -3634,28 +3541,21 @@ class ServerConnection(Connection):
 # Several machines share a server. PostgresDatabase holds the lock of the one row of the table `jobqueue`
 # while it writes, so transactions follow each other as they do in a file.
 
-STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
-IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
 # One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
 # knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
-# snapshot from before the wait would not see what was waited for. The time is asked for last, when
-# the lock is held.
-SERVER_BEGIN = """
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
-    set_config('idle_in_transaction_session_timeout', '%d', true);
-SELECT version, epoch FROM jobqueue FOR UPDATE;
-SELECT extract(epoch FROM clock_timestamp())::float8, %s"""
+# snapshot from before the wait would not see what was waited for. The time is that at which the lock
+# is held.
+SERVER_BEGIN = """BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout=%d;
+    WITH held AS MATERIALIZED (SELECT version, epoch FROM jobqueue FOR UPDATE)
+    SELECT version, epoch, extract(epoch FROM clock_timestamp())::float8 AS at FROM held"""
 # The last word of a transaction, by which its writer learns whether it was committed. The server's
 # own number does not tell: after a crash it gives those that it lost to other transactions.
 SERVER_MARK = """
     INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
 # In the transaction itself it would take a lock of the whole server; not to be waited for.
-SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
-ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
-ROOM = "pg_relation_size('task')"
+SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
 # Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
 LATER = "too many|slots are reserved|read-only|timeout|timed out"
@@ -3685,7 +3585,7 @@ POOLED = ("The database %(path)s is reached through a pooler, which shares the s
           "among programs (%(said)s). Give the server's own address instead.")
 # What a server says (how its SQLSTATE begins), the error and its sentence.
 SERVER_ERRORS = (
-    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a prepared one is gone
     ("23503", Conflict, OWNER_GONE),
     ("53100", StorageFull, FULL),
     ("42P07|42710|42723|42703", SetupError,
@@ -3750,7 +3650,6 @@ class PostgresDatabase(Database):
         self._write_lock = OneThread(clock)
         self._epoch = None
         self._reason = ""               # why it could not be reached
-        self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
@@ -3881,21 +3780,12 @@ class PostgresDatabase(Database):
         finally:
             self._reading.release()
 
-    def _begin(self, durable, foreseen=()):
+    def _begin(self, durable):
         wait = 100 + int(1000 * self.seconds_left())
         self._open("_writer").roll_back()       # an earlier try may have waited too long
-        self._writer.foresee(foreseen)
-        *_, lock, state = self._writer.ask(
-            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._room_looks.is_due() else 0),
-            1 + wait / 1000)
-        self._checked(lock.rows)
-        now, room = state.rows[0]
-        if room > 4 * self._room:
-            self._room = room
-            for link in filter(None, (self._writer, self._reader)):
-                link.plans_until = 0.0
+        lock = self._checked(self._writer.ask(SERVER_BEGIN % wait, 1 + wait / 1000)[-1].rows)
         self._writer.change_count = 0
-        self._set_clock(now)
+        self._set_clock(lock["at"])
 
     def _set_clock(self, now):
         if isinstance(self.clock, ServerClock):
@@ -3908,8 +3798,9 @@ class PostgresDatabase(Database):
             self._number += 1
             self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
-            answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
-            is_kept = answers[0].word == "COMMIT"
+            words = ("COMMIT", SERVER_NOTIFY) if durable and is_new else ("COMMIT",)
+            commit, *_ = self._writer.send(*((word, [()]) for word in words))
+            is_kept = commit.statusmessage == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
             if not is_kept:
@@ -4716,6 +4607,11 @@ UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
+# The first turn of a lane, and an owner's last: values are the lane, the owner and the lane again.
+TURNS = """(SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
+            ORDER BY turn LIMIT 1) AS lowest,
+    (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
+            ORDER BY turn DESC LIMIT 1) AS highest""" % (BY_CLAIM, BY_TURN)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
@@ -4726,21 +4622,15 @@ class Lane(NamedTuple):
     priority: "int"
 
 
-def turns_question(task):
-    """What next_turn() asks."""
-    lane = task["queue"], task["priority"]
-    return """
-        SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
-                ORDER BY turn LIMIT 1),
-               (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
-                ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN), (
-        *lane, task["owner_id"], *lane)
-
-
 def next_turn(db, task):
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = db.row(*turns_question(task))
-    last = max(lowest or 0, highest or 0)
+    lane = task["queue"], task["priority"]
+    return turn_after(db.row("SELECT " + TURNS, (*lane, task["owner_id"], *lane)))
+
+
+def turn_after(turns):
+    """Return the turn that comes next in a lane, from a row with its TURNS."""
+    last = max(turns["lowest"] or 0, turns["highest"] or 0)
     return last + 1
 
 
@@ -5239,7 +5129,7 @@ class Files:
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
-OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
+OWNER_STATE = "SELECT name, role, max_pending, (%%s) AS last, %s FROM user WHERE id=?" % TURNS
 
 
 class Order:
@@ -5323,21 +5213,18 @@ class Adding:
         # (owner id, limit) -> the last id that surely is within it
         self._sure = {}
 
-    def foreseen(self, owner_id, orders):
-        """What add() asks in any case."""
-        options = orders[0].options if orders else TASK_DEFAULTS
-        return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
-                turns_question({"owner_id": owner_id, **options}))
-
     def add(self, transaction, owner_id, orders, now,
             asker=None):
         """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
         nothing: it gets the id of that task. Only the running task that asks hands its key on."""
-        first = self._database.last_id("task") + 1
+        options = orders[0].options if orders else TASK_DEFAULTS
+        lane = options["queue"], options["priority"]
+        owner = self._owner(transaction, owner_id, lane)
+        first = (owner["last"] or 0) + 1
         ids, new = self._number(transaction, owner_id, orders, first, asker)
-        self.check_quota(transaction, owner_id, len(new))
+        self._check_quota(transaction, owner_id, owner, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
-        turns = {}
+        turns = {lane: turn_after(owner)}
         placed = []
         edges = []
         for task_id, order in enumerate(new, first):
@@ -5400,20 +5287,32 @@ class Adding:
                 holders[key] = Holder(task_id, function)
         return holders
 
-    def check_quota(self, transaction, owner_id, count,
-                    refusal=None):
-        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
-        While very many wait, they are not counted again for each that is added (no `refusal`):
-        retries in between may then exceed the limit by UNCOUNTED_MAX."""
-        user = transaction.one(OWNER_LIMIT, (owner_id,))
-        if user is None or user["role"] == "admin":
+    def _owner(self, transaction, owner_id, lane):
+        """Return all that add() reads of an owner, of the last id and of a lane; Conflict if the
+        owner is gone."""
+        owner = transaction.one(OWNER_STATE % (self._database.last_id_words % "task"),
+                                (*lane, owner_id, *lane, owner_id))
+        if owner is None:
+            raise Conflict(OWNER_GONE)
+        return owner
+
+    def check_quota(self, transaction, owner_id, count, refusal):
+        """Return how many more tasks of the owner may wait to be run; TooMany unless `count` may."""
+        owner = self._owner(transaction, owner_id, ("", 0))
+        return self._check_quota(transaction, owner_id, owner, count, refusal)
+
+    def _check_quota(self, transaction, owner_id, owner, count,
+                     refusal=None):
+        """As check_quota(). While very many wait, they are not counted again for each that is
+        added (no `refusal`): retries in between may then exceed the limit by UNCOUNTED_MAX."""
+        if owner["role"] == "admin":
             return INTEGER_MAX
-        limit = user["max_pending"]
+        limit = owner["max_pending"]
         if limit is None:
             limit = self._settings.get("max_pending")
         if not limit:
             return INTEGER_MAX
-        last = self._database.last_id("task")
+        last = owner["last"] or 0
         sure = self._sure.get((owner_id, limit), 0)
         if refusal is None and last + count <= sure:
             return sure - last
@@ -5424,7 +5323,7 @@ class Adding:
             raise TooMany(
                 "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
                 "when some of them have been run." % (
-                    refusal or "Nothing was added", limit, user["name"],
+                    refusal or "Nothing was added", limit, owner["name"],
                     "so many do" if waiting == limit else
                     "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
         if waiting > COUNT_MAX:
@@ -6087,8 +5986,6 @@ HEADS = """
     FROM task %s %s user ON user.id=task.owner_id
     WHERE status=0 AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
-PROMOTING = (    # what promote() asks, most often
-    (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
 
 
 class Reach(NamedTuple):
@@ -6355,10 +6252,6 @@ class Claims:
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
-    def foreseen(self, wanted=1):
-        """What claim() asks, most often."""
-        return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
-
     def claim(self, transaction, worker_id, now, wanted=1,
               function=None, owner_id=None,
               reach=None):
@@ -6520,16 +6413,11 @@ class Claims:
             outcome = Outcome("put_back")
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
-    @staticmethod
-    def ending(ids):
-        """What end_all() asks first."""
-        return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
-            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
-
-    def end_all(self, transaction, ended, now,
-                wanted=0):
-        """Record how attempts ended; their Verdicts as end(). Next so many tasks will be claimed."""
-        rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
+    def end_all(self, transaction, ended,
+                now):
+        """Record how attempts ended; their Verdicts as end()."""
+        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))), [key for key, _, _ in ended])
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts = []
         leaving = []
@@ -6561,8 +6449,6 @@ class Claims:
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
             WHERE id=? AND status=1 AND claim=?""", leaving)
         transaction.insert_all("activity", notes)
-        if wanted:
-            transaction.foresee(self.foreseen(wanted))
         Followers.settle(transaction, now)
         return verdicts
 
@@ -11843,7 +11729,7 @@ class JobQueue:
                 added["task"] = self.row_json(self.tasks.get(ids[0]))
             return added
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
-        return write(action, self.adding.foreseen(owner_id, orders))
+        return write(action)
 
     def delete_queue(self, name: "str", who: "str") -> None:
         """Remove a queue that holds no tasks and that no function names."""

@@ -2875,13 +2875,12 @@ class Recorder:
         size = min(pace.size, most) if pace else 0
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
         endings += [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
-        foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
-        with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
+        with self._database.transaction(durable=False) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
                 attempt.write_ending(transaction)
             verdicts = self._claims.end_all(
-                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
+                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now)
             if pace:
                 rows = self._claims.claim(transaction, self._place.id, now, size, pace.function,
                                           batch.child.owner)
@@ -3139,8 +3138,7 @@ class Worker(Loop[Attempt]):
             if self._runners.is_stale():
                 self._runners.start()
                 return []
-            foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
-            with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
+            with self._database.transaction(durable=False) as transaction:
                 owner = self._runners.child.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:

@@ -186,7 +186,7 @@ class JobQueue:
                 added["task"] = self.row_json(self.tasks.get(ids[0]))
             return added
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
-        return write(action, self.adding.foreseen(owner_id, orders))
+        return write(action)
 
     def delete_queue(self, name: str, who: str) -> None:
         """Remove a queue that holds no tasks and that no function names."""

@@ -24,7 +24,7 @@ from ..base.time_and_text import random_token
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..base.types import AnyTuple, JsonObject, Query, Row
+    from ..base.types import AnyTuple, JsonObject, Row
     from ..base.time_and_text import AnyClock
 
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
@@ -221,9 +221,6 @@ class Connection(Reader):
 
     def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
-
-    def foresee(self, questions: Iterable[Query]) -> None:
-        """Announce the next queries: a server far away answers them in advance."""
 
     def note_ids(self, table: str, last: int) -> None:
         """New rows were given ids up to `last`: a file sees by itself that no other gets them."""

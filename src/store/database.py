@@ -8,7 +8,7 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
@@ -20,7 +20,7 @@ from .connection import LOOK_SECONDS, Connection, Deadline, OneThread, Reader
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from ..base.types import Query, Row
+    from ..base.types import Row
     from ..base.time_and_text import AnyClock
 
 SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
@@ -111,7 +111,7 @@ class Database(Reader):
     def _connect(self) -> Connection:
         raise NotImplementedError
 
-    def _begin(self, durable: bool, foreseen: Iterable[Query]) -> None:
+    def _begin(self, durable: bool) -> None:
         raise NotImplementedError
 
     def _commit(self, durable: bool) -> None:
@@ -259,13 +259,11 @@ class Database(Reader):
         return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
-    def transaction(self, durable: bool = True,
-                    foreseen: Iterable[Query] = ()) -> Iterator[Connection]:
+    def transaction(self, durable: bool = True) -> Iterator[Connection]:
         """BEGIN ... COMMIT around the block, which gets the connection.
 
-        `durable` commits survive a power cut; others survive only the death of processes. What is
-        `foreseen` is asked first. Raises Busy, StorageFull or StorageBroken; then nothing was
-        changed.
+        `durable` commits survive a power cut; others survive only the death of processes. Raises
+        Busy, StorageFull or StorageBroken; then nothing was changed.
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
@@ -273,7 +271,7 @@ class Database(Reader):
             asked = self.clock.monotonic()
             self._write_lock.take(self._deadline.at)
             try:
-                self._patiently(lambda: self._begin(durable, foreseen))
+                self._patiently(lambda: self._begin(durable))
                 self.waited = self.clock.monotonic() - asked    # a server's lock is part of that
                 self._writer_thread = threading.get_ident()
                 yield self._writer
@@ -288,12 +286,11 @@ class Database(Reader):
                 self._writer_thread = None
                 self._write_lock.give()
 
-    def alone(self, action: Callable[[Connection], Result], foreseen: Iterable[Query] = ()) -> Result:
+    def alone(self, action: Callable[[Connection], Result]) -> Result:
         """What action(transaction) returns."""
-        with self.transaction(foreseen=foreseen) as transaction:
+        with self.transaction() as transaction:
             return action(transaction)
 
-    def together(self, action: Callable[[Connection], Result],
-                 foreseen: Iterable[Query] = ()) -> Result:
+    def together(self, action: Callable[[Connection], Result]) -> Result:
         """As alone(); a short one may share a commit with those of others."""
-        return self.alone(action, foreseen)
+        return self.alone(action)

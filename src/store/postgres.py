@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import LEASE_SECONDS, WEB_PATIENCE_SECONDS
 from ..base.errors import Busy, Conflict, JobQueueError, SetupError, StorageBroken, StorageFull
-from ..base.time_and_text import Clock, Every, random_token, shorten
+from ..base.time_and_text import Clock, random_token, shorten
 from .connection import (BUSY, FULL, OWNER_GONE, UNUSABLE, OneThread, emptied, find_database,
                          write_private)
 from .schema import SCHEMA, SCHEMA_VERSION, another_version
@@ -26,31 +26,24 @@ from .postgres_connection import SERVER_PROCESS, ServerConnection, driver
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..base.types import Query, Row
+    from ..base.types import Row
     from ..base.time_and_text import AnyClock
 
-STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
-IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
 # One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
 # knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
-# snapshot from before the wait would not see what was waited for. The time is asked for last, when
-# the lock is held.
-SERVER_BEGIN = """
-BEGIN ISOLATION LEVEL READ COMMITTED;
-SELECT set_config('lock_timeout', '%d', true), set_config('statement_timeout', '%d', true),
-    set_config('idle_in_transaction_session_timeout', '%d', true);
-SELECT version, epoch FROM jobqueue FOR UPDATE;
-SELECT extract(epoch FROM clock_timestamp())::float8, %s"""
+# snapshot from before the wait would not see what was waited for. The time is that at which the lock
+# is held.
+SERVER_BEGIN = """BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout=%d;
+    WITH held AS MATERIALIZED (SELECT version, epoch FROM jobqueue FOR UPDATE)
+    SELECT version, epoch, extract(epoch FROM clock_timestamp())::float8 AS at FROM held"""
 # The last word of a transaction, by which its writer learns whether it was committed. The server's
 # own number does not tell: after a crash it gives those that it lost to other transactions.
 SERVER_MARK = """
     INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
 # In the transaction itself it would take a lock of the whole server; not to be waited for.
-SERVER_NOTIFY = "; BEGIN; SET LOCAL synchronous_commit=off; NOTIFY jobqueue; COMMIT"
-ROOM_SECONDS = 1.0              # from one look at the tasks' room to the next
-ROOM = "pg_relation_size('task')"
+SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
 # Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
 LATER = "too many|slots are reserved|read-only|timeout|timed out"
@@ -80,7 +73,7 @@ POOLED = ("The database %(path)s is reached through a pooler, which shares the s
           "among programs (%(said)s). Give the server's own address instead.")
 # What a server says (how its SQLSTATE begins), the error and its sentence.
 SERVER_ERRORS = (
-    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a plan that is gone
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a prepared one is gone
     ("23503", Conflict, OWNER_GONE),
     ("53100", StorageFull, FULL),
     ("42P07|42710|42723|42703", SetupError,
@@ -145,7 +138,6 @@ class PostgresDatabase(Database):
         self._write_lock = OneThread(clock)
         self._epoch: str | None = None
         self._reason = ""               # why it could not be reached
-        self._room, self._room_looks = 0, Every(ROOM_SECONDS, self.clock)
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
@@ -276,21 +268,12 @@ class PostgresDatabase(Database):
         finally:
             self._reading.release()
 
-    def _begin(self, durable: bool, foreseen: Iterable[Query] = ()) -> None:
+    def _begin(self, durable: bool) -> None:
         wait = 100 + int(1000 * self.seconds_left())
         self._open("_writer").roll_back()       # an earlier try may have waited too long
-        self._writer.foresee(foreseen)
-        *_, lock, state = self._writer.ask(
-            SERVER_BEGIN % (wait, STATEMENT_MS, IDLE_MS, ROOM if self._room_looks.is_due() else 0),
-            1 + wait / 1000)
-        self._checked(lock.rows)
-        now, room = state.rows[0]
-        if room > 4 * self._room:
-            self._room = room
-            for link in filter(None, (self._writer, self._reader)):
-                link.plans_until = 0.0
+        lock = self._checked(self._writer.ask(SERVER_BEGIN % wait, 1 + wait / 1000)[-1].rows)
         self._writer.change_count = 0
-        self._set_clock(now)
+        self._set_clock(lock["at"])
 
     def _set_clock(self, now: float) -> None:
         if isinstance(self.clock, ServerClock):
@@ -303,8 +286,9 @@ class PostgresDatabase(Database):
             self._number += 1
             self._writer.tell(SERVER_MARK, (self._name, self._number))
         try:
-            answers = self._writer.ask("COMMIT" + (SERVER_NOTIFY if durable and is_new else ""))
-            is_kept = answers[0].word == "COMMIT"
+            words = ("COMMIT", SERVER_NOTIFY) if durable and is_new else ("COMMIT",)
+            commit, *_ = self._writer.send(*((word, [()]) for word in words))
+            is_kept = commit.statusmessage == "COMMIT"
         except self.errors:
             is_kept = self._became_true()
             if not is_kept:

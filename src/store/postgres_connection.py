@@ -1,13 +1,9 @@
 """A connection to a PostgreSQL server, with a deadline for each call."""
 from __future__ import annotations
 
-import collections
 import contextlib
 import functools
-import itertools
 import math
-import re
-import select
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from ..base.head import TYPE_CHECKING
 from ..base.types import AnyTuple, NamedTuple
 from ..base.errors import SetupError
-from ..base.time_and_text import random_token, shorten
+from ..base.time_and_text import shorten, storable
 from .connection import Connection, insert_statement
-from .postgres_sql import CALL_SECONDS, CONNECT_SECONDS, bound, for_all, literal, prepare_statement
+from .postgres_sql import CALL_SECONDS, CONNECT_SECONDS, to_postgres
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..base.types import JsonObject, Query, Row
+    from ..base.types import JsonObject, Row
     from ..base.time_and_text import AnyClock
 
 LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
@@ -39,22 +35,19 @@ WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
 # A role may have this off; then a crash of the server takes back commits that were answered.
 SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
-# SQLite joins by a look into an index for each row, and so do we here: where the server's
-# statistics are missing or old, other plans would read all rows. What is looked at is in memory.
-# They are sent when a connection starts: a pooler would pass SET on to another application.
-SERVER_PLANS = " -c enable_hashjoin=off -c enable_mergejoin=off -c random_page_cost=1"
+# Statements are planned once and kept, while tables grow from ten rows to a million: so the server
+# looks into an index wherever there is one, as SQLite does. These options are sent when a connection
+# starts: a pooler would pass SET on to another application.
+SERVER_PLANS = (" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+                " -c random_page_cost=1 -c jit=off")
+STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
+IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
 SERVER_PROCESS = "SELECT pg_backend_pid()"
-TOLD_MAX = 200_000              # characters that wait for the next question
-# The server takes longer to plan a statement than to execute it, so what is asked often is planned
-# once. Tables grow: a plan that is right for ten rows is wrong for a million, so none stays long,
-# and who writes has all forgotten once the tasks take four times as much room as before.
-PLANNED_AFTER = 2               # a statement that was asked so often gets a plan
-PLANS_SECONDS = 10.0            # how long all plans are kept
-ASKED_MAX = 1000                # statements, of which it is known how often each was asked
-PLANNED = r"\s*(SELECT|INSERT|UPDATE|DELETE|WITH)\b"
+PREPARED_AFTER, PREPARED_MAX = 1, 300   # times that a statement is sent whole; statements kept
+LATER_MAX = 500                 # rows of statements that wait for the next question
 
 if TYPE_CHECKING:
-    Question = tuple[str, AnyTuple]
+    Statement = tuple[str, Iterable[AnyTuple]]      # ... and its rows of values
 
 
 class ServerRow(AnyTuple):
@@ -79,10 +72,17 @@ def _row_class(encoded_names: tuple[bytes, ...]) -> type[ServerRow]:
     return type("ServerRow", (ServerRow,), {"__slots__": (), "names": names, "places": places})
 
 
+def _make_rows(cursor: Any) -> type[ServerRow]:
+    """Return the class of a cursor's rows, as a row factory of psycopg's."""
+    result = cursor.pgresult
+    return _row_class(tuple(map(result.fname, range(result.nfields))) if result else ())
+
+
 class Driver(NamedTuple):
-    """psycopg, and its rules for reading what a server says."""
+    """psycopg, a connection of its own whose calls have a deadline, and how values are written."""
 
     psycopg: Any
+    connection: Any
     adapters: Any
 
 
@@ -94,6 +94,8 @@ def driver() -> Driver:
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
+    from psycopg.types.numeric import Int8Dumper
+    from psycopg.types.string import StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
@@ -102,10 +104,45 @@ def driver() -> Driver:
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
-    known = psycopg.adapt.AdaptersMap(psycopg.adapters)
+    class Truth(Int8Dumper):  # type: ignore[misc]
+        """A truth is stored as a number."""
+
+        def dump(self, obj: Any) -> Any:
+            return b"%d" % obj
+
+    class Text(StrDumperUnknown):  # type: ignore[misc]
+        """A text may stand for any type, and holds no zero."""
+
+        def dump(self, obj: str) -> Any:
+            return super().dump(storable(obj) if "\0" in obj else obj)
+
+    class LimitedConnection(psycopg.Connection):  # type: ignore[misc]
+        """A connection of which no call takes longer than until `deadline` (monotonic)."""
+
+        deadline = math.inf
+
+        def wait(self, gen: Any, *arguments: Any, **named: Any) -> Any:
+            """Run a call of psycopg's; OperationalError at the deadline."""
+            return super().wait(self._limited(gen), *arguments, **named)
+
+        def _limited(self, gen: Any) -> Any:
+            ready = None
+            try:
+                while True:
+                    wanted = gen.send(ready)
+                    if time.monotonic() > self.deadline:
+                        self.pgconn.finish()    # what is still to come would answer another question
+                        raise psycopg.OperationalError("the server does not answer")
+                    ready = yield wanted
+            except StopIteration as end:
+                return end.value
+
+    adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
-        known.register_loader(name, Number)
-    return Driver(psycopg, known)
+        adapters.register_loader(name, Number)
+    for kind, dumper in ((int, Int8Dumper), (bool, Truth), (str, Text)):
+        adapters.register_dumper(kind, dumper)
+    return Driver(psycopg, LimitedConnection, adapters)
 
 
 class Reply(NamedTuple):
@@ -116,27 +153,24 @@ class Reply(NamedTuple):
 
 
 class ServerConnection(Connection):
-    """A connection to PostgreSQL."""
+    """A connection to PostgreSQL. Statements that nobody waits for go along with the next question,
+    in one pipeline."""
 
     def __init__(self, address: str) -> None:
-        self._psycopg, known = driver()
+        self._psycopg, connection, adapters = driver()
         self.limit = math.inf           # no question may take longer
         self.change_count = 0           # rows that were added, changed or removed, or may be
-        self._told: list[str] = []      # texts of one statement each, to go along with the next
-        self._foreseen: Iterable[Question] = ()     # ... questions that follow it
-        self._known: dict[Question, Sequence[Row]] = {}     # their answers, until a change
-        # By statement and types: how often it was asked, and the name of its plan.
-        self._asked: collections.Counter[AnyTuple] = collections.Counter()
-        self._plans: dict[AnyTuple, str] = {}
-        self.plans_until = 0.0
-        self._planned_after: float = PLANNED_AFTER
-        self._plan_number = itertools.count()
-        self._plan_prefix = "plan_" + random_token(8)   # a pooler's connections may have others'
+        self._later: list[Statement] = []
+        self._rows_later = 0
         self._listens, self._heard = False, 0   # notifications that came
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
-        options["options"] = options.get("options", "") + SERVER_PLANS
-        self._link = self._psycopg.Connection.connect(**options, autocommit=True, context=known)
-        self._loaders = self._psycopg.adapt.Transformer(self._link)
+        options["options"] = "%s%s -c statement_timeout=%d -c idle_in_transaction_session_timeout=%d" % (
+            options.get("options", ""), SERVER_PLANS, STATEMENT_MS, IDLE_MS)
+        self._link = connection.connect(
+            **options, autocommit=True, context=adapters, row_factory=_make_rows,
+            prepare_threshold=PREPARED_AFTER)
+        self._link.prepared_max = PREPARED_MAX
+        self._link.add_notify_handler(self._hear)
         *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
                                CONNECT_SECONDS)
         # A pooler makes up the number that a client gets when it connects.
@@ -160,145 +194,95 @@ class ServerConnection(Connection):
         """Return the descriptor of the connection's socket."""
         return self._link.fileno()
 
-    def ask(self, text: str, seconds: float = CALL_SECONDS) -> list[Reply]:
-        """Return a reply to each statement of a text, or raise the error of the one that
-        failed. What was told goes before them, and what is foreseen after them, in one message.
-        A cursor of the driver's would take as long for each statement as the server."""
-        questions = [(question, self._texts(*question)) for question in self._foreseen]
-        later = [text for _, texts in questions for text in texts]
-        told, self._told, self._foreseen = self._told, [], ()
-        until = time.monotonic() + min(seconds, self.limit)
+    @contextlib.contextmanager
+    def _limited(self, seconds: float = CALL_SECONDS) -> Iterator[None]:
+        """Limit what the block asks the server to so many seconds. A server that may not write any
+        more is left: another one does."""
+        self._link.deadline = time.monotonic() + min(seconds, self.limit)
         try:
-            results = list(self._results(";".join([*told, text, *later]), until))
-        except BaseException:
-            self._link.pgconn.finish()  # what is still to come would answer another question
-            raise
-        self._hear()
-        self._refuse_failed(results[-1])
-        answers = [Reply(result.command_status.decode(), self._rows(result))
-                   for result in results[len(told):]]
-        end = at = len(answers) - len(later)
-        for question, texts in questions:
-            at += len(texts)
-            self._known[question] = answers[at - 1].rows
-        return answers[:end]
-
-    def _results(self, text: str, until: float) -> Iterator[Any]:
-        """Ask the server, and yield what it answers until this moment."""
-        link, events = self._link.pgconn, select.poll()
-        link.send_query(text.encode("utf-8"))
-        unsent = True
-        while True:
-            unsent = unsent and link.flush()
-            if not unsent and not link.is_busy():
-                result = link.get_result()
-                if result is None:
-                    return
-                yield result
-                continue
-            events.register(link.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
-            if not events.poll(max(0.0, until - time.monotonic()) * 1000):
-                raise self._psycopg.OperationalError("the server does not answer")
-            link.consume_input()
-
-    def _refuse_failed(self, result: Any) -> None:
-        if result.status == self._psycopg.pq.ExecStatus.FATAL_ERROR:
-            error = self._psycopg.errors.error_from_result(result)
-            self._plans.clear()         # some may not be there
-            if error.sqlstate == "26000":
-                self._planned_after = math.inf      # a pooler may take another connection each time
+            yield
+        except self._psycopg.Error as error:
             if error.sqlstate == "25006":
-                self.close()            # its server may not write any more: another one does
-            raise error if error.sqlstate else self._psycopg.OperationalError(str(error))
+                self.close()
+            raise
+        finally:
+            self._link.deadline = math.inf
 
-    def _rows(self, result: Any) -> Sequence[ServerRow]:
-        if not result.nfields:
-            return ()
-        self._loaders.set_pgresult(result)
-        names = tuple(map(result.fname, range(result.nfields)))
-        return self._loaders.load_rows(0, result.ntuples, _row_class(names))
+    def ask(self, text: str, seconds: float = CALL_SECONDS) -> list[Reply]:
+        """Return a reply to each statement of a text without values."""
+        with self._limited(seconds):
+            cursor = self._link.execute(text, prepare=False)
+            replies = [self._reply(cursor)]
+            while cursor.nextset():
+                replies.append(self._reply(cursor))
+        return replies
 
-    def foresee(self, questions: Iterable[Query]) -> None:
-        """Ask these with what comes next: each is answered then, unless a change comes between."""
-        self._known = {}
-        self._foreseen = dict.fromkeys(
-            (statement, tuple(values)) for statement, values in questions)
+    def send(self, *statements: Statement) -> list[Any]:
+        """Execute statements after those that wait; return psycopg's cursor of each."""
+        waiting, self._later, self._rows_later = self._later, [], 0
+        with self._limited(), self._pipeline(len(waiting) + len(statements)):
+            for statement, rows in waiting:
+                self._execute(statement, rows)
+            return [self._execute(statement, rows) for statement, rows in statements]
+
+    def _pipeline(self, count: int) -> Any:
+        if count > 1 and self._psycopg.Pipeline.is_supported():
+            return self._link.pipeline()
+        return contextlib.nullcontext()
+
+    def _execute(self, statement: str, rows: Iterable[AnyTuple]) -> Any:
+        batch, words = list(rows), to_postgres(statement)
+        if len(batch) == 1:
+            return self._link.execute(words, batch[0])
+        cursor = self._link.cursor()
+        cursor.executemany(words, batch)
+        return cursor
+
+    @staticmethod
+    def _reply(cursor: Any) -> Reply:
+        return Reply(cursor.statusmessage or "", cursor.fetchall() if cursor.pgresult.nfields else ())
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute; return the number of rows changed."""
-        self._known = {}
-        word = self.ask(";".join(self._texts(statement, values)))[-1].word.split()[-1]
-        count = int(word) if word.isdigit() else 0
-        self.change_count += count
-        return count
+        return self.many(statement, [values])
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute once for each of `rows`, all at once; return the number of rows changed."""
-        batch = list(rows)
-        return self.run(*for_all(statement, batch)) if batch else 0
-
-    def _texts(self, statement: str, values: Iterable[Any]) -> list[str]:
-        """A statement with its values as texts, the last of which is the question. They must be
-        sent in the order in which they are made: the plan of one may be made by another."""
-        values = tuple(values)
-        key: AnyTuple = (statement, *map(type, values))
-        texts: list[str] = []
-        if key not in self._plans and not re.match(PLANNED, statement):
-            return [bound(statement, values)]
-        if time.monotonic() > self.plans_until:
-            texts = self._forget_plans()
-        name = self._plans.get(key)
-        if not name:
-            self._asked[key] += 1
-            if self._asked[key] <= self._planned_after:
-                return [*texts, bound(statement, values)]
-            name = "%s_%d" % (self._plan_prefix, next(self._plan_number))
-            texts.append(prepare_statement(name, statement, key[1:]))
-        given = "(%s)" % ",".join(map(literal, values)) if values else ""
-        self._plans[key] = name
-        return [*texts, "EXECUTE %s%s" % (name, given)]
-
-    def _forget_plans(self) -> list[str]:
-        """Let all be planned anew; the texts by which the server forgets the old plans."""
-        if len(self._asked) > ASKED_MAX:
-            self._asked.clear()
-        self._plans.clear()
-        self.plans_until = time.monotonic() + PLANS_SECONDS
-        return ["DEALLOCATE ALL"] if self._planned_after < math.inf else []
-
-    def tell_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute once for each of `rows` with the next question."""
-        batch = list(rows)
-        if batch:
-            self.tell(*for_all(statement, batch))
+        batch = [tuple(values) for values in rows]
+        count: int = max(0, self.send((statement, batch))[0].rowcount) if batch else 0
+        self.change_count += count
+        return count
 
     def tell(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Execute with the next question."""
-        self._told += self._texts(statement, values)
-        self._known = {}
-        self.change_count += 1          # as it may be
-        if sum(map(len, self._told)) > TOLD_MAX:
-            self.ask("SELECT")
+        self.tell_many(statement, [values])
+
+    def tell_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute once for each of `rows` with the next question."""
+        batch = [tuple(values) for values in rows]
+        if batch:
+            self._later.append((statement, batch))
+            self._rows_later += len(batch)
+            self.change_count += 1      # as it may be
+        if self._rows_later > LATER_MAX:
+            self.send()
 
     def insert(self, table: str, row: JsonObject) -> int:
         """Add a row, a dictionary; return its id."""
-        self.change_count, self._known = self.change_count + 1, {}
+        self.change_count += 1
         return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
                           tuple(row.values()))
 
     def set_last_id(self, table: str, last: int) -> None:
         """Let the ids of new rows of a table be above `last`, whatever rows it has."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
-                   (max(last, 1), "true" if last else "false"))
+                  (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
 
     def all(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Row]:
         """All rows."""
-        values = tuple(values)
-        rows = self._known.pop((statement, values), None)
-        if rows is None:
-            rows = self.ask(";".join(self._texts(statement, values)))[-1].rows
+        rows: Sequence[Row] = self._reply(self.send((statement, [tuple(values)]))[0]).rows
         return rows
 
     def all_within(self, seconds: float, clock: AnyClock, statement: str,
@@ -306,8 +290,12 @@ class ServerConnection(Connection):
         """All rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
-            return self.ask("BEGIN; SET LOCAL statement_timeout=%d; %s; COMMIT" % (
-                most * 1000, bound(statement, values)), most + CALL_SECONDS)[2].rows
+            with self._limited(most + CALL_SECONDS), self._pipeline(4):
+                self._link.execute("BEGIN")
+                self._link.execute("SET LOCAL statement_timeout=%d" % (most * 1000), prepare=False)
+                cursor = self._execute(statement, [tuple(values)])
+                self._link.execute("COMMIT")
+            return self._reply(cursor).rows
         except self._psycopg.Error as error:
             if error.sqlstate != "57014" or seconds > most:
                 raise
@@ -321,17 +309,16 @@ class ServerConnection(Connection):
             self._listens = True
             self.run("LISTEN jobqueue")
         self._link.pgconn.consume_input()
-        self._hear()
+        for notification in iter(self._link.pgconn.notifies, None):
+            self._hear(notification)
         return id(self), self._heard
 
-    def _hear(self) -> None:
-        self._heard += sum(1 for _ in iter(self._link.pgconn.notifies, None))
+    def _hear(self, notification: object) -> None:
+        self._heard += 1
 
     def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
-        if self._told:
-            self._plans.clear()         # some are made by what is not sent now
-        self._told, self._foreseen = [], ()
+        self._later, self._rows_later = [], 0
         if not self.is_broken and self._link.info.transaction_status:
             with contextlib.suppress(self._psycopg.Error):
                 self.ask("ROLLBACK")

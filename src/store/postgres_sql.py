@@ -5,30 +5,11 @@
 from __future__ import annotations
 
 import functools
-import math
 import re
-from collections.abc import Iterable, Sequence
-
-from ..base.head import TYPE_CHECKING
-from ..base.time_and_text import storable
-
-if TYPE_CHECKING:
-    from typing import Any
-
-    from ..base.types import Query
+from collections.abc import Iterable
 
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
 CONNECT_SECONDS = 5
-
-# Numbers are given as these types: where a function wants others, the statement must CAST.
-SERVER_TYPES = {float: "double precision", int: "bigint", bool: "bigint"}
-# How a statement for one row becomes one for all rows of `given`. Its last WHERE is that of the
-# row, which is found by its id: where nothing waited, statistics say that no row has the status 0.
-GIVEN = (
-    (r"VALUES \((.*)\)", r"SELECT \1 FROM given"),
-    (r"(UPDATE (?s:.*))(WHERE)", r"\1FROM given \2"),
-    (r"(DELETE .*)(WHERE)", r"\1USING given \2"),
-    (r"\bAND status=", "AND status+0="))
 
 SAID_OTHERWISE = (
     (r"\b(NOT INDEXED|INDEXED BY \w+)", ""),
@@ -36,6 +17,8 @@ SAID_OTHERWISE = (
     (r"\binstr\(", "strpos("),
     (r"\bINSERT OR IGNORE (INTO [^;]*)", r"INSERT \1 ON CONFLICT DO NOTHING"),
     (r"\bIN \(\)", "IN (NULL)"),
+    # By its id: where nothing waited, statistics say that no row has the status 0.
+    (r"(\bWHERE id=\? AND )status=", r"\1status+0="),
     (r"\bFROM user WHERE name=\?", "FROM user WHERE lower(name)=lower(?)"),     # NOCASE
     (r"\blower\(\?\)", 'lower(? COLLATE "C")'),      # of A to Z, as that of a column is
 )
@@ -82,72 +65,3 @@ def to_postgres(statement: str) -> str:
     words = {"?": "%s", "%": "%%", "user": '"user"'}
     return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
         match[0], match[0].replace("%", "%%")), statement)
-
-
-def _written(text: str) -> str:
-    return storable(text) if "\0" in text else text
-
-
-def literal(value: object) -> str:
-    """A value as it stands in a statement, however the server is set up."""
-    if value is None:
-        return "NULL"
-    if isinstance(value, str):
-        return " E'%s'" % _written(value).replace("\\", "\\\\").replace("'", "''")
-    if isinstance(value, int):
-        return " %d" % value
-    if isinstance(value, float):
-        return " %r" % value if math.isfinite(value) else "CAST('%r' AS DOUBLE PRECISION)" % value
-    raise TypeError("a value of the type %s cannot be stored" % type(value).__name__)
-
-
-def bound(statement: str, values: Iterable[Any]) -> str:
-    """A statement with its values in it: so several go in one message."""
-    return to_postgres(statement) % tuple(map(literal, values))
-
-
-def for_all(statement: str, rows: Sequence[Sequence[Any]]) -> Query:
-    """Return a query that does for all `rows` at once what a statement does for each: an INSERT
-    of VALUES, or an UPDATE or DELETE of the one row that it finds."""
-    if len(rows) == 1:
-        return statement, rows[0]
-    marks: list[str] = []
-    types: list[str] = []
-    arrays: list[str] = []
-    constants: list[Any] = []
-    for column in (range(len(rows)), *zip(*rows)):      # the numbers tell how many rows there are
-        if len(set(column)) > 1:
-            kinds = set(map(type, column))
-            marks.append("given.c%d" % len(types))
-            types.append("text" if str in kinds else next(
-                SERVER_TYPES[kind] for kind in SERVER_TYPES if kind in kinds))
-            arrays.append("{%s}" % ",".join(map(_element, column)))
-        elif column[0] is None:
-            marks.append("NULL")
-        else:
-            marks.append("?")
-            constants.append(column[0])
-    given = "WITH given (%s) AS (SELECT * FROM unnest(%s)) " % (
-        ", ".join("c%d" % at for at in range(len(types))),
-        ", ".join("CAST(? AS %s[])" % kind for kind in types))
-    coming = iter(marks[1:])
-    statement = re.sub(r"\?", lambda _: next(coming), statement)
-    for words, otherwise in GIVEN:
-        statement = re.sub(words, otherwise, statement, count=1)
-    return given + statement, arrays + constants
-
-
-def _element(value: Any) -> str:
-    """A value as it stands in an array."""
-    if value.__class__ is str:
-        return '"%s"' % _written(value).replace("\\", "\\\\").replace('"', '\\"')
-    return "NULL" if value is None else repr(value + 0)     # a truth is a number
-
-
-def prepare_statement(name: str, statement: str, types: Sequence[type]) -> str:
-    """The text by which the server plans a statement under a name, for values of these types. A
-    text's is unknown: it may stand for anything, as where it is a part of the statement."""
-    marks = tuple("$%d" % number for number in range(1, len(types) + 1))
-    names = ", ".join(SERVER_TYPES.get(kind, "unknown") for kind in types)
-    return "PREPARE %s%s AS %s" % (
-        name, "(%s)" % names if names else "", to_postgres(statement) % marks)

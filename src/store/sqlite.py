@@ -13,7 +13,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
@@ -30,7 +30,6 @@ from .write_lock import Bell, WriteLock
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..base.types import Query
     from ..base.time_and_text import AnyClock
     from .database import Result
 
@@ -311,8 +310,7 @@ class SqliteDatabase(DataFile):
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
-    def together(self, action: Callable[[Connection], Result],
-                 foreseen: Iterable[Query] = ()) -> Result:
+    def together(self, action: Callable[[Connection], Result]) -> Result:
         """What action(transaction) returns. Of the threads that want something at the same time one
         does it for all, in one durable commit; what fails, fails alone."""
         if threading.active_count() == 1:
@@ -354,7 +352,7 @@ class SqliteDatabase(DataFile):
             self._is_led = False
             self._gathering.notify_all()
 
-    def _begin(self, durable: bool, foreseen: Iterable[Query]) -> None:
+    def _begin(self, durable: bool) -> None:
         wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
         if wanted != self._synchronous:

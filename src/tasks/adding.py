@@ -19,15 +19,15 @@ from ..base.limits import COUNT_MAX, DELETE, INTEGER_MAX, PENDING, SCHEDULED, SU
 from ..base.errors import Conflict, TooMany, field_error, tasks_refused, wrong
 from ..base.time_and_text import dump_json, shorten
 from ..base.values import TASK_DEFAULTS
-from ..store.connection import (BY_ID, BY_TURN, BY_UNIQUE, VARIABLES_MAX, Connection, Reader,
+from ..store.connection import (BY_ID, BY_TURN, BY_UNIQUE, OWNER_GONE, VARIABLES_MAX, Connection, Reader,
                                 cannot_write)
 from ..store.database import Database
 from ..store.settings import Settings
-from .followers import Followers, next_turn, scheduled_turn, turns_question
+from .followers import Followers, TURNS, next_turn, scheduled_turn, turn_after
 from .files import Files
 
 if TYPE_CHECKING:
-    from ..base.types import JsonObject, Query
+    from ..base.types import JsonObject, Row
 
 if TYPE_CHECKING:
     Placed = tuple["Order", int, int, int]      # an order, its task's id, status and turn
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FEW_ORDERS = 10                 # may share a commit with others
 UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
-OWNER_LIMIT = "SELECT name, role, max_pending FROM user WHERE id=?"
+OWNER_STATE = "SELECT name, role, max_pending, (%%s) AS last, %s FROM user WHERE id=?" % TURNS
 
 
 class Order:
@@ -119,21 +119,18 @@ class Adding:
         # (owner id, limit) -> the last id that surely is within it
         self._sure: dict[tuple[int, int], int] = {}
 
-    def foreseen(self, owner_id: int, orders: list[Order]) -> tuple[Query, ...]:
-        """What add() asks in any case."""
-        options = orders[0].options if orders else TASK_DEFAULTS
-        return ((self._database.last_id_words % "task", ()), (OWNER_LIMIT, (owner_id,)),
-                turns_question({"owner_id": owner_id, **options}))
-
     def add(self, transaction: Connection, owner_id: int, orders: list[Order], now: float,
             asker: int | None = None) -> Added:
         """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
         nothing: it gets the id of that task. Only the running task that asks hands its key on."""
-        first = self._database.last_id("task") + 1
+        options = orders[0].options if orders else TASK_DEFAULTS
+        lane = options["queue"], options["priority"]
+        owner = self._owner(transaction, owner_id, lane)
+        first = (owner["last"] or 0) + 1
         ids, new = self._number(transaction, owner_id, orders, first, asker)
-        self.check_quota(transaction, owner_id, len(new))
+        self._check_quota(transaction, owner_id, owner, len(new))
         known = self._predecessors(transaction, owner_id, orders, new)
-        turns: dict[tuple[str, int], int] = {}
+        turns: dict[tuple[str, int], int] = {lane: turn_after(owner)}
         placed: list[Placed] = []
         edges: list[JsonObject] = []
         for task_id, order in enumerate(new, first):
@@ -196,20 +193,32 @@ class Adding:
                 holders[key] = Holder(task_id, function)
         return holders
 
-    def check_quota(self, transaction: Connection, owner_id: int, count: int,
-                    refusal: str | None = None) -> int:
-        """How many more tasks of the owner may wait to be run; TooMany if these are not `count`.
-        While very many wait, they are not counted again for each that is added (no `refusal`):
-        retries in between may then exceed the limit by UNCOUNTED_MAX."""
-        user = transaction.one(OWNER_LIMIT, (owner_id,))
-        if user is None or user["role"] == "admin":
+    def _owner(self, transaction: Connection, owner_id: int, lane: tuple[str, int]) -> Row:
+        """Return all that add() reads of an owner, of the last id and of a lane; Conflict if the
+        owner is gone."""
+        owner = transaction.one(OWNER_STATE % (self._database.last_id_words % "task"),
+                                (*lane, owner_id, *lane, owner_id))
+        if owner is None:
+            raise Conflict(OWNER_GONE)
+        return owner
+
+    def check_quota(self, transaction: Connection, owner_id: int, count: int, refusal: str) -> int:
+        """Return how many more tasks of the owner may wait to be run; TooMany unless `count` may."""
+        owner = self._owner(transaction, owner_id, ("", 0))
+        return self._check_quota(transaction, owner_id, owner, count, refusal)
+
+    def _check_quota(self, transaction: Connection, owner_id: int, owner: Row, count: int,
+                     refusal: str | None = None) -> int:
+        """As check_quota(). While very many wait, they are not counted again for each that is
+        added (no `refusal`): retries in between may then exceed the limit by UNCOUNTED_MAX."""
+        if owner["role"] == "admin":
             return INTEGER_MAX
-        limit: int | None = user["max_pending"]
+        limit: int | None = owner["max_pending"]
         if limit is None:
             limit = self._settings.get("max_pending")
         if not limit:
             return INTEGER_MAX
-        last = self._database.last_id("task")
+        last: int = owner["last"] or 0
         sure = self._sure.get((owner_id, limit), 0)
         if refusal is None and last + count <= sure:
             return sure - last
@@ -220,7 +229,7 @@ class Adding:
             raise TooMany(
                 "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
                 "when some of them have been run." % (
-                    refusal or "Nothing was added", limit, user["name"],
+                    refusal or "Nothing was added", limit, owner["name"],
                     "so many do" if waiting == limit else
                     "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
         if waiting > COUNT_MAX:

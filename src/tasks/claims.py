@@ -23,7 +23,7 @@ from ..base.time_and_text import Every, machine_name, random_token, shorten
 from ..store.connection import BY_CLAIM, BY_ID, Connection, Reader
 from ..store.database import Database
 from ..store.log_and_activity import activity_row, note
-from .queues import AT_LIMIT, OPEN_QUEUES, TURN_BESIDE, Queues, next_start
+from .queues import AT_LIMIT, TURN_BESIDE, Queues, next_start
 from .followers import ENDED, Followers, lanes, next_turn, scheduled_turn
 from .files import Files
 from .task_list import TaskList
@@ -33,7 +33,7 @@ from .leases import (HEADS, REACH_ROWS, REMOTE_LEASE_SECONDS, UNCONFIRMED, Lease
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..base.types import AnyTuple, JsonObject, Query, Row, TaskRow
+    from ..base.types import AnyTuple, JsonObject, Row, TaskRow
     from .leases import ClaimedTask, Ending
 
 PROMOTE_AT_ONCE = 500
@@ -129,10 +129,6 @@ class Claims:
         queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
-
-    def foreseen(self, wanted: int = 1) -> tuple[Query, ...]:
-        """What claim() asks, most often."""
-        return (OPEN_QUEUES, (0,)), (ALL_HEADS, (self._last_queue, wanted))
 
     def claim(self, transaction: Connection, worker_id: int, now: float, wanted: int = 1,
               function: str | None = None, owner_id: int | None = None,
@@ -295,16 +291,11 @@ class Claims:
             outcome = Outcome("put_back")
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
-    @staticmethod
-    def ending(ids: Sequence[int]) -> Query:
-        """What end_all() asks first."""
-        return "SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
-            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ids))), ids
-
-    def end_all(self, transaction: Connection, ended: Sequence[Ending], now: float,
-                wanted: int = 0) -> list[Verdict | None]:
-        """Record how attempts ended; their Verdicts as end(). Next so many tasks will be claimed."""
-        rows = transaction.all(*self.ending([task_id for task_id, _, _ in ended]))
+    def end_all(self, transaction: Connection, ended: Sequence[Ending],
+                now: float) -> list[Verdict | None]:
+        """Record how attempts ended; their Verdicts as end()."""
+        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+            ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))), [key for key, _, _ in ended])
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts: list[Verdict | None] = []
         leaving: list[AnyTuple] = []
@@ -336,8 +327,6 @@ class Claims:
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
             WHERE id=? AND status=1 AND claim=?""", leaving)
         transaction.insert_all("activity", notes)
-        if wanted:
-            transaction.foresee(self.foreseen(wanted))
         Followers.settle(transaction, now)
         return verdicts
 

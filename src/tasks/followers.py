@@ -21,7 +21,7 @@ from ..store.connection import BY_CLAIM, BY_FOLLOWER, BY_TURN, Connection, Reade
 from ..store.log_and_activity import note
 
 if TYPE_CHECKING:
-    from ..base.types import JsonObject, Query, TaskRow
+    from ..base.types import JsonObject, Row, TaskRow
 
 SETTLE_AT_ONCE = 500            # followers in one transaction
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
@@ -32,6 +32,11 @@ UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
+# The first turn of a lane, and an owner's last: values are the lane, the owner and the lane again.
+TURNS = """(SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
+            ORDER BY turn LIMIT 1) AS lowest,
+    (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
+            ORDER BY turn DESC LIMIT 1) AS highest""" % (BY_CLAIM, BY_TURN)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
 
@@ -42,21 +47,15 @@ class Lane(NamedTuple):
     priority: int
 
 
-def turns_question(task: TaskRow) -> Query:
-    """What next_turn() asks."""
-    lane = task["queue"], task["priority"]
-    return """
-        SELECT (SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
-                ORDER BY turn LIMIT 1),
-               (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
-                ORDER BY turn DESC LIMIT 1)""" % (BY_CLAIM, BY_TURN), (
-        *lane, task["owner_id"], *lane)
-
-
 def next_turn(db: Reader, task: TaskRow) -> int:
     """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
-    lowest, highest = db.row(*turns_question(task))
-    last: int = max(lowest or 0, highest or 0)
+    lane = task["queue"], task["priority"]
+    return turn_after(db.row("SELECT " + TURNS, (*lane, task["owner_id"], *lane)))
+
+
+def turn_after(turns: Row) -> int:
+    """Return the turn that comes next in a lane, from a row with its TURNS."""
+    last: int = max(turns["lowest"] or 0, turns["highest"] or 0)
     return last + 1
 
 

@@ -17,12 +17,11 @@ from ..store.connection import BY_CLAIM, THEN_JOIN
 from ..store.database import Database
 from ..store.settings import recall, remember
 from .queues import SPARE
-from .followers import FIRST_LANE, UNSETTLED
 
 if TYPE_CHECKING:
     from typing import TypedDict
 
-    from ..base.types import JsonObject, Query, Row, TaskRow
+    from ..base.types import JsonObject, Row, TaskRow
 
 if TYPE_CHECKING:
     Ending = tuple[int, str, "Outcome"]     # a task's id, the claim, how its attempt ended
@@ -65,8 +64,6 @@ HEADS = """
     FROM task %s %s user ON user.id=task.owner_id
     WHERE status=0 AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
-PROMOTING: tuple[Query, ...] = (    # what promote() asks, most often
-    (UNSETTLED, ()), (FIRST_LANE, (SCHEDULED,)))
 
 
 class Reach(NamedTuple):

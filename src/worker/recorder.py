@@ -70,13 +70,12 @@ class Recorder:
         size = min(pace.size, most) if pace else 0
         endings = [(attempt, Outcome("put_back")) for attempt in unbegun]
         endings += [(attempt, outcome) for attempt, outcome in ended if outcome.kind != "lost"]
-        foreseen = [self._claims.ending([attempt.key[0] for attempt, _ in endings])]
-        with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
+        with self._database.transaction(durable=False) as transaction:
             now = self._database.clock.now()
             for attempt, _ in endings:
                 attempt.write_ending(transaction)
             verdicts = self._claims.end_all(
-                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now, size)
+                transaction, [(*attempt.key, outcome) for attempt, outcome in endings], now)
             if pace:
                 rows = self._claims.claim(transaction, self._place.id, now, size, pace.function,
                                           batch.child.owner)

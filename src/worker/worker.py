@@ -260,8 +260,7 @@ class Worker(Loop[Attempt]):
             if self._runners.is_stale():
                 self._runners.start()
                 return []
-            foreseen = *jobqueue.PROMOTING, *self._claims.foreseen()
-            with self._database.transaction(durable=False, foreseen=foreseen) as transaction:
+            with self._database.transaction(durable=False) as transaction:
                 owner = self._runners.child.owner
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:

@@ -253,22 +253,25 @@ class Server(unittest.TestCase):
 
     def messages(self, action):
         """What the server is sent meanwhile."""
-        sent, real = [], jobqueue.ServerConnection._results
+        sent = []
 
-        def results(link, text, *more):
-            sent.append(text)
-            return real(link, text, *more)
+        def watch(name):
+            real = getattr(jobqueue.ServerConnection, name)
 
-        with mock.patch.object(jobqueue.ServerConnection, "_results", results):
+            def send(link, *what):
+                sent.append(what)
+                return real(link, *what)
+            return mock.patch.object(jobqueue.ServerConnection, name, send)
+
+        with watch("ask"), watch("send"):
             action()
         return sent
 
-    def test_a_task_is_added_in_two_messages(self):
-        """The lock and all that is looked at under it; what is stored. The owner is known already."""
+    def test_a_task_is_added_in_three_messages(self):
+        """The lock; all that is read under it; what is stored. The owner is known already."""
         queue = self.open_with_an_admin()
         sent = self.messages(lambda: queue.enqueue("add", {"a": 1, "b": 2}))
-        self.assertEqual(len(sent), 2, sent)
-        self.assertEqual(sent[0].partition("FOR UPDATE")[2].count("EXECUTE"), 3, sent)
+        self.assertEqual(len(sent), 3, sent)
 
     def test_many_rows_are_stored_and_changed_as_each_would_be(self):
         queue = self.open_with_an_admin()
@@ -318,68 +321,27 @@ class Server(unittest.TestCase):
         for words in ("UPDATE task SET claim=? WHERE id=? AND status=0",
                       "UPDATE task SET claim=? WHERE id=? AND status=1 AND claim=?"):
             with self.subTest(words):
-                rows = [("claim %d" % at, at, "no %d" % at)[:words.count("?")] for at in range(500, 520)]
-                plan = queue.database._writer.ask(
-                    "EXPLAIN " + jobqueue.bound(*jobqueue.for_all(words, rows)))[0][1]
+                plan = queue.database.all("EXPLAIN " + words, ("claim", 500, "no")[:words.count("?")])
                 self.assertIn("task_pkey", str(plan))
                 self.assertNotIn("task_claim", str(plan))
 
-    def test_plans_that_are_gone_cost_one_try(self):
-        """A pooler may give a client another connection each time."""
-        queue = self.open_with_an_admin()
-        for name in ("_reader", "_writer"):
-            with self.subTest(name):
-                getattr(queue.database, name).ask("DEALLOCATE ALL")
-                queue.enqueue("add", {"a": 1, "b": 2})
-                self.assertEqual(queue.get(1).status, "pending")
+    def test_a_plan_for_an_empty_table_is_right_for_a_full_one(self):
+        queue = self.open(self.database())
+        self.addCleanup(queue.close)
+        for words in ("SELECT * FROM task WHERE id=?", "SELECT * FROM activity WHERE task_id=? ORDER BY id",
+                      "SELECT * FROM task WHERE status=0 AND queue='default' ORDER BY turn LIMIT ?"):
+            self.assertNotIn("Seq Scan", str(queue.database.all("EXPLAIN " + words, (1,))))
 
-    def test_plans_are_made_anew_now_and_then(self):
-        queue = self.open_with_an_admin()
-        link = queue.database._writer
-
-        def oldest():
-            return link.ask("SELECT min(prepare_time) FROM pg_prepared_statements")[0][1][0][0]
-
-        first = oldest()
-        self.assertGreater(len(link.ask("SELECT name FROM pg_prepared_statements")[0][1]), 5)
-        link.plans_until = 0
-        queue.enqueue("add", {"a": 1, "b": 2})
-        self.assertGreater(oldest(), first)
-        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 3)
-        self.assertEqual(queue.database.value("SELECT count(*) FROM task"), 5)
-        first = oldest()
-        queue.enqueue_many("add", [{"a": 1, "b": 2}] * 2000)
-        queue.database._room_looks.hasten(0)
-        queue.enqueue("add", {"a": 1, "b": 2})      # sees how much that was
-        queue.enqueue("add", {"a": 1, "b": 2})
-        self.assertGreater(oldest(), first)
-
-    def test_a_plan_that_was_never_made_is_not_asked_for(self):
-        queue = self.open_with_an_admin()
-        link, statement = queue.database._writer, "SELECT count(*) FROM task WHERE id=?"
-        change = "UPDATE setting SET value='1' WHERE name=?", (".never",)
-        for prepare in (lambda: link.roll_back(), lambda: link.foresee([]),
-                        lambda: link.value(statement, (1,)), lambda: link.value(statement, (2,)),
-                        lambda: self.assertRaises(ValueError, link.value, statement, (10 ** 5000,))):
-            with self.subTest(prepare):
-                link._plans.clear()
-                link.foresee([(statement, (1,))])
-                link.tell(*change)
-                prepare()
-                self.assertEqual(link.value(statement, (1,)), 1)
-                self.assertEqual(link.run(*change), 0)
-
-    def test_a_batch_is_recorded_and_the_next_one_claimed_in_four_messages(self):
+    def test_a_batch_is_recorded_and_the_next_one_claimed_in_seven_messages(self):
         queue = self.open_with_an_admin()
         queue.enqueue_many("add", [{"a": 1, "b": 2}] * 20)
         claims, rows = queue.claims, []
 
         def work(wanted):
             ended = [(row["id"], row["claim"], jobqueue.Outcome("succeeded", "3")) for row in rows]
-            foreseen = [claims.ending([row["id"] for row in rows])]
-            with queue.database.transaction(durable=False, foreseen=foreseen) as transaction:
+            with queue.database.transaction(durable=False) as transaction:
                 now = queue.database.clock.now()
-                claims.end_all(transaction, ended, now, wanted)
+                claims.end_all(transaction, ended, now)
                 rows[:] = claims.claim(transaction, None, now, wanted, "add")
 
         work(1)
@@ -387,11 +349,11 @@ class Server(unittest.TestCase):
         work(3)
         sent = self.messages(lambda: work(3))
         self.assertEqual(len(rows), 3)
-        self.assertEqual(len(sent), 4, sent)
+        self.assertEqual(len(sent), 7, sent)
         self.assertEqual(queue.tasks.get(3)["status"], jobqueue.SUCCEEDED)
 
-    def test_an_idle_worker_claims_in_three_messages(self):
-        """The lock and all that is looked at under it; the claim; its sign of life and the COMMIT."""
+    def test_an_idle_worker_claims_in_seven_messages(self):
+        """The lock; four looks at what is due and what waits; the claim; its heartbeat and the COMMIT."""
         queue = self.open_with_an_admin()
         queue.enqueue("add", {"a": 1, "b": 2})
         with queue.database.transaction() as transaction:       # so it knows its queue
@@ -400,12 +362,11 @@ class Server(unittest.TestCase):
         queue.claims._promotions.put_off(0)
 
         def work():
-            foreseen = *jobqueue.PROMOTING, *queue.claims.foreseen()
-            with queue.database.transaction(durable=False, foreseen=foreseen) as transaction:
+            with queue.database.transaction(durable=False) as transaction:
                 [row] = queue.claims.claim(transaction, 1, queue.database.clock.now())
                 queue.workers.heartbeat(transaction, 1, "busy", 0)
 
-        self.assertEqual(len(self.messages(work)), 3)
+        self.assertEqual(len(self.messages(work)), 7)
 
     def test_marks_of_long_ago_are_removed(self):
         address = self.database()
@@ -434,7 +395,9 @@ class Server(unittest.TestCase):
 
     def test_the_lock_is_waited_for_longer_than_one_statement_may_take(self):
         address, real, tries = self.database(), jobqueue.PostgresDatabase._begin, []
-        queue = self.open(address)
+        with mock.patch.object(jobqueue, "STATEMENT_MS", 100):
+            queue = self.open(address)
+            queue.database._open("_writer")
         self.addCleanup(queue.close)
 
         def begin(database, *values):
@@ -445,7 +408,7 @@ class Server(unittest.TestCase):
             with queue.database.transaction() as transaction:
                 jobqueue.remember(transaction, ".late", 1)
 
-        with postgres.connect(address) as link, mock.patch.object(jobqueue, "STATEMENT_MS", 100), \
+        with postgres.connect(address) as link, \
                 mock.patch.object(jobqueue.PostgresDatabase, "_begin", begin):
             writer = threading.Thread(target=write)
             with link.transaction():
@@ -463,29 +426,6 @@ class Server(unittest.TestCase):
             self.assertIsNone(queue.database.look("SELECT pg_sleep(9)", (), 0.01)[0])
             with self.assertRaises(jobqueue.Busy):
                 queue.database.look("SELECT pg_sleep(9)")
-
-    def test_what_was_answered_in_advance_is_forgotten_at_the_next_change(self):
-        queue = self.open_with_an_admin()
-        question = "SELECT value FROM setting WHERE name=?", (".seen",)
-        changes = (
-            lambda link, value: link.run("UPDATE setting SET value=?", (value,)),
-            lambda link, value: link.tell("UPDATE setting SET value=?", (value,)),
-            lambda link, value: link.many("UPDATE setting SET value=?", [(value,)]),
-            lambda link, value: link.insert("setting", {"name": ".seen", "value": value}))
-        for change in changes:
-            with self.subTest(change), contextlib.suppress(ZeroDivisionError), \
-                    queue.database.transaction(foreseen=[question]) as transaction:
-                change(transaction, "[1]")
-                if change is not changes[-1]:
-                    transaction.run("INSERT INTO setting (name, value) VALUES ('.seen', '[1]')")
-                self.assertEqual(transaction.value(*question), "[1]")
-                transaction.foresee([question])
-                transaction.value("SELECT 1")
-                change(transaction, "[2]") if change is not changes[-1] else transaction.run(
-                    "UPDATE setting SET value='[2]'")
-                self.assertEqual(transaction.value(*question), "[2]")
-                raise ZeroDivisionError
-            self.assertIsNone(queue.database.value(*question))
 
     def test_what_is_no_number_is_no_task(self):
         queue = self.open_with_an_admin()
@@ -545,18 +485,18 @@ class Server(unittest.TestCase):
 
     def write_without_an_answer(self, database, name, is_sent):
         """Remember something; the connection breaks before the COMMIT, or before its answer."""
-        real = jobqueue.ServerConnection.ask
+        real = jobqueue.ServerConnection.send
 
-        def ask(link, text, *more):
-            if not text.startswith("COMMIT"):
-                return real(link, text, *more)
+        def send(link, *statements):
+            if not statements or statements[0][0] != "COMMIT":
+                return real(link, *statements)
             if is_sent:
-                real(link, text, *more)
+                real(link, *statements)
             link.close()
             patch.stop()
             raise jobqueue.driver()[0].OperationalError("gone")
 
-        patch = mock.patch.object(jobqueue.ServerConnection, "ask", ask)
+        patch = mock.patch.object(jobqueue.ServerConnection, "send", send)
         with patch, database.transaction() as transaction:
             jobqueue.remember(transaction, name, 1)
 
