@@ -3304,8 +3304,7 @@ def driver():
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
-    from psycopg.types.numeric import Int8Dumper
-    from psycopg.types.string import StrDumperUnknown
+    int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
@@ -3314,13 +3313,13 @@ def driver():
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
-    class Truth(Int8Dumper):  # type: ignore[misc]
+    class Truth(int_dumper):  # type: ignore[misc, valid-type]
         """A truth is stored as a number."""
 
         def dump(self, obj):
             return b"%d" % obj
 
-    class Text(StrDumperUnknown):  # type: ignore[misc]
+    class Text(text_dumper):  # type: ignore[misc, valid-type]
         """A text may stand for any type, and holds no zero."""
 
         def dump(self, obj):
@@ -3350,7 +3349,7 @@ def driver():
     adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
         adapters.register_loader(name, Number)
-    for kind, dumper in ((int, Int8Dumper), (bool, Truth), (str, Text)):
+    for kind, dumper in ((int, int_dumper), (bool, Truth), (str, Text)):
         adapters.register_dumper(kind, dumper)
     return Driver(psycopg, LimitedConnection, adapters)
 
@@ -9448,8 +9447,6 @@ class Courier:
             changes["error"] = self._words(error)
             if not isinstance(error, Refused):
                 changes["next_at"] = row["next_at"]
-        if content["kind"] == "code" and changes["next_at"] is None:
-            changes["content"] = "{}"   # it is for its reader only
         with self._database.transaction(durable=False) as transaction:
             transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
 
@@ -9471,7 +9468,7 @@ class Courier:
         if kind == "task":
             return bool(self._database.value(
                 "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
-        return kind == "code" or recipient in recipients_of_alerts(self._settings)
+        return recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name, content, row):
         given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
@@ -10067,8 +10064,6 @@ class Tick:
 
 
 SESSION_SECONDS = 12 * 3600.0
-CODE_SECONDS = 3600.0           # how long a code holds that was mailed
-MAILBOX = ".mailbox.%d"         # under this name, of a user
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
@@ -10101,9 +10096,7 @@ CHANGED_USER = titled("UserChange", object_of(
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
-    email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
-                                "they send as email_code"),
-    email_code=text_like("[0-9]{6}", "must be 6 digits"),
+    email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
     current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
                                           "admin or gives one a password")))
 NEW_TOKEN = titled("NewToken", object_of(
@@ -10434,32 +10427,6 @@ class Users:
         transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
                         (owner_id,))
         transaction.run("DELETE FROM schedule WHERE " + gone, (owner_id,))
-
-    def mail_code(self, person, email):
-        """Mail a code to an address, which counts as a person's own once they have typed that.
-        Each mail and each code typed counts as a guess, and a right one frees no more: who
-        alternates between an own address and a stranger's could mail and guess without end."""
-        import secrets
-        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
-        count_guess(self._database, "mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            remember(transaction, MAILBOX % person.id, {
-                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
-            post_message(transaction, ("mail", email), {
-                "kind": "code", "subject": "your code", "lines": [
-                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
-                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
-
-    def confirm_email(self, person, code):
-        """The address whose code this is; Denied if it is another one."""
-        count_guess(self._database, "mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            known = recall(transaction, MAILBOX % person.id)
-            if (not known or known["digest"] != digest(code)
-                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
-                raise Denied("The code is not right.", wrong("email_code", "is not right"))
-            remember(transaction, MAILBOX % person.id, None)
-        return known["email"]
 
     @staticmethod
     def _keep_an_admin(transaction):
@@ -14317,16 +14284,14 @@ def patch_user(queue, request, name):
     own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    if own and set(given) & {"email", "email_code"} and not (person.is_admin and "email" in given):
-        return _change_mailbox(queue, person, given)
-    if "email_code" in given:
-        raise field_error("email_code", "is for one's own address")
+    if own and given == {"email": None}:
+        return users.change(person.name, by=person.name, email=None)
     if not own or ("password" not in given and person.is_admin):
         if "password" in given if user["role"] == "admin" else given.get("role") == "admin":
             _confirm_admin(queue, request, current)
         return users.change(name, by=person.name, **given)
     if set(given) - {"password"}:
-        raise Denied("Only admins may change roles and limits and disable users.")
+        raise Denied("Only admins may change roles, limits and addresses and disable users.")
     check_password(given.get("password") or "", person.name)
     known = users.confirm(person, current, "current_password")
     headers = []
@@ -14335,20 +14300,6 @@ def patch_user(queue, request, name):
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
     return json_answer(changed, headers=headers)
-
-
-def _change_mailbox(queue, person, given):
-    """One's own address: it is mailed a code first, which is then sent back alone."""
-    if len(given) > 1:
-        raise field_error("email", "must be sent alone, and so must email_code")
-    if given.get("email"):
-        queue.users.mail_code(person, given["email"])
-        queue.alerts.send(queue.database.clock.now())
-        return queue.users.change(person.name)
-    email, code = None, given.get("email_code")
-    if code is not None:
-        email = queue.users.confirm_email(person, code)
-    return queue.users.change(person.name, by=person.name, email=email)
 
 
 MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))
@@ -16562,7 +16513,9 @@ COMMANDS = {
                      password=read_password),
     "user set": asks("PATCH", ACCOUNT, "--role", argument(
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
-                     words="Change what a user may."),
+                     argument("--email", CHANGED_USER["properties"]["email"], null="none",
+                              metavar="ADDRESS|none"),
+                     words="Change what a user may, and where mail about their tasks is sent."),
     "user logout": asks("DELETE", ACCOUNT + "/sessions"),
     "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
     "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),

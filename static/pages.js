@@ -178,11 +178,14 @@ function changeButton(actions, row, user) {
     /** @type {number} */ min, /** @type {string} */ help) => (
     field(label, h('input', { type: 'number', name, min, value: user[name] }), { help }));
   return openingButton(actions, t('Change'), user.name, () => sendingForm(t('Save'),
-    (/** @type {any} */ { max_running: running, max_pending: pending, ...sent }) => changeUser(row,
-      user, { ...sent, max_running: limit(running), max_pending: limit(pending) }),
+    (/** @type {any} */ { max_running: running, max_pending: pending, email, ...sent }) => changeUser(
+      row, user, { ...sent, max_running: limit(running), max_pending: limit(pending),
+        email: email || null }),
     number(t('Maximum running tasks for {name}', user), 'max_running', 1, t('Empty: no limit.')),
     number(t('Maximum pending tasks for {name}', user), 'max_pending', 0,
       t('Empty: as in the settings. 0: no limit.')),
+    field(t('Mail address of {name}', user), h('input', { type: 'email', name: 'email',
+      value: user.email || '', autocomplete: 'off' }), { help: t('Tasks that were added with notify tell it.') }),
     ...roleFields(user.role)));
 }
 
@@ -288,31 +291,27 @@ function placeParts(places) {
     body), h('div', { class: 'actions' }, elsewhere, everywhere)];
 }
 
-/** Where one is told of tasks: users type a code that is mailed there. @param {string} name */
+/** Where mail about one's own tasks goes: admins enter addresses. @param {string} name */
 function mailParts(name) {
   const { session } = store.state;
   const current = session?.user.email || '';
-  const address = h('input', { name: 'email', type: 'email', value: current,
-    autocomplete: 'email' });
-  const code = sendingForm(t('Confirm'), async (sent) => {
-    take((await request('PATCH', path({ name }), sent)).email);
-  }, field(t('Code'), h('input', { name: 'email_code', inputmode: 'numeric', required: true,
-    autocomplete: 'one-time-code' }),
-  { help: t('The 6 digits that were mailed to that address.') }));
-  const form = sendingForm(t('Save address'), async ({ email }) => {
-    const user = await request('PATCH', path({ name }), { email: email || null });
-    if ((user.email || '') === (email || '')) return take(user.email);
-    code.hidden = false;
-    return find('input', code).focus();
-  }, field(t('Address'), address,
-    { help: t('Tasks that were added with notify tell you there.') }));
-  const take = (/** @type {string|null} */ email) => {
-    if (session) session.user.email = email;
-    code.hidden = true;
-    say(email ? t('You are told there.') : t('You have no address now.'), true);
+  const save = async (/** @type {string|null} */ email) => {
+    const user = await request('PATCH', path({ name }), { email });
+    if (session) session.user.email = user.email;
+    say(user.email ? t('You are told there.') : t('You have no address now.'), true);
   };
-  code.hidden = true;
-  return [form, code];
+  if (session?.user.role === 'admin') {
+    return [sendingForm(t('Save address'), ({ email }) => save(email || null),
+      field(t('Address'), h('input', { name: 'email', type: 'email', value: current,
+        autocomplete: 'email' }), { help: t('Tasks that were added with notify tell you there.') }))];
+  }
+  if (!current) return [h('p', {}, t('None. An admin can enter one for you.'))];
+  const parts = [h('p', {}, t('Tasks that were added with notify tell {email}.', { email: current })),
+    h('div', { class: 'actions' }, askingButton(t('Remove address'), t('Remove it?'), async () => {
+      await save(null);
+      parts.forEach((part) => part.remove());
+    }))];
+  return parts;
 }
 
 /** The tokens there are, and a form for one more. @param {Token[]} tokens */

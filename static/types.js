@@ -25,7 +25,8 @@
  *   running?: Row[], failed?: {groups: Group[], more: boolean}}} TaskPage
  * @typedef {{code: string, text: string}} Service
  * @typedef {{name: string, role: 'admin'|'user'|'viewer', disabled: boolean,
- *   last_seen_at: string|null, max_pending?: number|null, max_running?: number|null}} User
+ *   last_seen_at: string|null, email: string|null, max_pending?: number|null,
+ *   max_running?: number|null}} User
  * @typedef {{address: string|null, current: boolean, created_at: string, seen_at: string}} Place
  *   where one is logged in
  * @typedef {{user: {name: string, role: 'admin'|'user'|'viewer', email: string|null}, version: string,

@@ -14,15 +14,14 @@ from ..base.types import NamedTuple
 from ..base.limits import CACHE_SECONDS
 from ..base.errors import (Busy, Conflict, Denied, JobQueueError, NotFound, SetupError, TooMany,
                            Unauthorized, field_error, wrong)
-from ..base.time_and_text import digest, iso, shorten, storable
-from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_like, text_up_to,
+from ..base.time_and_text import iso, shorten, storable
+from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_up_to,
                            titled)
 from ..store.connection import Connection
 from ..store.database import Database
 from ..store.log_and_activity import note
-from ..store.settings import EMAIL, SETTINGS, Settings, recall, remember
+from ..store.settings import EMAIL, SETTINGS, Settings
 from ..tasks.queues import QUEUE_LIMITS
-from ..upkeep.alerts import post_message
 
 if TYPE_CHECKING:
     from typing import Any, BinaryIO, TypedDict
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
         scope: str
 
 SESSION_SECONDS = 12 * 3600.0
-CODE_SECONDS = 3600.0           # how long a code holds that was mailed
-MAILBOX = ".mailbox.%d"         # under this name, of a user
 PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
@@ -77,9 +74,7 @@ CHANGED_USER = titled("UserChange", object_of(
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "most tasks that wait to be run; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
-    email=about(or_null(EMAIL), "where one is told of one's tasks; users get a code there, which "
-                                "they send as email_code"),
-    email_code=text_like("[0-9]{6}", "must be 6 digits"),
+    email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
     current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
                                           "admin or gives one a password")))
 NEW_TOKEN = titled("NewToken", object_of(
@@ -410,32 +405,6 @@ class Users:
         transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
                         (owner_id,))
         transaction.run("DELETE FROM schedule WHERE " + gone, (owner_id,))
-
-    def mail_code(self, person: Person, email: str) -> None:
-        """Mail a code to an address, which counts as a person's own once they have typed that.
-        Each mail and each code typed counts as a guess, and a right one frees no more: who
-        alternates between an own address and a stranger's could mail and guess without end."""
-        import secrets
-        code, now = "%06d" % secrets.randbelow(10 ** 6), self._database.clock.now()
-        count_guess(self._database, "mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            remember(transaction, MAILBOX % person.id, {
-                "email": email, "digest": digest(code), "until": now + CODE_SECONDS})
-            post_message(transaction, ("mail", email), {
-                "kind": "code", "subject": "your code", "lines": [
-                    "%s entered this address in jobqueue. The code is %s." % (person.name, code),
-                    "It holds for an hour. If that was not you, nothing has to be done."]}, now)
-
-    def confirm_email(self, person: Person, code: str) -> str:
-        """The address whose code this is; Denied if it is another one."""
-        count_guess(self._database, "mailbox:%d" % person.id)
-        with self._database.transaction() as transaction:
-            known = recall(transaction, MAILBOX % person.id)
-            if (not known or known["digest"] != digest(code)
-                    or not 0 <= known["until"] - self._database.clock.now() <= CODE_SECONDS):
-                raise Denied("The code is not right.", wrong("email_code", "is not right"))
-            remember(transaction, MAILBOX % person.id, None)
-        return known["email"]
 
     @staticmethod
     def _keep_an_admin(transaction: Connection) -> None:

@@ -94,8 +94,7 @@ def driver() -> Driver:
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
-    from psycopg.types.numeric import Int8Dumper
-    from psycopg.types.string import StrDumperUnknown
+    int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
         """A sum is a plain number, and so is a truth."""
@@ -104,13 +103,13 @@ def driver() -> Driver:
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
-    class Truth(Int8Dumper):  # type: ignore[misc]
+    class Truth(int_dumper):  # type: ignore[misc, valid-type]
         """A truth is stored as a number."""
 
         def dump(self, obj: Any) -> Any:
             return b"%d" % obj
 
-    class Text(StrDumperUnknown):  # type: ignore[misc]
+    class Text(text_dumper):  # type: ignore[misc, valid-type]
         """A text may stand for any type, and holds no zero."""
 
         def dump(self, obj: str) -> Any:
@@ -140,7 +139,7 @@ def driver() -> Driver:
     adapters = psycopg.adapt.AdaptersMap(psycopg.adapters)
     for name in ("numeric", "bool"):
         adapters.register_loader(name, Number)
-    for kind, dumper in ((int, Int8Dumper), (bool, Truth), (str, Text)):
+    for kind, dumper in ((int, int_dumper), (bool, Truth), (str, Text)):
         adapters.register_dumper(kind, dumper)
     return Driver(psycopg, LimitedConnection, adapters)
 

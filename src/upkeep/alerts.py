@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     class MessageContent(TypedDict, total=False):
         """What a message says. `thread` is the id of the alert that it is about first."""
 
-        kind: str                       # alert, test, task or code
+        kind: str                       # alert, test or task
         thread: int
         subject: str
         lines: list[str]

@@ -347,8 +347,6 @@ class Courier:
             changes["error"] = self._words(error)
             if not isinstance(error, Refused):
                 changes["next_at"] = row["next_at"]
-        if content["kind"] == "code" and changes["next_at"] is None:
-            changes["content"] = "{}"   # it is for its reader only
         with self._database.transaction(durable=False) as transaction:
             transaction.update("delivery", changes, "id=? AND tries=?", (row["id"], row["tries"]))
 
@@ -370,7 +368,7 @@ class Courier:
         if kind == "task":
             return bool(self._database.value(
                 "SELECT 1 FROM user WHERE email=? AND disabled=0 LIMIT 1", (recipient.name,)))
-        return kind == "code" or recipient in recipients_of_alerts(self._settings)
+        return recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name: str, content: MessageContent, row: Row) -> None:
         given = {"subject": content["subject"], "text": "\n".join(content["lines"])}

@@ -95,7 +95,9 @@ COMMANDS: dict[str, Command] = {
                      password=read_password),
     "user set": asks("PATCH", ACCOUNT, "--role", argument(
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
-                     words="Change what a user may."),
+                     argument("--email", CHANGED_USER["properties"]["email"], null="none",
+                              metavar="ADDRESS|none"),
+                     words="Change what a user may, and where mail about their tasks is sent."),
     "user logout": asks("DELETE", ACCOUNT + "/sessions"),
     "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
     "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),

@@ -21,7 +21,7 @@ from ..upkeep.schedule_rows import SCHEDULE_FIELDS, UPCOMING
 from ..upkeep.rollup import DAY, STEPS, whole_steps
 from ..upkeep.metrics import counter_families, exposition
 from ..upkeep.alerts import MUTES
-from ..access.people import TOKEN_SCOPES, Person, check_password
+from ..access.people import TOKEN_SCOPES, check_password
 from ..access.python_interface import JobQueue
 from ..access.host import (canary_token, exposure, host_files, note_exposure, private_addresses,
                            worker_test)
@@ -274,16 +274,14 @@ def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObj
     own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    if own and set(given) & {"email", "email_code"} and not (person.is_admin and "email" in given):
-        return _change_mailbox(queue, person, given)
-    if "email_code" in given:
-        raise field_error("email_code", "is for one's own address")
+    if own and given == {"email": None}:
+        return users.change(person.name, by=person.name, email=None)
     if not own or ("password" not in given and person.is_admin):
         if "password" in given if user["role"] == "admin" else given.get("role") == "admin":
             _confirm_admin(queue, request, current)
         return users.change(name, by=person.name, **given)
     if set(given) - {"password"}:
-        raise Denied("Only admins may change roles and limits and disable users.")
+        raise Denied("Only admins may change roles, limits and addresses and disable users.")
     check_password(given.get("password") or "", person.name)
     known = users.confirm(person, current, "current_password")
     headers: list[Header] = []
@@ -292,20 +290,6 @@ def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObj
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
     return json_answer(changed, headers=headers)
-
-
-def _change_mailbox(queue: JobQueue, person: Person, given: JsonObject) -> JsonObject:
-    """One's own address: it is mailed a code first, which is then sent back alone."""
-    if len(given) > 1:
-        raise field_error("email", "must be sent alone, and so must email_code")
-    if given.get("email"):
-        queue.users.mail_code(person, given["email"])
-        queue.alerts.send(queue.database.clock.now())
-        return queue.users.change(person.name)
-    email, code = None, given.get("email_code")
-    if code is not None:
-        email = queue.users.confirm_email(person, code)
-    return queue.users.change(person.name, by=person.name, email=email)
 
 
 MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for how long")))

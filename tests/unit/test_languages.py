@@ -234,7 +234,7 @@ class Server(unittest.TestCase):
     def test_each_sentence_of_the_sources_is_translated(self):
         wanted = set(sentences())
         self.assertGreater(len(wanted), 350)
-        for text in ("must be 6 digits", "{name} is damaged: {why}", "too many workers", "has been used",
+        for text in ("is still in use", "{name} is damaged: {why}", "too many workers", "has been used",
                      "ran longer than %g s", "Nothing is running: {why}. Next try {next}."):
             self.assertIn(text, wanted)
         texts = [*json.loads(OF_SERVER[0].read_text("utf-8")), *keys()]
