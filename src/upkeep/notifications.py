@@ -48,11 +48,6 @@ PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
 CUT_OFF = "It was not answered in time."
-# Where no webhook may lead: this host, its network, what is no single host, and ways around these.
-INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 "
-          "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 "
-          "203.0.113.0/24 224.0.0.0/3 ::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 "
-          "4000::/2 8000::/1").split()
 
 
 class Refused(Exception):
@@ -198,9 +193,11 @@ def _send_by_sendmail(sender: str, recipient: str, message: Message) -> None:
 
 def is_inside(address: str) -> bool:
     """True for an address to which no webhook may lead unless an admin allows that."""
-    from ipaddress import ip_address, ip_network
+    from ipaddress import IPv6Address, ip_address
     found = ip_address(address.partition("%")[0])
-    return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
+    if isinstance(found, IPv6Address) and (found.sixtofour or found.teredo or int(found) >> 125 != 1):
+        return True                     # leads to IPv4, or is no address of one host (RFC 4291)
+    return found.is_multicast or not found.is_global
 
 
 def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
@@ -213,21 +210,36 @@ def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
 
 def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
     """Write a message as the host of an address wants it; without a body if few people use that."""
-    from html import escape
-    host, query = parts.hostname or "", "?" + parts.query if parts.query else ""
+    query = "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
-    if host == "hooks.slack.com":
-        return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
-    if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
-        return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
-    if host == "api.telegram.org":
-        # As plain text: in the modes of Telegram the signs of an error are wrong markup.
-        more = {name: value for name, value in parse_qsl(parts.query) if name != "parse_mode"}
-        return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
-    if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
-        return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
-                                         "message": _cut(text, 4000)})
+    for hosts, shape in SHAPES:
+        if re.fullmatch(hosts, parts.hostname or ""):
+            return shape(path, query, content["subject"], text)
     return WebhookPost(path + query, None)
+
+
+def _for_slack(path: str, query: str, subject: str, text: str) -> WebhookPost:
+    from html import escape
+    return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
+
+
+def _for_discord(path: str, query: str, subject: str, text: str) -> WebhookPost:
+    return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
+
+
+def _for_telegram(path: str, query: str, subject: str, text: str) -> WebhookPost:
+    # As plain text: in the modes of Telegram the signs of an error are wrong markup.
+    more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
+    return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
+
+
+def _for_ntfy(path: str, query: str, subject: str, text: str) -> WebhookPost:
+    return WebhookPost("/" + query, {"topic": path.strip("/"), "title": subject,
+                                     "message": _cut(text, 4000)})
+
+
+SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _for_discord),
+          (r"api\.telegram\.org", _for_telegram), (r"ntfy\..+|.+\.ntfy\..+", _for_ntfy))
 
 
 def webhook_key(folder: Path) -> bytes:
