@@ -2164,7 +2164,7 @@ CREATE TABLE IF NOT EXISTS alert (
     subject TEXT NOT NULL,              -- what it is about: a function and its error, a schedule
     text TEXT NOT NULL,                 -- the latest sentence
     count INTEGER NOT NULL DEFAULT 1,
-    opened_at REAL NOT NULL, seen_at REAL NOT NULL,     -- held the last time
+    opened_at REAL NOT NULL, seen_at REAL NOT NULL,     -- first, last; open if they differ
     told INTEGER NOT NULL DEFAULT 0, told_at REAL,      -- how often, and when last
     muted_until REAL, ended_at REAL
 );
@@ -8699,11 +8699,11 @@ class Keeping:
 # WATCH_SECONDS:
 # 1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
 #    since the last look says which tasks failed for good.
-# 2. A row of `alert` is made for what holds, unless its cause is known. It is open once it was seen
-#    at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
-#    There is one such row for each (code, subject).
-# 3. What opened is told at once, then ever less often while it holds; its end is told if its
-#    opening was. Messages are put into `delivery`, from where a child process sends them
+# 2. A row of `alert` is made for a condition that holds, unless its cause is known. It is open once two
+#    looks in a row have seen the condition, and ends when a look does not. A failed task opens one at
+#    once, which ends a day after the last such failure. There is one row for each (code, subject).
+# 3. An alert is told when it opens, then daily while it holds; its end is told if its opening was.
+#    Messages are put into `delivery`, from where a child process sends them
 #    (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
 #    PACE_SECONDS: all that comes then stands in the next one.
 
@@ -8721,10 +8721,9 @@ class Keeping:
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
-PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
-ENDS_SECONDS = 300.0            # so long all must be well
-CALM_SECONDS, SUCCESSES_END = 1800.0, 3     # so long without a failure, and so many successes in
-QUIET_SECONDS = 86400.0         # ... later hours, end those of a function; or so long without one
+REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
+QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
+IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
@@ -8740,7 +8739,6 @@ DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went w
 class Alert(NamedTuple):
     """A row of ALERTS."""
 
-    opens: "float"                        # seconds that it must hold
     causes: "tuple[str, ...]"             # what silences it
     title: "str"
     sentence: "str"
@@ -8761,20 +8759,20 @@ class Recipient(NamedTuple):
 
 
 ALERTS = {
-    "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
-    "log": Alert(120, ("disk",), "the database's log is long",
+    "disk": Alert((), "the disk is nearly full", "Only {free} MB are left on the disk."),
+    "log": Alert(("disk",), "the database's log is long",
                  "It has grown to {size} MB: a program keeps it from being written back."),
-    "code": Alert(120, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
-    "no_worker": Alert(120, ("disk",), "no worker starts", "Tasks wait, and {why}."),
-    "waiting": Alert(0, ("disk", "code", "no_worker"), "tasks wait long",
+    "code": Alert((), "tasks.py is broken", "tasks.py cannot be read: {why}"),
+    "no_worker": Alert(("disk",), "no worker starts", "Tasks wait, and {why}."),
+    "waiting": Alert(("disk", "code", "no_worker"), "tasks wait long",
                      "The oldest task that could start has waited {minutes} min."),
-    "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
+    "missed": Alert(("disk", "no_worker"), "a schedule was missed",
                     "Runs of {name} were late or missed at {at}."),
-    "held_up": Alert(0, ("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
-    "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
-    "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
-    "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
-    "failed": Alert(0, (), "failed", "{function}: {why} (task {id})")}
+    "held_up": Alert(("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
+    "problem": Alert(("code",), "a schedule cannot add its task", "{name}: {why}"),
+    "backup": Alert((), "the backup is old", "The last one was made {days} days ago."),
+    "backup_failed": Alert(("disk",), "the daily backup failed", "{why}"),
+    "failed": Alert((), "failed", "{function}: {why} (task {id})")}
 
 
 class Conditions:
@@ -9007,29 +9005,23 @@ class Alerts:
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*seen, *rows)}
         for (code, subject), (text, count) in seen.items():
-            opens_at, row = now + ALERTS[code].opens, rows.get((code, subject))
+            row = rows.get((code, subject))
             if row:
-                opens_at = min(opens_at, row["opened_at"])      # the clock may have been put back
+                opened_at = min(now - 1, row["opened_at"])      # the clock may have been put back
                 transaction.run(
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
-                    (text, count, opens_at, now, row["id"]))
+                    (text, count, opened_at, now, row["id"]))
             elif not causes.intersection(ALERTS[code].causes):
                 transaction.ensure("alert", {        # another machine may be faster
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
-                    "opened_at": opens_at, "seen_at": now})
-        transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
+                    "opened_at": now, "seen_at": now})
+        transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT " + IS_OPEN, (now,))
 
     @staticmethod
     def _end(transaction, row, now):
-        """True if an alert whose reason is gone ends by now."""
-        calm = now - row["seen_at"]
-        least = ENDS_SECONDS
-        if row["code"] == "failed":
-            successes = transaction.value(
-                "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
-                (HOUR, row["seen_at"], row["subject"].partition(":")[0])) or 0
-            least = CALM_SECONDS if successes >= SUCCESSES_END else QUIET_SECONDS
-        return calm >= least and transaction.update(
+        """Return whether an alert that this look did not see ends now."""
+        least = QUIET_SECONDS if row["code"] == "failed" else 0.0
+        return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _tell(self, transaction, seen, over,
@@ -9037,8 +9029,8 @@ class Alerts:
         """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
-            "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
-            "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
+            "SELECT * FROM alert WHERE ended_at IS NULL AND " + IS_OPEN +
+            " AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
         recipients = recipients_of_alerts(self._settings) if news or over else []
@@ -9059,10 +9051,8 @@ class Alerts:
 
     @staticmethod
     def _is_due(row, now):
-        pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        since = row["told_at"] or row["opened_at"]
-        is_news = row["seen_at"] > (row["told_at"] or 0)
-        return is_news and now - since >= pause
+        told_at = row["told_at"] or -math.inf
+        return row["seen_at"] > told_at and now - told_at >= REPEAT_SECONDS
 
     @staticmethod
     def _lines(row, seen):
@@ -9076,8 +9066,8 @@ class Alerts:
 
     def all(self):
         """All that is open, the latest that ended, and how the recipients are reached."""
-        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
-                                  "AND seen_at>=opened_at ORDER BY id DESC")
+        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL AND %s "
+                                  "ORDER BY id DESC" % IS_OPEN)
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
                                    "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
@@ -9148,11 +9138,6 @@ PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
 CUT_OFF = "It was not answered in time."
-# Where no webhook may lead: this host, its network, what is no single host, and ways around these.
-INSIDE = ("0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 "
-          "192.0.0.0/24 192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 "
-          "203.0.113.0/24 224.0.0.0/3 ::/3 2001::/23 2001:db8::/32 2002::/16 3fff::/20 "
-          "4000::/2 8000::/1").split()
 
 
 class Refused(Exception):
@@ -9298,9 +9283,11 @@ def _send_by_sendmail(sender, recipient, message):
 
 def is_inside(address):
     """True for an address to which no webhook may lead unless an admin allows that."""
-    from ipaddress import ip_address, ip_network
+    from ipaddress import IPv6Address, ip_address
     found = ip_address(address.partition("%")[0])
-    return any(found in ip_network(one) for one in INSIDE if (":" in one) == (found.version == 6))
+    if isinstance(found, IPv6Address) and (found.sixtofour or found.teredo or int(found) >> 125 != 1):
+        return True                     # leads to IPv4, or is no address of one host (RFC 4291)
+    return found.is_multicast or not found.is_global
 
 
 def _cut(text, most, encoding="utf-8", unit=1):
@@ -9313,21 +9300,36 @@ def _cut(text, most, encoding="utf-8", unit=1):
 
 def shaped(parts, content):
     """Write a message as the host of an address wants it; without a body if few people use that."""
-    from html import escape
-    host, query = parts.hostname or "", "?" + parts.query if parts.query else ""
+    query = "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
-    if host == "hooks.slack.com":
-        return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
-    if re.fullmatch(r"(.+\.)?discord(app)?\.com", host):
-        return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
-    if host == "api.telegram.org":
-        # As plain text: in the modes of Telegram the signs of an error are wrong markup.
-        more = {name: value for name, value in parse_qsl(parts.query) if name != "parse_mode"}
-        return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
-    if re.fullmatch(r"ntfy\..+|.+\.ntfy\..+", host):
-        return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
-                                         "message": _cut(text, 4000)})
+    for hosts, shape in SHAPES:
+        if re.fullmatch(hosts, parts.hostname or ""):
+            return shape(path, query, content["subject"], text)
     return WebhookPost(path + query, None)
+
+
+def _for_slack(path, query, subject, text):
+    from html import escape
+    return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
+
+
+def _for_discord(path, query, subject, text):
+    return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
+
+
+def _for_telegram(path, query, subject, text):
+    # As plain text: in the modes of Telegram the signs of an error are wrong markup.
+    more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
+    return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
+
+
+def _for_ntfy(path, query, subject, text):
+    return WebhookPost("/" + query, {"topic": path.strip("/"), "title": subject,
+                                     "message": _cut(text, 4000)})
+
+
+SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _for_discord),
+          (r"api\.telegram\.org", _for_telegram), (r"ntfy\..+|.+\.ntfy\..+", _for_ntfy))
 
 
 def webhook_key(folder):
@@ -12507,7 +12509,7 @@ def _look_at_tasks(queue):
 def _look_at_alerts(queue):
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
-                                     "AND seen_at>=opened_at")
+                                     "AND " + IS_OPEN)
     yield "%d open; told: %s" % (open_ones, ", ".join(
         one["recipient"] for one in states) or "nobody")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):

@@ -31,7 +31,7 @@ from ..store.settings import recall
 from ..tasks.followers import lanes
 from ..upkeep.tick_history import VISITORS
 from ..upkeep.worker_modes import take_lock
-from ..upkeep.alerts import NARROW_BYTES, UNSENT_SECONDS, is_message_due
+from ..upkeep.alerts import IS_OPEN, NARROW_BYTES, UNSENT_SECONDS, is_message_due
 from .people import knows_scrypt
 from .python_interface import JobQueue
 from .host import DOORS, WEB_FOLDERS, exposure, is_open, judge_worker_test, read_text
@@ -289,7 +289,7 @@ def _look_at_tasks(queue: JobQueue) -> Look:
 def _look_at_alerts(queue: JobQueue) -> Look:
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
-                                     "AND seen_at>=opened_at")
+                                     "AND " + IS_OPEN)
     yield "%d open; told: %s" % (open_ones, ", ".join(
         one["recipient"] for one in states) or "nobody")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):

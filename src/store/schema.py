@@ -284,7 +284,7 @@ CREATE TABLE IF NOT EXISTS alert (
     subject TEXT NOT NULL,              -- what it is about: a function and its error, a schedule
     text TEXT NOT NULL,                 -- the latest sentence
     count INTEGER NOT NULL DEFAULT 1,
-    opened_at REAL NOT NULL, seen_at REAL NOT NULL,     -- held the last time
+    opened_at REAL NOT NULL, seen_at REAL NOT NULL,     -- first, last; open if they differ
     told INTEGER NOT NULL DEFAULT 0, told_at REAL,      -- how often, and when last
     muted_until REAL, ended_at REAL
 );

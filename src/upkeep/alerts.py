@@ -4,11 +4,11 @@ Who is told when something goes wrong. All of it is decided from rows, by whoeve
 WATCH_SECONDS:
 1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
    since the last look says which tasks failed for good.
-2. A row of `alert` is made for what holds, unless its cause is known. It is open once it was seen
-   at `opened_at` or later, else it is forgotten, and ends when all has been well for long enough.
-   There is one such row for each (code, subject).
-3. What opened is told at once, then ever less often while it holds; its end is told if its
-   opening was. Messages are put into `delivery`, from where a child process sends them
+2. A row of `alert` is made for a condition that holds, unless its cause is known. It is open once two
+   looks in a row have seen the condition, and ends when a look does not. A failed task opens one at
+   once, which ends a day after the last such failure. There is one row for each (code, subject).
+3. An alert is told when it opens, then daily while it holds; its end is told if its opening was.
+   Messages are put into `delivery`, from where a child process sends them
    (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
    PACE_SECONDS: all that comes then stands in the next one.
 """
@@ -35,7 +35,6 @@ from .tick_history import Rhythm, take_mark
 from .worker_modes import START_ERRORS, Modes
 from .starter import Starter
 from .catalogue import Catalogue
-from .rollup import HOUR
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -56,10 +55,9 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
-PAUSES = (0.0, 3600.0, 4 * 3600.0, 86400.0)     # before it is told, and told again
-ENDS_SECONDS = 300.0            # so long all must be well
-CALM_SECONDS, SUCCESSES_END = 1800.0, 3     # so long without a failure, and so many successes in
-QUIET_SECONDS = 86400.0         # ... later hours, end those of a function; or so long without one
+REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
+QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
+IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # different failures told in one look
 MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
@@ -75,7 +73,6 @@ DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went w
 class Alert(NamedTuple):
     """A row of ALERTS."""
 
-    opens: float                        # seconds that it must hold
     causes: tuple[str, ...]             # what silences it
     title: str
     sentence: str
@@ -96,20 +93,20 @@ class Recipient(NamedTuple):
 
 
 ALERTS = {
-    "disk": Alert(0, (), "the disk is nearly full", "Only {free} MB are left on the disk."),
-    "log": Alert(120, ("disk",), "the database's log is long",
+    "disk": Alert((), "the disk is nearly full", "Only {free} MB are left on the disk."),
+    "log": Alert(("disk",), "the database's log is long",
                  "It has grown to {size} MB: a program keeps it from being written back."),
-    "code": Alert(120, (), "tasks.py is broken", "tasks.py cannot be read: {why}"),
-    "no_worker": Alert(120, ("disk",), "no worker starts", "Tasks wait, and {why}."),
-    "waiting": Alert(0, ("disk", "code", "no_worker"), "tasks wait long",
+    "code": Alert((), "tasks.py is broken", "tasks.py cannot be read: {why}"),
+    "no_worker": Alert(("disk",), "no worker starts", "Tasks wait, and {why}."),
+    "waiting": Alert(("disk", "code", "no_worker"), "tasks wait long",
                      "The oldest task that could start has waited {minutes} min."),
-    "missed": Alert(0, ("disk", "no_worker"), "a schedule was missed",
+    "missed": Alert(("disk", "no_worker"), "a schedule was missed",
                     "Runs of {name} were late or missed at {at}."),
-    "held_up": Alert(0, ("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
-    "problem": Alert(0, ("code",), "a schedule cannot add its task", "{name}: {why}"),
-    "backup": Alert(0, (), "the backup is old", "The last one was made {days} days ago."),
-    "backup_failed": Alert(0, ("disk",), "the daily backup failed", "{why}"),
-    "failed": Alert(0, (), "failed", "{function}: {why} (task {id})")}
+    "held_up": Alert(("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
+    "problem": Alert(("code",), "a schedule cannot add its task", "{name}: {why}"),
+    "backup": Alert((), "the backup is old", "The last one was made {days} days ago."),
+    "backup_failed": Alert(("disk",), "the daily backup failed", "{why}"),
+    "failed": Alert((), "failed", "{function}: {why} (task {id})")}
 
 
 class Conditions:
@@ -342,29 +339,23 @@ class Alerts:
         """Add what is new; what holds on is kept up to date."""
         causes = {code for code, _ in (*seen, *rows)}
         for (code, subject), (text, count) in seen.items():
-            opens_at, row = now + ALERTS[code].opens, rows.get((code, subject))
+            row = rows.get((code, subject))
             if row:
-                opens_at = min(opens_at, row["opened_at"])      # the clock may have been put back
+                opened_at = min(now - 1, row["opened_at"])      # the clock may have been put back
                 transaction.run(
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
-                    (text, count, opens_at, now, row["id"]))
+                    (text, count, opened_at, now, row["id"]))
             elif not causes.intersection(ALERTS[code].causes):
                 transaction.ensure("alert", {        # another machine may be faster
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
-                    "opened_at": opens_at, "seen_at": now})
-        transaction.run("DELETE FROM alert WHERE seen_at<opened_at AND seen_at<?", (now,))
+                    "opened_at": now, "seen_at": now})
+        transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT " + IS_OPEN, (now,))
 
     @staticmethod
     def _end(transaction: Connection, row: Row, now: float) -> bool:
-        """True if an alert whose reason is gone ends by now."""
-        calm: float = now - row["seen_at"]
-        least = ENDS_SECONDS
-        if row["code"] == "failed":
-            successes = transaction.value(
-                "SELECT sum(succeeded) FROM hour WHERE span=? AND at>=? AND function=?",
-                (HOUR, row["seen_at"], row["subject"].partition(":")[0])) or 0
-            least = CALM_SECONDS if successes >= SUCCESSES_END else QUIET_SECONDS
-        return calm >= least and transaction.update(
+        """Return whether an alert that this look did not see ends now."""
+        least = QUIET_SECONDS if row["code"] == "failed" else 0.0
+        return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _tell(self, transaction: Connection, seen: Mapping[AlertKey, Trouble], over: list[Row],
@@ -372,8 +363,8 @@ class Alerts:
         """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
-            "SELECT * FROM alert WHERE ended_at IS NULL AND seen_at>=opened_at "
-            "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
+            "SELECT * FROM alert WHERE ended_at IS NULL AND " + IS_OPEN +
+            " AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
         recipients = recipients_of_alerts(self._settings) if news or over else []
@@ -394,10 +385,8 @@ class Alerts:
 
     @staticmethod
     def _is_due(row: Row, now: float) -> bool:
-        pause = PAUSES[min(row["told"], len(PAUSES) - 1)]
-        since: float = row["told_at"] or row["opened_at"]
-        is_news: bool = row["seen_at"] > (row["told_at"] or 0)
-        return is_news and now - since >= pause
+        told_at: float = row["told_at"] or -math.inf
+        return row["seen_at"] > told_at and now - told_at >= REPEAT_SECONDS
 
     @staticmethod
     def _lines(row: Row, seen: Mapping[AlertKey, Trouble]) -> Iterator[str]:
@@ -411,8 +400,8 @@ class Alerts:
 
     def all(self) -> JsonObject:
         """All that is open, the latest that ended, and how the recipients are reached."""
-        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL "
-                                  "AND seen_at>=opened_at ORDER BY id DESC")
+        rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL AND %s "
+                                  "ORDER BY id DESC" % IS_OPEN)
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
                                    "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
