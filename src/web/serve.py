@@ -37,37 +37,20 @@ def _tick_for_ever(queue: JobQueue) -> None:
         queue.database.clock.sleep(TICK_SOON_SECONDS)
 
 
-# The server is started anew with what was compiled: who compiles keeps 20 MB for good. It goes
-# through a file without a name: nobody can change it, and it is never older than the source.
-SERVE_CODE = """
-import marshal, sys
-code = marshal.load(open(int(sys.argv.pop(1)), "rb"))
-jobqueue = {"__name__": "jobqueue", "__file__": sys.argv.pop(1)}
-exec(code, jobqueue)
-del code
-sys.exit(jobqueue["main"]())
-"""
-
-
 def _use_compiled_module(data: Path) -> None:
-    if __name__ != "__main__" or not sys.executable:
+    """Start anew with what Python keeps of the compiled module: who compiles keeps 20 MB for good."""
+    if (__name__ != "__main__" or not sys.executable or "jobqueue" in sys._xoptions
+            or getattr(sys.flags, "safe_path", False)):
         return
-    import marshal
-    import tempfile
     from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread,
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # ... and the 16 MiB of a first log-in
     with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
-        for path in CODE_FILES:                 # workers read what Python keeps of both
-            code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)
-        file = tempfile.TemporaryFile(dir=data)
-        marshal.dump(code, file)
-        file.seek(0)
-        os.set_inheritable(file.fileno(), True)
+        for path in CODE_FILES:                 # the server and workers read what Python keeps of both
+            SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         os.chdir(HOME)
         os.execv(sys.executable, [
-            sys.executable, "-c", SERVE_CODE, str(file.fileno()), __file__, *sys.argv[1:],
-            "--data", str(data)])
+            sys.executable, "-X", "jobqueue", "-m", "jobqueue", *sys.argv[1:], "--data", str(data)])
 
 
 def _say_where(queue: JobQueue, address: tuple[str, int]) -> None:
