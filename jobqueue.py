@@ -11681,8 +11681,8 @@ class JobQueue:
         return Added(added["ids"], added["created"])
 
     def add_orders(self, orders: "list[Order]", owner_id: "int", once: "Once | None" = None,
-                   show: "bool" = False, asker: "int | None" = None) -> "JsonObject":
-        """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
+                   asker: "int | None" = None) -> "JsonObject":
+        """Add Orders, all or none: {"ids", "created": how many new}.
         A request that is answered but `once` gets the ids of the first answer again. `asker` is the
         running task that asks, if one does."""
         def action(transaction: "Connection") -> "JsonObject":
@@ -11694,8 +11694,6 @@ class JobQueue:
             added: "JsonObject" = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
-            if show:
-                added["task"] = self.row_json(self.tasks.get(ids[0]))
             return added
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
         return write(action)
@@ -13707,8 +13705,8 @@ def owner_for(queue, request, names):
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
-def _add_once(queue, request, asked,
-              show):
+def _add_once(queue, request,
+              asked):
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
     person = request.person
     try:
@@ -13717,7 +13715,7 @@ def _add_once(queue, request, asked,
         if not orders:
             raise Malformed("There is no task in the body.")
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
-        return queue.add_orders(orders, owner_id, request.once(), show)
+        return queue.add_orders(orders, owner_id, request.once())
     except Invalid:                     # what was right at first may be wrong now
         for _ in asked:                 # and only the whole body tells whether it is the same
             pass
@@ -13731,18 +13729,19 @@ def _add_once(queue, request, asked,
 def post_tasks(queue, request):
     """Add one task, an array of them, or one for each line."""
     if request.content_type == LINES_TYPE:
-        return _add_once(queue, request, request.lines(), False)
+        return _add_once(queue, request, request.lines())
     given = request.json()
     many = given if isinstance(given, list) else [given]
     if not all(isinstance(one, dict) for one in many):
         raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
-    added = _add_once(queue, request, iter(many), many is not given)
+    added = _add_once(queue, request, iter(many))
     if many is given:
         return added
-    shown, task_id = added.pop("task", None), added["ids"][0]
-    with contextlib.suppress(NotFound):     # it was answered before, and is gone: its id must do
-        shown = shown or queue.get_json(task_id, owner_id=request.person.scope)
-    return json_answer(conceal(shown or added, request.person), 201 if added["created"] else 200,
+    task_id = added["ids"][0]
+    shown = {"id": task_id, **added}
+    with contextlib.suppress(NotFound):     # it has ended and is gone: its id must do
+        shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
+    return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 

@@ -169,8 +169,8 @@ class JobQueue:
         return Added(added["ids"], added["created"])
 
     def add_orders(self, orders: list[Order], owner_id: int, once: Once | None = None,
-                   show: bool = False, asker: int | None = None) -> JsonObject:
-        """Add Orders, all or none: {"ids", "created": how many new; if `show` "task", the first}.
+                   asker: int | None = None) -> JsonObject:
+        """Add Orders, all or none: {"ids", "created": how many new}.
         A request that is answered but `once` gets the ids of the first answer again. `asker` is the
         running task that asks, if one does."""
         def action(transaction: Connection) -> JsonObject:
@@ -182,8 +182,6 @@ class JobQueue:
             added: JsonObject = {"ids": ids, "created": created}
             if once:
                 once.keep(transaction, added, now)
-            if show:
-                added["task"] = self.row_json(self.tasks.get(ids[0]))
             return added
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
         return write(action)

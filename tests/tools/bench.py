@@ -1235,23 +1235,44 @@ def functions_on_the_way(application, environ):
     return len(called), len(set(called))
 
 
+def statements_under_the_lock(queue, application, environ):
+    """What the writing connection is asked while a request is answered, without BEGIN and COMMIT."""
+    link, seen = queue.database._writer._link, []
+    link.set_trace_callback(seen.append)
+    try:
+        application(environ, lambda *_: None)
+    finally:
+        link.set_trace_callback(None)
+    return [words for words in seen if not words.startswith(("BEGIN", "COMMIT", "PRAGMA", "--"))]
+
+
 def measure_path(_, library):
-    """How many functions one added task passes (POST /api/tasks), nothing being due or started."""
+    """How many functions one added task passes (POST /api/tasks), and a look at it (GET), nothing being
+    due or started."""
     with library.fresh() as site:
         queue = site.open(workers=0)
         make = queue.add.__func__.__globals__["Application"]
         users = users_of(queue)
-        add = getattr(users, "add_token", None) or queue.tokens.add
-        token = add(users.find("admin")["id"], "bench")["token"]
+        make_token = getattr(users, "add_token", None) or queue.tokens.add
+        token = make_token(users.find("admin")["id"], "bench")["token"]
         body = b'{"function": "nothing", "arguments": {"value": 1}}'
         application = make(queue)
+
+        def add():
+            return {"REQUEST_METHOD": "POST", "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY": token,
+                    "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)),
+                    "wsgi.input": io.BytesIO(body)}
+
+        look = {"REQUEST_METHOD": "GET", "PATH_INFO": "/api/tasks/1", "HTTP_X_API_KEY": token}
         for _ in range(3):              # the first ones read tasks.py and tick
-            calls, distinct = functions_on_the_way(application, {
-                "REQUEST_METHOD": "POST", "PATH_INFO": "/api/tasks", "HTTP_X_API_KEY": token,
-                "CONTENT_TYPE": "application/json", "CONTENT_LENGTH": str(len(body)),
-                "wsgi.input": io.BytesIO(body)})
-    yield Figure("functions that one added task calls", calls, "")
+            calls, distinct = functions_on_the_way(application, add())
+        statements = statements_under_the_lock(queue, application, add())
+        for _ in range(3):              # the first one makes a plan
+            looks, _ = functions_on_the_way(application, look)
+    yield Figure("functions that one added task calls", calls, "", goal=Goal("ours", "<=", 160))
     yield Figure("... distinct ones", distinct, "", goal=Goal("ours", "<=", 90))
+    yield Figure("... statements under the write lock", len(statements), "", goal=Goal("ours", "<=", 5))
+    yield Figure("functions that a pending task's GET calls", looks, "", goal=Goal("ours", "<=", 250))
 
 
 def measure_blocked(sizes, library):
