@@ -2382,10 +2382,15 @@ class Database(Reader):
     # Reading
 
     def all(self, statement, values=()):
-        """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
-        if self.in_transaction:
-            return self._writer.all(statement, values)
+        """All rows; Busy at the deadline. RuntimeError inside a transaction of this thread, which is
+        read through its own connection."""
+        self.refuse_inside()
         return self._patiently(lambda: self._read(statement, values))
+
+    def refuse_inside(self):
+        """Raise RuntimeError inside a transaction of this thread."""
+        if self._writer_thread == threading.get_ident():
+            raise RuntimeError("a transaction reads through the connection that it was given")
 
     def _read(self, statement, values):
         with self._reading:
@@ -4277,15 +4282,16 @@ class Settings:
             if text is not None:
                 self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
 
-    def get(self, name):
-        """The value in force: exact inside a transaction, else at most a second old."""
+    def get(self, name, transaction=None):
+        """Return the value in force: as a transaction sees it, else at most a second old."""
         if name in self._fixed:
             return self._fixed[name]
-        if not self._database.in_transaction:
+        if transaction is None:
+            self._database.refuse_inside()
             until, table = self._known
             table = table if self._database.clock.monotonic() <= until else self._read()
             return table.get(name, SETTINGS[name].default)
-        value = recall(self._database, name)
+        value = recall(transaction, name)
         return SETTINGS[name].default if value is None else value
 
     def describe(self):
@@ -4438,21 +4444,22 @@ class Queues:
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def open(self, machine, remote=False):
+    @staticmethod
+    def open(db, machine, remote=False):
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
         task whose owner is not at their limit, NULL if there is none."""
-        rows = self._database.all(OPEN_QUEUES, (2 * remote,))
+        rows = db.all(OPEN_QUEUES, (2 * remote,))
         if rows and rows[0]["spare"] is not None and rows[0]["spare"] <= 0:
-            rows = self._database.all(OPEN_BESIDE, (2 * remote,))
+            rows = db.all(OPEN_BESIDE, (2 * remote,))
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
-    def room(self, queue, now):
+    def room(self, db, queue, now):
         """How many tasks of an open queue may start now."""
         room = INTEGER_MAX
         if queue["max_running"] is not None:
-            room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
+            room = queue["max_running"] - self.count(db, RUNNING, queue["name"], queue["max_running"])
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
@@ -4466,9 +4473,10 @@ class Queues:
             transaction.update("queue", {"rate_next_at": due + count * interval},
                                "name=?", (queue["name"],))
 
-    def count(self, status, name, limit):
+    @staticmethod
+    def count(db, status, name, limit):
         """How many tasks of a queue have a status, counted up to `limit`."""
-        return self._database.value(
+        return db.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
 
@@ -4479,7 +4487,7 @@ class Queues:
 
     def get(self, name, machine):
         """One queue as JSON; NotFound if there is none."""
-        return self._json(self._row(name), machine)
+        return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name, machine, owner_id=None):
         """Return what holds a queue's pending tasks, or an owner's; Blocked() if nothing does."""
@@ -4502,7 +4510,7 @@ class Queues:
         if full:
             return Blocked("owner", "The user %s runs at most %d at once." % tuple(full))
         limit = row["max_running"]
-        if limit is not None and self.count(RUNNING, name, limit) >= limit:
+        if limit is not None and self.count(self._database, RUNNING, name, limit) >= limit:
             return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
         if row["rate_count"] is not None and next_start(row, now).at > now:
@@ -4523,7 +4531,7 @@ class Queues:
                 if transaction.value("SELECT 1 FROM queue WHERE name=?", (name,)):
                     raise Conflict("There is a queue %s already." % name)
                 transaction.insert("queue", {"name": name, "created_at": now})
-            row = self._row(name)
+            row = self._row(transaction, name)
             for limit in ("max_running", "rate", "machines"):
                 if row["external"] == 1 and given.get(limit) is not None:
                     raise field_error(limit, "is up to those who run the tasks of %s" % name)
@@ -4542,19 +4550,20 @@ class Queues:
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
-            self._row(name)
+            self._row(transaction, name)
             if name == TASK_OPTIONS["queue"][1]:
                 raise Conflict("The queue %s is always there." % name)
             if name in in_use:
                 raise Conflict("The queue %s belongs to a function in tasks.py." % name)
-            if any(self.count(status, name, 1) for status in range(7)):
+            if any(self.count(transaction, status, name, 1) for status in range(7)):
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
             note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
-    def _row(self, name):
-        row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
+    @staticmethod
+    def _row(db, name):
+        row = db.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
@@ -4571,7 +4580,7 @@ class Queues:
 
     def _json(self, row, machine):
         name = row["name"]
-        counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
+        counts = {word: self.count(self._database, STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
         rate = row["rate_count"] and {
             "count": row["rate_count"], "seconds": plain(row["rate_seconds"])}
@@ -4927,14 +4936,15 @@ class Files:
                 remember(transaction, ".files", machine_name())
         self._looks.hasten(0.0)
 
-    def site(self):
+    def site(self, transaction=None):
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
         if self._looks.is_due():        # each attempt asks
-            self._machine = recall(self._database, ".files")
+            self._machine = recall(transaction or self._database, ".files")
         is_here = self._machine in (None, machine_name())
-        return None if is_here else FileSite(self._settings.get("page_address"), None)
+        return None if is_here else FileSite(
+            self._settings.get("page_address", transaction), None)
 
     def path(self, row, task_id=None):
         """Where a file lies by its row."""
@@ -4992,23 +5002,23 @@ class Files:
         if free_bytes(self._database.folder) < DISK_LOW_BYTES + size:
             raise StorageFull(FULL)
         with self._database.transaction() as transaction:
-            if size > self._room(owner_id):
+            if size > self._room(transaction, owner_id):
                 raise StorageFull("With this one the files of the user would have more than %d MB "
-                                  "(max_files_mb)." % self._settings.get("max_files_mb"))
+                                  "(max_files_mb)." % self._settings.get("max_files_mb", transaction))
             for most, which in ((UNUSED_MAX, "task_id IS NULL AND until>0"), (OWNED_MAX, "1=1")):
                 if transaction.value("SELECT count(*) FROM (SELECT 1 FROM file WHERE owner_id=? AND %s "
                                      "LIMIT ?) AS found" % which, (owner_id, most)) >= most:
                     raise StorageFull("The user has %d files already; add the tasks that they are "
                                       "for, or remove tasks." % most)
-            if task_id and len(self.of_task(task_id)) >= FILES_MAX:
+            if task_id and len(self.of_task(task_id, transaction)) >= FILES_MAX:
                 raise Conflict("A task keeps at most %d files." % FILES_MAX)
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
                                                "until": self._clock.now() + UNUSED_SECONDS})
 
-    def _room(self, owner_id):
+    def _room(self, transaction, owner_id):
         """How many bytes more the files of a user may have."""
-        limit = self._settings.get("max_files_mb") << 20
-        return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
+        limit = self._settings.get("max_files_mb", transaction) << 20
+        return limit - (transaction.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
 
     @staticmethod
     def give(transaction, task_id, owner_id, keys,
@@ -5038,10 +5048,10 @@ class Files:
         kept = {}
         others = []
         names = names_left(folder)
-        if names is None or self.site():    # they were sent there
+        if names is None or self.site(transaction):    # they were sent there
             return names
         transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
-        room = self._room(task["owner_id"]) if names else 0
+        room = self._room(transaction, task["owner_id"]) if names else 0
         for name in names:
             size = plain_size(folder, name) if len(kept) < FILES_MAX else None
             if size is not None and size <= room:
@@ -5070,9 +5080,9 @@ class Files:
                 for path in (path for path in found if told_name(path.name) not in kept):
                     remove_whole(path)
 
-    def of_task(self, task_id):
+    def of_task(self, task_id, db=None):
         """The rows of a task's files: first what it left, then what it was given."""
-        return self._database.all(
+        return (db or self._database).all(
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 
@@ -5308,7 +5318,7 @@ class Adding:
             return INTEGER_MAX
         limit = owner["max_pending"]
         if limit is None:
-            limit = self._settings.get("max_pending")
+            limit = self._settings.get("max_pending", transaction)
         if not limit:
             return INTEGER_MAX
         last = owner["last"] or 0
@@ -5544,10 +5554,11 @@ class TaskList:
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def get(self, task_id, owner_id=None):
+    def get(self, task_id, owner_id=None, db=None):
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
-        row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
+        db = db or self._database
+        row = db.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row
@@ -5681,13 +5692,15 @@ class TaskList:
         return {"groups": list(groups.values())[:GROUPS_MAX],
                 "more": more or len(groups) > GROUPS_MAX}
 
-    def firsts(self, status, owner_id=None):
+    def firsts(self, status, owner_id=None,
+               db=None):
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
-        found = [self._database.one(
+        db = db or self._database
+        found = [db.one(
             "SELECT id, function, queue, turn, created_at, run_at %s AND queue=? AND priority=? "
             "ORDER BY turn LIMIT 1" % scan, (*values, *lane))
-            for lane in lanes(self._database, status)]
+            for lane in lanes(db, status)]
         return [row for row in found if row]
 
     def count(self, wanted):
@@ -5790,20 +5803,20 @@ class Actions:
     def cancel(self, task_id, owner_id=None, by=None):
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
-            row = self._tasks.get(task_id, owner_id)
+            row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if row["status"] != CANCELLED:
                 self._cancel(transaction, [row], self._clock.now(), by)
-            return self._tasks.get(task_id, owner_id)
+            return self._tasks.get(task_id, owner_id, transaction)
 
     def retry(self, task_id, owner_id=None, by=None):
         """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
         it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
         may wait, Denied if its function is not for users (any more)."""
         with self._database.transaction() as transaction:
-            row = self._tasks.get(task_id, owner_id)
+            row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
@@ -5816,7 +5829,7 @@ class Actions:
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
-            return self._tasks.get(task_id, owner_id)
+            return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id, owner_id=None, by=None):
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""
@@ -6085,19 +6098,20 @@ class Leases:
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def lost(self, dead_workers, now):
+    def lost(self, dead_workers, now, db=None):
         """Running tasks whose worker is dead or silent for good: their rows."""
-        silent = self.silent(now)
-        return [row for row in self._running() if row["worker_id"] in dead_workers
+        db = db or self._database
+        silent = self.silent(now, db)
+        return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
     def left(self, now):
         """{id: seconds until others may take it over} of the running tasks."""
-        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
+        return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
     def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
-        late = self._late(now)
+        late = self._late(self._database, now)
         known = recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
@@ -6106,10 +6120,11 @@ class Leases:
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
-    def silent(self, now):
+    def silent(self, now, db=None):
         """The names of leases that are over, and whose doubt is as well."""
-        doubts = recall(self._database, ".doubts") or {}
-        late = self._late(now) if doubts else {}
+        db = db or self._database
+        doubts = recall(db, ".doubts") or {}
+        late = self._late(db, now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
@@ -6121,17 +6136,18 @@ class Leases:
             return None
         return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
 
-    def _late(self, now):
+    def _late(self, db, now):
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
-        workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
-                                     "lease_wall FROM worker")
+        workers = db.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
+                         "lease_wall FROM worker")
         left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
-                for row in [*workers, *self._running()])
+                for row in [*workers, *self._running(db)])
         return {name: seconds for name, seconds in left
                 if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
-    def _running(self):
-        return self._database.all(
+    @staticmethod
+    def _running(db):
+        return db.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
             "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 
@@ -6194,7 +6210,7 @@ class Claims:
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
-        for lane in lanes(self._database, SCHEDULED):
+        for lane in lanes(transaction, SCHEDULED):
             due = transaction.all(
                 "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
                 "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
@@ -6206,31 +6222,32 @@ class Claims:
                     "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def next_due(self, of_all=False):
+    def next_due(self, of_all=False, db=None):
         """When the next scheduled task becomes due, of the queues that this machine serves or of
         all, or None. At once if somebody has ended a task which others wait for."""
-        if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
+        db = db or self._database
+        if db.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         served = set() if of_all else {
-            queue["name"] for queue in self._queues.open(self.machine)}
-        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
+            queue["name"] for queue in self._queues.open(db, self.machine)}
+        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED, db=db)
                     if of_all or row["queue"] in served), default=None)
 
-    def rate_opens(self):
+    def rate_opens(self, db=None):
         """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
-        moments = [next_start(queue, now).at for queue in self._filled()
+        moments = [next_start(queue, now).at for queue in self._filled(db or self._database)
                    if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
-    def claimable(self, limit):
+    def claimable(self, limit, db=None):
         """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
         may start some are all counted: a worker too many ends by itself."""
-        found, now = 0, self._clock.now()
-        for queue in self._filled():
+        found, now, db = 0, self._clock.now(), db or self._database
+        for queue in self._filled(db):
             if found < limit:
-                room = min(limit - found, self._queues.room(queue, now))
-                found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
+                room = min(limit - found, self._queues.room(db, queue, now))
+                found += self._queues.count(db, PENDING, queue["name"], room) if room > 1 else room
         return found
 
     def longest_wait(self):
@@ -6242,12 +6259,12 @@ class Claims:
             FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=0 AND queue=?
                   LIMIT 10000) AS found WHERE owner_id NOT IN %s""" % (BY_CLAIM, AT_LIMIT),
             (queue["name"],))
-            for queue in self._filled() if self._queues.room(queue, now)]
+            for queue in self._filled(self._database) if self._queues.room(self._database, queue, now)]
         return max((now - since for since in waiting if since is not None), default=None)
 
-    def _filled(self, reach=None):
+    def _filled(self, db, reach=None):
         """The queues that hold something which a worker here, or of this Reach, may start."""
-        queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
+        queues = self._queues.open(db, reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
@@ -6273,7 +6290,7 @@ class Claims:
                        reach):
         """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
-            queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
+            queue, heads = self.next_heads(transaction, now, wanted, function, owner_id, reach)
             if queue is None:
                 break
             self._take(transaction, heads, worker_id, now, reach)
@@ -6284,26 +6301,27 @@ class Claims:
                 return rows
         return []
 
-    def next_heads(self, now, wanted=1, function=None,
+    def next_heads(self, db, now, wanted=1, function=None,
                    owner_id=None, reach=None):
         """Return what claim() would take. The queue with the highest priority comes first, equal
         ones take turns, full ones are passed over, and so are those that hold nothing within
         reach."""
-        for queue in sorted(self._filled(reach), key=lambda queue: (
+        for queue in sorted(self._filled(db, reach), key=lambda queue: (
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
-            room = self._queues.room(queue, now)
+            room = self._queues.room(db, queue, now)
             if room:
-                heads = self._heads(queue, min(wanted, room), function, owner_id, reach)
+                heads = self._heads(db, queue, min(wanted, room), function, owner_id, reach)
                 if heads or not reach:
                     self._last_queue = queue["name"]
                     return Heads(queue, heads)
         return Heads(None, [])
 
-    def _firsts(self, queue, most, reach):
+    @staticmethod
+    def _firsts(db, queue, most, reach):
         """The first rows of a queue within a reach, of owners who are not at their limit."""
         name = queue["name"]
         if not reach and not queue["beside"]:
-            return self._database.all(ALL_HEADS, (name, most))
+            return db.all(ALL_HEADS, (name, most))
         limits = ""
         values = (name,)
         ways = [(WITHIN_REACH, (name,))]
@@ -6312,17 +6330,17 @@ class Claims:
             values = (name, *reach.functions)
         if queue["beside"]:
             limits += "AND owner_id NOT IN %s " % AT_LIMIT
-            turn = self._database.value(TURN_BESIDE, (name, queue["head"]))
+            turn = db.value(TURN_BESIDE, (name, queue["head"]))
             ways.insert(0, (BESIDE_FULL, (queue["head"], turn, turn)))
-        found = (self._database.all(HEADS % (limits + way), (*values, *more, most))
+        found = (db.all(HEADS % (limits + way), (*values, *more, most))
                  for way, more in ways)
         return next(filter(None, found), [])
 
-    def _heads(self, queue, most, function, owner_id,
+    def _heads(self, db, queue, most, function, owner_id,
                reach):
         """The first tasks of a queue that may be taken at once."""
         heads = []
-        for row in self._firsts(queue, most, reach):
+        for row in self._firsts(db, queue, most, reach):
             columns = dict(zip(row.keys(), row))
             task = columns     # once it is taken, it has a claim as well
             fits = (task["function"] == function and task["attempts"] == 0
@@ -6379,9 +6397,9 @@ class Claims:
         return transaction.update("task", {"progress": progress, "message": message},
                                   "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
-    def cancel_asked(self, task_id, claim):
+    def cancel_asked(self, task_id, claim, db=None):
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        return self._database.value(
+        return (db or self._database).value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
 
@@ -6517,11 +6535,11 @@ class Rhythm:
     def note(self, caller):
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
-        if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
+        if -CLOCK_SLACK_SECONDS < now - self._known(self._database)["seen"].get(caller, 0.0) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
                 self._database.transaction(durable=False) as transaction:   # worth no error
-            known = self._known()
+            known = self._known(transaction)
             elapsed = now - max(known["seen"].values(), default=now)
             if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
                 known = {"seen": {}, "visits": {}}
@@ -6532,7 +6550,7 @@ class Rhythm:
 
     def state(self):
         """Who did the housekeeping last and how often it is done, as people are shown it."""
-        at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
+        at, caller = max(((at, caller) for caller, at in self._known(self._database)["seen"].items()),
                          default=(None, None))
         visits, period = self.visitor("cron"), self.period()
         cron = visits and {"last_at": iso(visits["last_at"]),
@@ -6542,7 +6560,7 @@ class Rhythm:
 
     def visitor(self, caller):
         """Return the visits of one of VISITORS, None if it never came."""
-        visits = self._known()["visits"].get(caller)
+        visits = self._known(self._database)["visits"].get(caller)
         if not visits:
             return None
         gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
@@ -6553,7 +6571,7 @@ class Rhythm:
 
     def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
-        last = self._known()["seen"].get("server", -math.inf)
+        last = self._known(self._database)["seen"].get("server", -math.inf)
         return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self):
@@ -6567,8 +6585,9 @@ class Rhythm:
                  if one and one["comes"] and one["period"]]
         return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
 
-    def _known(self):
-        known = recall(self._database, ".rhythm")
+    @staticmethod
+    def _known(db):
+        known = recall(db, ".rhythm")
         return known or {"seen": {}, "visits": {}}
 
 
@@ -6862,17 +6881,14 @@ class Firing:
         while self._fire_one(schedule_id, now):
             pass
 
-    def next_due(self):
+    def next_due(self, db=None):
         """When the next schedule is due, or None."""
-        return self._database.value(
+        return (db or self._database).value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
-
-    def _row(self, schedule_id):
-        return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
 
     def _fire_one(self, schedule_id, now):
         """Fill some slots of a schedule in one transaction; True if there are more."""
-        row = self._row(schedule_id)
+        row = self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
         if row is None or row["next_at"] is None:
             return False
         # What was counted from a time that is still to come is judged anew: the clock went back.
@@ -6893,7 +6909,7 @@ class Firing:
         except Busy:
             return False                # tasks.py cannot be read, and never could: later
         with self._database.transaction(durable=False) as transaction:
-            known = self._row(schedule_id)
+            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
             if known is None or tuple(known) != tuple(row):
                 return False            # somebody else was quicker, or changed it
             changes = self._fill(transaction, row, found.slots, order, problem, now)
@@ -6928,7 +6944,7 @@ class Firing:
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
             task_id = None
-            last_at, unfinished = at, self.unfinished(row["id"])
+            last_at, unfinished = at, self.unfinished(transaction, row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
             if order is not None and why is None:
                 try:
@@ -6950,9 +6966,10 @@ class Firing:
             return "skipped: task %d waits for its retry until %s" % (task["id"], iso(task["run_at"]))
         return "skipped: task %d had not ended" % task["id"]
 
-    def unfinished(self, schedule_id):
+    @staticmethod
+    def unfinished(db, schedule_id):
         """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
-        return self._database.all(
+        return db.all(
             "SELECT id, owner_id, status, attempts, run_at FROM task "
             "WHERE schedule_id=? AND status NOT IN (2, 3, 4) ORDER BY id LIMIT ?",
             (schedule_id, UNFINISHED_MAX))
@@ -6988,13 +7005,13 @@ class Schedules:
 
     def get(self, schedule_id, owner_id=None):
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
-        row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
+        row, now = self._row(self._database, schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT 50",
             (schedule_id,))
         return {**schedule_json(row, now),
-                "arguments": json.loads(self._row(schedule_id)["arguments"]),
+                "arguments": json.loads(self._row(self._database, schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [slot_json(slot) for slot in slots]}
 
@@ -7011,9 +7028,10 @@ class Schedules:
                     SCHEDULE_SHOWN + "schedule.paused=0 AND gone_at IS NULL AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
-    def _row(self, schedule_id, owner_id=None,
+    @staticmethod
+    def _row(db, schedule_id, owner_id=None,
              statement=SCHEDULE_ROW):
-        row = self._database.one(statement + "schedule.id=?", (schedule_id,))
+        row = db.one(statement + "schedule.id=?", (schedule_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
@@ -7031,7 +7049,7 @@ class Schedules:
     def change(self, schedule_id, given, scope=None,
                person=None, owner_id=None):
         """Change the given fields; Conflict for what tasks.py or a folder says."""
-        row = self._row(schedule_id, scope)
+        row = self._row(self._database, schedule_id, scope)
         wanted = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
@@ -7039,7 +7057,7 @@ class Schedules:
             wanted = self._checked({**before, **unmask(given, before)}, person)
             self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
-            known = self._row(schedule_id, scope)
+            known = self._row(transaction, schedule_id, scope)
             if wanted:
                 if as_given(known) != as_given(row):
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
@@ -7052,20 +7070,20 @@ class Schedules:
                person=None):
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
-            row = self._row(schedule_id, scope)
+            row = self._row(transaction, schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
             self.remove(transaction, row, actor_name(person))
 
     def run(self, schedule_id, scope=None,
             person=None):
         """Add its task now, besides its slots; the task's row."""
-        order = self._firing.order(self._row(schedule_id, scope))
+        order = self._firing.order(self._row(self._database, schedule_id, scope))
         if scope is not None and not self._database.value(
                 "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
             raise Denied("Only an admin can have %s run now." % order.function)
         with self._database.transaction() as transaction:
-            row, at = self._row(schedule_id, scope), self._clock.now()
-            unfinished = self._firing.unfinished(schedule_id)
+            row, at = self._row(transaction, schedule_id, scope), self._clock.now()
+            unfinished = self._firing.unfinished(transaction, schedule_id)
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
                                % unfinished[0]["id"])
@@ -7074,7 +7092,7 @@ class Schedules:
                 "task_id": task_id, "message": "run by %s" % actor_name(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
                                "id=?", (schedule_id,))
-            return self._tasks.get(task_id)
+            return self._tasks.get(task_id, db=transaction)
 
     @staticmethod
     def _check_room(transaction, owner_id, besides=0):
@@ -7132,7 +7150,7 @@ class Schedules:
     def _set_paused(self, transaction, schedule_id, given,
                     person):
         """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
-        row, now = self._row(schedule_id), self._clock.now()
+        row, now = self._row(transaction, schedule_id), self._clock.now()
         paused = given.get("paused", row["paused"])
         if not given.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
             return
@@ -7160,19 +7178,19 @@ class Schedules:
     def synchronise(self):
         """Make what tasks.py and the folders ask for the default owner's schedules."""
         try:
-            found = self._default_owner()["id"], find_scripts()
+            wanted = self._wanted(self._default_owner()["id"], find_scripts())
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        before = self._differences(*found, now)
+        before = self._differences(self._database, wanted, now)
         if not any(before):
             return
         for row, columns in before.wanted:
             if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
                 self._firing.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
-            wanted, gone = self._differences(*found, now)
-            for known, columns in wanted:
+            found, gone = self._differences(transaction, wanted, now)
+            for known, columns in found:
                 self.store(transaction, known, columns)
             for row in gone:
                 if row["gone_at"] is None:
@@ -7180,10 +7198,10 @@ class Schedules:
                 else:
                     self.remove(transaction, row)
 
-    def _differences(self, owner_id, scripts, now):
-        rows = list(self._database.all(
+    def _differences(self, db, wanted, now):
+        rows = list(db.all(
             SCHEDULE_ROW + "source<>'person' ORDER BY gone_at IS NOT NULL, schedule.id"))
-        pairs = match_rows(rows, self._wanted(owner_id, scripts))
+        pairs = match_rows(rows, [dict(columns) for columns in wanted])
         used = {row["id"] for row, _ in pairs if row is not None}
         return _Differences(
             [(row, columns) for row, columns in pairs if not self._is_right(row, columns)],
@@ -7385,7 +7403,7 @@ class Modes:
 
     def decide(self):
         """Return who starts workers now, which is never "auto"."""
-        mode, lost = self._settings.get("worker_mode"), self._lost()
+        mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
             return ChosenMode(mode, "This is the setting worker_mode.")
         again = lost["at"] + DETACHED_AGAIN_SECONDS
@@ -7404,14 +7422,14 @@ class Modes:
 
     def note_end(self, transaction, row, is_loss):
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
-        lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
+        lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
         if not is_loss or (row["state"] != "starting"
                            and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
             remember(transaction, ".workers_lost " + self._claims.machine, None)
             return
-        tasks = [task["id"] for task in self._database.all(
+        tasks = [task["id"] for task in transaction.all(
             "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
@@ -7420,9 +7438,9 @@ class Modes:
         if lost["count"] + 1 >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
-    def _lost(self):
+    def _lost(self, db):
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = recall(self._database, ".workers_lost " + self._claims.machine)
+        lost = recall(db, ".workers_lost " + self._claims.machine)
         if lost and lost["at"] <= self._clock.now():
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
@@ -7465,7 +7483,7 @@ class Workers:
 
     def reserve(self, transaction, mode, wanted=1):
         """Add rows for up to `wanted` new workers, within NbMaxWorker."""
-        room = (self._settings.get("NbMaxWorker")
+        room = (self._settings.get("NbMaxWorker", transaction)
                      - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now = self._clock.now()
         made = []
@@ -7533,9 +7551,9 @@ class Workers:
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
-    def idles_alone(self, worker_id):
+    def idles_alone(self, worker_id, db=None):
         """True if no worker here that came before this one is idle."""
-        return not self._database.value(
+        return not (db or self._database).value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
 
@@ -7612,7 +7630,7 @@ class Reaper:
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
-            for task in self._leases.lost(buried, now):
+            for task in self._leases.lost(buried, now, transaction):
                 self._claims.end_lost(transaction, task, now)
         return buried
 
@@ -7736,22 +7754,23 @@ class Starter:
             "SELECT worker_id FROM activity WHERE id>? "
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
-    def needed(self, least=0):
+    def needed(self, least=0, db=None):
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room = self._settings.get("NbMaxWorker")
+        room = self._settings.get("NbMaxWorker", db)
         if not room:                    # all are services
             return 0
-        workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
+        db = db or self._database
+        workers = db.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
         room -= len(workers)
         if room <= 0:
             return 0
         ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
                     for row in workers)
-        missing = max(self._claims.claimable(room + ready), least) - ready
+        missing = max(self._claims.claimable(room + ready, db), least) - ready
         if missing <= 0:
             return 0
-        failure = recall(self._database, ".start_failure")
+        failure = recall(db, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
@@ -7765,7 +7784,7 @@ class Starter:
     def _start_all(self, mode, least, *more):
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
-            made = self._workers.reserve(transaction, mode, self.needed(least))
+            made = self._workers.reserve(transaction, mode, self.needed(least, transaction))
         for worker_id, lock in made:
             try:
                 self._launch(worker_id, "--" + mode, str(worker_id), lock,
@@ -8879,12 +8898,13 @@ def failure_group(function, kind, message):
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
-def recipients_of_alerts(settings):
+def recipients_of_alerts(settings, transaction=None):
     """Return whom alerts are told; an address of the web is a secret."""
-    get = settings.get
-    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
-            *(Recipient("webhook", web_label(one)) for one in get("alert_webhook").split()),
-            *(Recipient("function", one) for one in get("alert_function").split())]
+    mail, webhook, function = (settings.get(name, transaction) for name in (
+        "alert_mail", "alert_webhook", "alert_function"))
+    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, mail)),
+            *(Recipient("webhook", web_label(one)) for one in webhook.split()),
+            *(Recipient("function", one) for one in function.split())]
 
 
 def post_message(transaction, recipient, content,
@@ -9033,7 +9053,7 @@ class Alerts:
             " AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
-        recipients = recipients_of_alerts(self._settings) if news or over else []
+        recipients = recipients_of_alerts(self._settings, transaction) if news or over else []
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]
@@ -9900,7 +9920,8 @@ class Forecast:
 
     def _crew(self, size, machine, functions, limits):
         allowed = json.loads(limits or "{}").get("queues")
-        queues = {queue["name"]: queue for queue in self._queues.open(machine, functions is not None)
+        queues = {queue["name"]: queue for queue in self._queues.open(
+            self._database, machine, functions is not None)
                   if allowed is None or queue["name"] in allowed}
         names = {each["name"] for each in json.loads(functions)} if functions else None
         return [WorkerSlot(queues, names) for _ in range(size)]
@@ -9985,11 +10006,11 @@ class Tick:
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
-    def next_work(self, alone=True):
+    def next_work(self, alone=True, db=None):
         """When something becomes claimable, or None; what comes one by one only if `alone`."""
-        dues = [self._claims.next_due()]
+        dues = [self._claims.next_due(db=db)]
         if alone:
-            dues += [self._claims.rate_opens(), self._firing.next_due()]
+            dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller):
@@ -10296,17 +10317,17 @@ class Users:
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
         self._owner = KnownOwner(-math.inf, "", {})
 
-    def has_admin(self):
+    def has_admin(self, db=None):
         """True once somebody can administer this."""
-        return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
+        return bool((db or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
     def all(self):
         """All users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name):
+    def find(self, name, db=None):
         """The row of a user; NotFound if there is none."""
-        row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
+        row = (db or self._database).one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
@@ -10380,7 +10401,7 @@ class Users:
             check_password(changes["password"], self.find(name)["name"])
             changes["password"] = hash_password(changes["password"])
         with self._database.transaction() as transaction:
-            row = self.find(name)
+            row = self.find(name, transaction)
             if known not in (None, row["password"]):
                 raise wrong_password("current_password")
             if changes:
@@ -10390,7 +10411,7 @@ class Users:
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
-            return self._json(self.find(name))
+            return self._json(self.find(name, transaction))
 
     def confirm(self, person, password, field="password"):
         """How a person's password is stored; Denied, which names the field, if it is another."""
@@ -10406,9 +10427,9 @@ class Users:
     def delete(self, name, by=None):
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
-            row = self.find(name)
-            owner = self._settings.get("default_owner")
-            if owner and self._database.value("SELECT id FROM user WHERE name=?", (owner,)) == row["id"]:
+            row = self.find(name, transaction)
+            owner = self._settings.get("default_owner", transaction)
+            if owner and transaction.value("SELECT id FROM user WHERE name=?", (owner,)) == row["id"]:
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s."
                                % (name, name))
             self._remove_gone_schedules(transaction, row["id"])
@@ -10522,7 +10543,7 @@ class SetUp:
             remember(transaction, ".used_code", digest(code))
             if not is_first:
                 self._reset(transaction, columns, doubtful)
-            elif self._users.has_admin():
+            elif self._users.has_admin(transaction):
                 raise NotFound("This is set up already.")
             else:
                 self._users.insert(transaction, columns, name)
@@ -11070,7 +11091,7 @@ class RemoteWorkers:
                now):
         """What it still ran has crashed, what never began goes back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
-        for task in self._claims.leases.lost({worker_id}, now):
+        for task in self._claims.leases.lost({worker_id}, now, transaction):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
@@ -11088,7 +11109,7 @@ class RemoteWorkers:
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
         reach = self._reach(token, worker, given["claim"]["claims"])
-        if not self._claims.next_heads(self._clock.now(), reach=reach)[1]:
+        if not self._claims.next_heads(self._database, self._clock.now(), reach=reach)[1]:
             return []
         with self._database.transaction(durable=False) as transaction:
             worker = self._check(transaction, token, given)
@@ -11135,7 +11156,7 @@ class RemoteWorkers:
             has_room = row or name == REMOTE_QUEUE or transaction.value(
                 "SELECT count(*) FROM queue WHERE external=2") < REMOTE_MAX
             is_free = has_room and (not row or row["external"] or name in allowed and not (
-                name in ours.values() or any(self._queues.count(status, name, 1)
+                name in ours.values() or any(self._queues.count(transaction, status, name, 1)
                                              for status in range(len(STATUS_WORDS)))))
             if is_free and name != TASK_DEFAULTS["queue"] and (name in allowed or not allowed):
                 break
@@ -13026,7 +13047,7 @@ def _settle_in(queue, transaction, counters):
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
         transaction.set_last_id(table, max(
-            counters.get(table, 0), queue.database.last_id(table),
+            counters.get(table, 0), transaction.value(queue.database.last_id_words % table) or 0,
             transaction.value("SELECT max(id) FROM %s" % table) or 0))
     for row in transaction.all("SELECT id, claim FROM task WHERE status=1"):
         never_ran = row["claim"].startswith(UNCONFIRMED)
@@ -13737,8 +13758,7 @@ def post_tasks(queue, request):
     added = _add_once(queue, request, iter(many))
     if many is given:
         return added
-    task_id = added["ids"][0]
-    shown = {"id": task_id, **added}
+    task_id, shown = added["ids"][0], added
     with contextlib.suppress(NotFound):     # it has ended and is gone: its id must do
         shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
@@ -14104,7 +14124,8 @@ def get_exposition(queue, _):
     told = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
-            ("", {"queue": one["name"]}, queue.queues.count(PENDING, one["name"], INTEGER_MAX))
+            ("", {"queue": one["name"]},
+             queue.queues.count(queue.database, PENDING, one["name"], INTEGER_MAX))
             for one in queue.queues.all(queue.claims.machine)]),
         ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),
@@ -14560,6 +14581,17 @@ ROUTES = [
 ]
 
 
+def place_of(path):
+    """Return the beginning of a path or pattern that few routes share: /api/tasks, /static."""
+    parts = path.split("/", 3)
+    return "/".join(parts[:3 if parts[1:2] == ["api"] else 2])
+
+
+ROUTES_AT = {}
+for _route in ROUTES:
+    ROUTES_AT.setdefault(place_of(_route.path), []).append(_route)
+
+
 def match_path(pattern, path):
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""
@@ -14753,7 +14785,7 @@ class Application:
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
         methods = []
-        for route in ROUTES:
+        for route in ROUTES_AT.get(place_of(request.path), ()):
             parts = match_path(route.path, request.path)
             if parts is not None and route.method == method:
                 self._admit(request, route.who, route.needs, parts)

@@ -2458,7 +2458,7 @@ class Attempt(WatchedAttempt):
     def write_ending(self, transaction):
         """Store what is left of it, in the transaction that records its outcome."""
         if (not (self.log or self.log.has_rest or self.report or self.traceback)
-                or self._claims.cancel_asked(*self.key) is None):
+                or self._claims.cancel_asked(*self.key, transaction) is None):
             return
         if self.traceback:
             self.log.take_pieces(final=True)
@@ -3100,12 +3100,12 @@ class Worker(Loop[Attempt]):
             has_waited = child is not None and child.ready and self._next_due > -math.inf
         return has_waited and not self._has_work_soon()
 
-    def _has_work_soon(self):
+    def _has_work_soon(self, transaction=None):
         """True if what becomes claimable soon is worth waiting for."""
-        alone = self._queue.workers.idles_alone(self._place.id)
-        due = self._queue.tick.next_work(alone)
+        alone = self._queue.workers.idles_alone(self._place.id, transaction)
+        due = self._queue.tick.next_work(alone, transaction)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
-            due = self._claims.rate_opens()
+            due = self._claims.rate_opens(transaction)
         patience = self._settings["linger_due"]
         if self._until is not None:
             patience = self._until - self._clock.monotonic()
@@ -3117,7 +3117,7 @@ class Worker(Loop[Attempt]):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
-            if self._claims.claimable(1) or self._has_work_soon():
+            if self._claims.claimable(1, transaction) or self._has_work_soon(transaction):
                 self._seen_version = None
                 return
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)

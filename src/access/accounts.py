@@ -90,7 +90,7 @@ class SetUp:
             remember(transaction, ".used_code", digest(code))
             if not is_first:
                 self._reset(transaction, columns, doubtful)
-            elif self._users.has_admin():
+            elif self._users.has_admin(transaction):
                 raise NotFound("This is set up already.")
             else:
                 self._users.insert(transaction, columns, name)

@@ -286,7 +286,7 @@ def _settle_in(queue: JobQueue, transaction: Connection, counters: dict[str, int
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
         transaction.set_last_id(table, max(
-            counters.get(table, 0), queue.database.last_id(table),
+            counters.get(table, 0), transaction.value(queue.database.last_id_words % table) or 0,
             transaction.value("SELECT max(id) FROM %s" % table) or 0))
     for row in transaction.all("SELECT id, claim FROM task WHERE status=1"):
         never_ran = row["claim"].startswith(UNCONFIRMED)

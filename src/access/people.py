@@ -17,7 +17,7 @@ from ..base.errors import (Busy, Conflict, Denied, JobQueueError, NotFound, Setu
 from ..base.time_and_text import iso, shorten, storable
 from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text_up_to,
                            titled)
-from ..store.connection import Connection
+from ..store.connection import Connection, Reader
 from ..store.database import Database
 from ..store.log_and_activity import note
 from ..store.settings import EMAIL, SETTINGS, Settings
@@ -272,17 +272,17 @@ class Users:
         settings.tests["default_owner"] = functools.partial(self._test_owner, database)
         self._owner = KnownOwner(-math.inf, "", {})
 
-    def has_admin(self) -> bool:
+    def has_admin(self, db: Reader | None = None) -> bool:
         """True once somebody can administer this."""
-        return bool(self._database.value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
+        return bool((db or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
     def all(self) -> list[JsonObject]:
         """All users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
-    def find(self, name: str) -> Row:
+    def find(self, name: str, db: Reader | None = None) -> Row:
         """The row of a user; NotFound if there is none."""
-        row = self._database.one("SELECT * FROM user WHERE name=?", (name,))
+        row = (db or self._database).one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
@@ -356,7 +356,7 @@ class Users:
             check_password(changes["password"], self.find(name)["name"])
             changes["password"] = hash_password(changes["password"])
         with self._database.transaction() as transaction:
-            row = self.find(name)
+            row = self.find(name, transaction)
             if known not in (None, row["password"]):
                 raise wrong_password("current_password")
             if changes:
@@ -366,7 +366,7 @@ class Users:
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], known is None)
             self._keep_an_admin(transaction)
-            return self._json(self.find(name))
+            return self._json(self.find(name, transaction))
 
     def confirm(self, person: Person, password: str | None, field: str = "password") -> str:
         """How a person's password is stored; Denied, which names the field, if it is another."""
@@ -382,9 +382,9 @@ class Users:
     def delete(self, name: str, by: str | None = None) -> None:
         """Remove a user who owns no task and will own none; Conflict otherwise."""
         with self._database.transaction() as transaction:
-            row = self.find(name)
-            owner = self._settings.get("default_owner")
-            if owner and self._database.value("SELECT id FROM user WHERE name=?", (owner,)) == row["id"]:
+            row = self.find(name, transaction)
+            owner = self._settings.get("default_owner", transaction)
+            if owner and transaction.value("SELECT id FROM user WHERE name=?", (owner,)) == row["id"]:
                 raise Conflict("%s cannot be deleted: the setting default_owner names %s."
                                % (name, name))
             self._remove_gone_schedules(transaction, row["id"])

@@ -205,7 +205,7 @@ class RemoteWorkers:
                now: float) -> None:
         """What it still ran has crashed, what never began goes back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
-        for task in self._claims.leases.lost({worker_id}, now):
+        for task in self._claims.leases.lost({worker_id}, now, transaction):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
@@ -223,7 +223,7 @@ class RemoteWorkers:
         """The tasks that came since turn() found none."""
         worker = self._check(self._database, token, given)
         reach = self._reach(token, worker, given["claim"]["claims"])
-        if not self._claims.next_heads(self._clock.now(), reach=reach)[1]:
+        if not self._claims.next_heads(self._database, self._clock.now(), reach=reach)[1]:
             return []
         with self._database.transaction(durable=False) as transaction:
             worker = self._check(transaction, token, given)
@@ -270,7 +270,7 @@ class RemoteWorkers:
             has_room = row or name == REMOTE_QUEUE or transaction.value(
                 "SELECT count(*) FROM queue WHERE external=2") < REMOTE_MAX
             is_free = has_room and (not row or row["external"] or name in allowed and not (
-                name in ours.values() or any(self._queues.count(status, name, 1)
+                name in ours.values() or any(self._queues.count(transaction, status, name, 1)
                                              for status in range(len(STATUS_WORDS)))))
             if is_free and name != TASK_DEFAULTS["queue"] and (name in allowed or not allowed):
                 break

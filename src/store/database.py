@@ -147,10 +147,15 @@ class Database(Reader):
     # Reading
 
     def all(self, statement: str, values: Sequence[Any] = ()) -> Sequence[Row]:
-        """All rows; inside a transaction of this thread as it sees them. Busy at the deadline."""
-        if self.in_transaction:
-            return self._writer.all(statement, values)
+        """All rows; Busy at the deadline. RuntimeError inside a transaction of this thread, which is
+        read through its own connection."""
+        self.refuse_inside()
         return self._patiently(lambda: self._read(statement, values))
+
+    def refuse_inside(self) -> None:
+        """Raise RuntimeError inside a transaction of this thread."""
+        if self._writer_thread == threading.get_ident():
+            raise RuntimeError("a transaction reads through the connection that it was given")
 
     def _read(self, statement: str, values: Sequence[Any]) -> Sequence[Row]:
         with self._reading:

@@ -227,15 +227,16 @@ class Settings:
             if text is not None:
                 self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
 
-    def get(self, name: str) -> Any:
-        """The value in force: exact inside a transaction, else at most a second old."""
+    def get(self, name: str, transaction: Reader | None = None) -> Any:
+        """Return the value in force: as a transaction sees it, else at most a second old."""
         if name in self._fixed:
             return self._fixed[name]
-        if not self._database.in_transaction:
+        if transaction is None:
+            self._database.refuse_inside()
             until, table = self._known
             table = table if self._database.clock.monotonic() <= until else self._read()
             return table.get(name, SETTINGS[name].default)
-        value = recall(self._database, name)
+        value = recall(transaction, name)
         return SETTINGS[name].default if value is None else value
 
     def describe(self) -> list[dict[str, Any]]:

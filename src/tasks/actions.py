@@ -58,20 +58,20 @@ class Actions:
     def cancel(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
         """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
-            row = self._tasks.get(task_id, owner_id)
+            row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] in (SUCCEEDED, FAILED):
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if row["status"] != CANCELLED:
                 self._cancel(transaction, [row], self._clock.now(), by)
-            return self._tasks.get(task_id, owner_id)
+            return self._tasks.get(task_id, owner_id, transaction)
 
     def retry(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
         """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
         it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
         may wait, Denied if its function is not for users (any more)."""
         with self._database.transaction() as transaction:
-            row = self._tasks.get(task_id, owner_id)
+            row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] not in (FAILED, CANCELLED):
                 raise Conflict("Task %d is %s; only failed and cancelled tasks can be retried."
                                % (task_id, STATUS_WORDS[row["status"]]))
@@ -84,7 +84,7 @@ class Actions:
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
-            return self._tasks.get(task_id, owner_id)
+            return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> None:
         """Remove a task and its logs; a running one is hidden and removed once it is dead."""

@@ -215,7 +215,7 @@ class Adding:
             return INTEGER_MAX
         limit: int | None = owner["max_pending"]
         if limit is None:
-            limit = self._settings.get("max_pending")
+            limit = self._settings.get("max_pending", transaction)
         if not limit:
             return INTEGER_MAX
         last: int = owner["last"] or 0

@@ -73,7 +73,7 @@ class Claims:
         """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
-        for lane in lanes(self._database, SCHEDULED):
+        for lane in lanes(transaction, SCHEDULED):
             due = transaction.all(
                 "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
                 "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
@@ -85,31 +85,32 @@ class Claims:
                     "id=? AND status=5", (row["id"],))
                 note(transaction, now, "promoted", row)
 
-    def next_due(self, of_all: bool = False) -> float | None:
+    def next_due(self, of_all: bool = False, db: Reader | None = None) -> float | None:
         """When the next scheduled task becomes due, of the queues that this machine serves or of
         all, or None. At once if somebody has ended a task which others wait for."""
-        if self._database.value("SELECT 1 FROM unsettled LIMIT 1"):
+        db = db or self._database
+        if db.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         served: set[str] = set() if of_all else {
-            queue["name"] for queue in self._queues.open(self.machine)}
-        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED)
+            queue["name"] for queue in self._queues.open(db, self.machine)}
+        return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED, db=db)
                     if of_all or row["queue"] in served), default=None)
 
-    def rate_opens(self) -> float | None:
+    def rate_opens(self, db: Reader | None = None) -> float | None:
         """When the next task may start that only the rate of its queue holds back, or None."""
         now = self._clock.now()
-        moments = [next_start(queue, now).at for queue in self._filled()
+        moments = [next_start(queue, now).at for queue in self._filled(db or self._database)
                    if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
-    def claimable(self, limit: int) -> int:
+    def claimable(self, limit: int, db: Reader | None = None) -> int:
         """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
         may start some are all counted: a worker too many ends by itself."""
-        found, now = 0, self._clock.now()
-        for queue in self._filled():
+        found, now, db = 0, self._clock.now(), db or self._database
+        for queue in self._filled(db):
             if found < limit:
-                room = min(limit - found, self._queues.room(queue, now))
-                found += self._queues.count(PENDING, queue["name"], room) if room > 1 else room
+                room = min(limit - found, self._queues.room(db, queue, now))
+                found += self._queues.count(db, PENDING, queue["name"], room) if room > 1 else room
         return found
 
     def longest_wait(self) -> float | None:
@@ -121,12 +122,12 @@ class Claims:
             FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=0 AND queue=?
                   LIMIT 10000) AS found WHERE owner_id NOT IN %s""" % (BY_CLAIM, AT_LIMIT),
             (queue["name"],))
-            for queue in self._filled() if self._queues.room(queue, now)]
+            for queue in self._filled(self._database) if self._queues.room(self._database, queue, now)]
         return max((now - since for since in waiting if since is not None), default=None)
 
-    def _filled(self, reach: Reach | None = None) -> list[Row]:
+    def _filled(self, db: Reader, reach: Reach | None = None) -> list[Row]:
         """The queues that hold something which a worker here, or of this Reach, may start."""
-        queues = self._queues.open(reach.machine if reach else self.machine, reach is not None)
+        queues = self._queues.open(db, reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
@@ -152,7 +153,7 @@ class Claims:
                        reach: Reach | None) -> list[ClaimedTask]:
         """As claim(); after many that are refused nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
-            queue, heads = self.next_heads(now, wanted, function, owner_id, reach)
+            queue, heads = self.next_heads(transaction, now, wanted, function, owner_id, reach)
             if queue is None:
                 break
             self._take(transaction, heads, worker_id, now, reach)
@@ -163,26 +164,27 @@ class Claims:
                 return rows
         return []
 
-    def next_heads(self, now: float, wanted: int = 1, function: str | None = None,
+    def next_heads(self, db: Reader, now: float, wanted: int = 1, function: str | None = None,
                    owner_id: int | None = None, reach: Reach | None = None) -> Heads:
         """Return what claim() would take. The queue with the highest priority comes first, equal
         ones take turns, full ones are passed over, and so are those that hold nothing within
         reach."""
-        for queue in sorted(self._filled(reach), key=lambda queue: (
+        for queue in sorted(self._filled(db, reach), key=lambda queue: (
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
-            room = self._queues.room(queue, now)
+            room = self._queues.room(db, queue, now)
             if room:
-                heads = self._heads(queue, min(wanted, room), function, owner_id, reach)
+                heads = self._heads(db, queue, min(wanted, room), function, owner_id, reach)
                 if heads or not reach:
                     self._last_queue = queue["name"]
                     return Heads(queue, heads)
         return Heads(None, [])
 
-    def _firsts(self, queue: Row, most: int, reach: Reach | None) -> Sequence[TaskRow]:
+    @staticmethod
+    def _firsts(db: Reader, queue: Row, most: int, reach: Reach | None) -> Sequence[TaskRow]:
         """The first rows of a queue within a reach, of owners who are not at their limit."""
         name = queue["name"]
         if not reach and not queue["beside"]:
-            return self._database.all(ALL_HEADS, (name, most))
+            return db.all(ALL_HEADS, (name, most))
         limits = ""
         values: AnyTuple = (name,)
         ways: list[tuple[str, AnyTuple]] = [(WITHIN_REACH, (name,))]
@@ -191,17 +193,17 @@ class Claims:
             values = (name, *reach.functions)
         if queue["beside"]:
             limits += "AND owner_id NOT IN %s " % AT_LIMIT
-            turn = self._database.value(TURN_BESIDE, (name, queue["head"]))
+            turn = db.value(TURN_BESIDE, (name, queue["head"]))
             ways.insert(0, (BESIDE_FULL, (queue["head"], turn, turn)))
-        found = (self._database.all(HEADS % (limits + way), (*values, *more, most))
+        found = (db.all(HEADS % (limits + way), (*values, *more, most))
                  for way, more in ways)
         return next(filter(None, found), [])
 
-    def _heads(self, queue: Row, most: int, function: str | None, owner_id: int | None,
+    def _heads(self, db: Reader, queue: Row, most: int, function: str | None, owner_id: int | None,
                reach: Reach | None) -> list[ClaimedTask]:
         """The first tasks of a queue that may be taken at once."""
         heads: list[ClaimedTask] = []
-        for row in self._firsts(queue, most, reach):
+        for row in self._firsts(db, queue, most, reach):
             columns: Any = dict(zip(row.keys(), row))
             task: ClaimedTask = columns     # once it is taken, it has a claim as well
             fits = (task["function"] == function and task["attempts"] == 0
@@ -258,9 +260,9 @@ class Claims:
         return transaction.update("task", {"progress": progress, "message": message},
                                   "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
 
-    def cancel_asked(self, task_id: int, claim: str) -> int | None:
+    def cancel_asked(self, task_id: int, claim: str, db: Reader | None = None) -> int | None:
         """The row's cancel_requested while the claim holds; None if it was lost."""
-        return self._database.value(
+        return (db or self._database).value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
             (task_id, claim))
 

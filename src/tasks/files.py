@@ -26,7 +26,7 @@ from ..base.types import NamedTuple
 from ..base.limits import DISK_LOW_BYTES, PIECE_BYTES, SUCCEEDED
 from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, in_passing
 from ..base.time_and_text import Every, machine_name, random_token, shorten, storable
-from ..store.connection import (FULL, Connection, cannot_write, find_database, free_bytes,
+from ..store.connection import (FULL, Connection, Reader, cannot_write, find_database, free_bytes,
                                 open_folder, private_folder, private_path, write_part)
 from ..store.database import Database
 from ..store.log_and_activity import append_log, log_length
@@ -211,14 +211,15 @@ class Files:
                 remember(transaction, ".files", machine_name())
         self._looks.hasten(0.0)
 
-    def site(self) -> FileSite | None:
+    def site(self, transaction: Reader | None = None) -> FileSite | None:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
         if self._looks.is_due():        # each attempt asks
-            self._machine = recall(self._database, ".files")
+            self._machine = recall(transaction or self._database, ".files")
         is_here = self._machine in (None, machine_name())
-        return None if is_here else FileSite(self._settings.get("page_address"), None)
+        return None if is_here else FileSite(
+            self._settings.get("page_address", transaction), None)
 
     def path(self, row: Row, task_id: int | None = None) -> Path:
         """Where a file lies by its row."""
@@ -276,23 +277,23 @@ class Files:
         if free_bytes(self._database.folder) < DISK_LOW_BYTES + size:
             raise StorageFull(FULL)
         with self._database.transaction() as transaction:
-            if size > self._room(owner_id):
+            if size > self._room(transaction, owner_id):
                 raise StorageFull("With this one the files of the user would have more than %d MB "
-                                  "(max_files_mb)." % self._settings.get("max_files_mb"))
+                                  "(max_files_mb)." % self._settings.get("max_files_mb", transaction))
             for most, which in ((UNUSED_MAX, "task_id IS NULL AND until>0"), (OWNED_MAX, "1=1")):
                 if transaction.value("SELECT count(*) FROM (SELECT 1 FROM file WHERE owner_id=? AND %s "
                                      "LIMIT ?) AS found" % which, (owner_id, most)) >= most:
                     raise StorageFull("The user has %d files already; add the tasks that they are "
                                       "for, or remove tasks." % most)
-            if task_id and len(self.of_task(task_id)) >= FILES_MAX:
+            if task_id and len(self.of_task(task_id, transaction)) >= FILES_MAX:
                 raise Conflict("A task keeps at most %d files." % FILES_MAX)
             return transaction.insert("file", {"owner_id": owner_id, "key": key, "size": size,
                                                "until": self._clock.now() + UNUSED_SECONDS})
 
-    def _room(self, owner_id: int) -> float:
+    def _room(self, transaction: Reader, owner_id: int) -> float:
         """How many bytes more the files of a user may have."""
-        limit: int = self._settings.get("max_files_mb") << 20
-        return limit - (self._database.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
+        limit: int = self._settings.get("max_files_mb", transaction) << 20
+        return limit - (transaction.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
 
     @staticmethod
     def give(transaction: Connection, task_id: int, owner_id: int, keys: Sequence[str],
@@ -322,10 +323,10 @@ class Files:
         kept: dict[str, int] = {}
         others: list[str] = []
         names = names_left(folder)
-        if names is None or self.site():    # they were sent there
+        if names is None or self.site(transaction):    # they were sent there
             return names
         transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
-        room = self._room(task["owner_id"]) if names else 0
+        room = self._room(transaction, task["owner_id"]) if names else 0
         for name in names:
             size = plain_size(folder, name) if len(kept) < FILES_MAX else None
             if size is not None and size <= room:
@@ -354,9 +355,9 @@ class Files:
                 for path in (path for path in found if told_name(path.name) not in kept):
                     remove_whole(path)
 
-    def of_task(self, task_id: int) -> Sequence[Row]:
+    def of_task(self, task_id: int, db: Reader | None = None) -> Sequence[Row]:
         """The rows of a task's files: first what it left, then what it was given."""
-        return self._database.all(
+        return (db or self._database).all(
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 

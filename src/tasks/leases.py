@@ -13,7 +13,7 @@ from ..base.limits import (CANCELLED, FAILED, PENDING, RENEW_SECONDS, SCHEDULED,
                            SUCCEEDED)
 from ..base.errors import StorageFull
 from ..base.time_and_text import boot_id, shorten, storable
-from ..store.connection import BY_CLAIM, THEN_JOIN
+from ..store.connection import BY_CLAIM, THEN_JOIN, Reader
 from ..store.database import Database
 from ..store.settings import recall, remember
 from .queues import SPARE
@@ -164,19 +164,20 @@ class Leases:
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
-    def lost(self, dead_workers: Collection[int], now: float) -> list[TaskRow]:
+    def lost(self, dead_workers: Collection[int], now: float, db: Reader | None = None) -> list[TaskRow]:
         """Running tasks whose worker is dead or silent for good: their rows."""
-        silent = self.silent(now)
-        return [row for row in self._running() if row["worker_id"] in dead_workers
+        db = db or self._database
+        silent = self.silent(now, db)
+        return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
     def left(self, now: float) -> dict[int, float]:
         """{id: seconds until others may take it over} of the running tasks."""
-        return {row["id"]: self._seconds_left(row, now) for row in self._running()}
+        return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
     def doubt(self, now: float) -> None:
         """Note who is late from now on; forget who is so no more."""
-        late = self._late(now)
+        late = self._late(self._database, now)
         known: dict[str, Row] = recall(self._database, ".doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
@@ -185,10 +186,11 @@ class Leases:
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
                 remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
 
-    def silent(self, now: float) -> set[str]:
+    def silent(self, now: float, db: Reader | None = None) -> set[str]:
         """The names of leases that are over, and whose doubt is as well."""
-        doubts = recall(self._database, ".doubts") or {}
-        late = self._late(now) if doubts else {}
+        db = db or self._database
+        doubts = recall(db, ".doubts") or {}
+        late = self._late(db, now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
@@ -200,17 +202,18 @@ class Leases:
             return None
         return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
 
-    def _late(self, now: float) -> dict[str, float]:
+    def _late(self, db: Reader, now: float) -> dict[str, float]:
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
-        workers = self._database.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
-                                     "lease_wall FROM worker")
+        workers = db.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
+                         "lease_wall FROM worker")
         left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
-                for row in [*workers, *self._running()])
+                for row in [*workers, *self._running(db)])
         return {name: seconds for name, seconds in left
                 if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
-    def _running(self) -> Sequence[TaskRow]:
-        return self._database.all(
+    @staticmethod
+    def _running(db: Reader) -> Sequence[TaskRow]:
+        return db.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
             "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
 

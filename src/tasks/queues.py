@@ -16,7 +16,7 @@ from ..base.errors import Conflict, NotFound, field_error
 from ..base.time_and_text import dump_json, iso, shorten, storable
 from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, about, integer_within, number_within,
                            object_of, or_null, text_like, titled)
-from ..store.connection import BY_CLAIM, BY_TURN, Connection
+from ..store.connection import BY_CLAIM, BY_TURN, Connection, Reader
 from ..store.database import Database
 from ..store.log_and_activity import note
 
@@ -98,21 +98,22 @@ class Queues:
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def open(self, machine: str, remote: bool = False) -> list[Row]:
+    @staticmethod
+    def open(db: Reader, machine: str, remote: bool = False) -> list[Row]:
         """Rows of the queues that workers of a machine serve, whatever their limits allow now.
         Those of others are left to `remote` workers. `head` is the priority of the first pending
         task whose owner is not at their limit, NULL if there is none."""
-        rows = self._database.all(OPEN_QUEUES, (2 * remote,))
+        rows = db.all(OPEN_QUEUES, (2 * remote,))
         if rows and rows[0]["spare"] is not None and rows[0]["spare"] <= 0:
-            rows = self._database.all(OPEN_BESIDE, (2 * remote,))
+            rows = db.all(OPEN_BESIDE, (2 * remote,))
         return [row for row in rows
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
-    def room(self, queue: Row, now: float) -> int:
+    def room(self, db: Reader, queue: Row, now: float) -> int:
         """How many tasks of an open queue may start now."""
         room: int = INTEGER_MAX
         if queue["max_running"] is not None:
-            room = queue["max_running"] - self.count(RUNNING, queue["name"], queue["max_running"])
+            room = queue["max_running"] - self.count(db, RUNNING, queue["name"], queue["max_running"])
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             room = min(room, 1 + int((now - due) / interval) if due <= now else 0)
@@ -126,9 +127,10 @@ class Queues:
             transaction.update("queue", {"rate_next_at": due + count * interval},
                                "name=?", (queue["name"],))
 
-    def count(self, status: int, name: str, limit: int) -> int:
+    @staticmethod
+    def count(db: Reader, status: int, name: str, limit: int) -> int:
         """How many tasks of a queue have a status, counted up to `limit`."""
-        return self._database.value(
+        return db.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
 
@@ -139,7 +141,7 @@ class Queues:
 
     def get(self, name: str, machine: str) -> JsonObject:
         """One queue as JSON; NotFound if there is none."""
-        return self._json(self._row(name), machine)
+        return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name: str, machine: str, owner_id: int | None = None) -> Blocked:
         """Return what holds a queue's pending tasks, or an owner's; Blocked() if nothing does."""
@@ -162,7 +164,7 @@ class Queues:
         if full:
             return Blocked("owner", "The user %s runs at most %d at once." % tuple(full))
         limit = row["max_running"]
-        if limit is not None and self.count(RUNNING, name, limit) >= limit:
+        if limit is not None and self.count(self._database, RUNNING, name, limit) >= limit:
             return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
         if row["rate_count"] is not None and next_start(row, now).at > now:
@@ -183,7 +185,7 @@ class Queues:
                 if transaction.value("SELECT 1 FROM queue WHERE name=?", (name,)):
                     raise Conflict("There is a queue %s already." % name)
                 transaction.insert("queue", {"name": name, "created_at": now})
-            row = self._row(name)
+            row = self._row(transaction, name)
             for limit in ("max_running", "rate", "machines"):
                 if row["external"] == 1 and given.get(limit) is not None:
                     raise field_error(limit, "is up to those who run the tasks of %s" % name)
@@ -202,19 +204,20 @@ class Queues:
     def delete(self, name: str, who: str, in_use: Collection[str] = ()) -> None:
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
         with self._database.transaction() as transaction:
-            self._row(name)
+            self._row(transaction, name)
             if name == TASK_OPTIONS["queue"][1]:
                 raise Conflict("The queue %s is always there." % name)
             if name in in_use:
                 raise Conflict("The queue %s belongs to a function in tasks.py." % name)
-            if any(self.count(status, name, 1) for status in range(7)):
+            if any(self.count(transaction, status, name, 1) for status in range(7)):
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
             note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
-    def _row(self, name: str) -> Row:
-        row = self._database.one("SELECT * FROM queue WHERE name=?", (storable(name),))
+    @staticmethod
+    def _row(db: Reader, name: str) -> Row:
+        row = db.one("SELECT * FROM queue WHERE name=?", (storable(name),))
         if row is None:
             raise NotFound("There is no queue %s." % shorten(name, 60))
         return row
@@ -231,7 +234,7 @@ class Queues:
 
     def _json(self, row: Row, machine: str) -> JsonObject:
         name = row["name"]
-        counts = {word: self.count(STATUS_WORDS.index(word), name, COUNT_MAX)
+        counts = {word: self.count(self._database, STATUS_WORDS.index(word), name, COUNT_MAX)
                   for word in QUEUE_COUNTS}
         rate = row["rate_count"] and {
             "count": row["rate_count"], "seconds": plain(row["rate_seconds"])}

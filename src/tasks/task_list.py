@@ -18,8 +18,8 @@ from ..base.limits import (CANCELLED, COUNT_MAX, FAILED, INTEGER_MAX, PAGE_ROWS,
 from ..base.errors import Malformed, NotFound
 from ..base.time_and_text import iso, storable
 from ..base.values import FILE_KEY, SECRET_TEXTS, mask, summarize
-from ..store.connection import (BY_CLAIM, BY_ID, BY_OWNER, BY_TURN, CONTAINS, LOOK_SECONDS,
-                                SEARCH_SECONDS, THEN_JOIN)
+from ..store.connection import (BY_CLAIM, BY_ID, BY_OWNER, BY_TURN, CONTAINS, LOOK_SECONDS, SEARCH_SECONDS,
+                                THEN_JOIN, Reader)
 from ..store.database import Database, Page
 from .queues import plain
 from .followers import lanes
@@ -152,10 +152,11 @@ class TaskList:
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def get(self, task_id: int, owner_id: int | None = None) -> TaskRow:
+    def get(self, task_id: int, owner_id: int | None = None, db: Reader | None = None) -> TaskRow:
         """The row of a task; NotFound if it is missing or not `owner_id`'s."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
-        row = self._database.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
+        db = db or self._database
+        row = db.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no task %s." % task_id)
         return row
@@ -289,13 +290,15 @@ class TaskList:
         return {"groups": list(groups.values())[:GROUPS_MAX],
                 "more": more or len(groups) > GROUPS_MAX}
 
-    def firsts(self, status: int, owner_id: int | None = None) -> list[TaskRow]:
+    def firsts(self, status: int, owner_id: int | None = None,
+               db: Reader | None = None) -> list[TaskRow]:
         """The first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
-        found = [self._database.one(
+        db = db or self._database
+        found = [db.one(
             "SELECT id, function, queue, turn, created_at, run_at %s AND queue=? AND priority=? "
             "ORDER BY turn LIMIT 1" % scan, (*values, *lane))
-            for lane in lanes(self._database, status)]
+            for lane in lanes(db, status)]
         return [row for row in found if row]
 
     def count(self, wanted: Filter) -> dict[str, int] | None:

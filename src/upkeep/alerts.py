@@ -25,7 +25,7 @@ from ..base.types import NamedTuple
 from ..base.limits import PAGE_ROWS
 from ..base.errors import Conflict, NotFound
 from ..base.time_and_text import dump_json, iso, shorten, time_of_day
-from ..store.connection import Connection, free_bytes
+from ..store.connection import Connection, Reader, free_bytes
 from ..store.database import Database
 from ..store.sqlite_connection import WAL_ALARM_BYTES
 from ..store.settings import MAIL_ADDRESS, Settings, recall, remember, web_label
@@ -213,12 +213,13 @@ def failure_group(function: str, kind: str | None, message: str) -> str:
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
-def recipients_of_alerts(settings: Settings) -> list[Recipient]:
+def recipients_of_alerts(settings: Settings, transaction: Reader | None = None) -> list[Recipient]:
     """Return whom alerts are told; an address of the web is a secret."""
-    get = settings.get
-    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, get("alert_mail"))),
-            *(Recipient("webhook", web_label(one)) for one in get("alert_webhook").split()),
-            *(Recipient("function", one) for one in get("alert_function").split())]
+    mail, webhook, function = (settings.get(name, transaction) for name in (
+        "alert_mail", "alert_webhook", "alert_function"))
+    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, mail)),
+            *(Recipient("webhook", web_label(one)) for one in webhook.split()),
+            *(Recipient("function", one) for one in function.split())]
 
 
 def post_message(transaction: Connection, recipient: tuple[str, str], content: MessageContent,
@@ -367,7 +368,7 @@ class Alerts:
             " AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
-        recipients = recipients_of_alerts(self._settings) if news or over else []
+        recipients = recipients_of_alerts(self._settings, transaction) if news or over else []
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]

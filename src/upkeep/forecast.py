@@ -158,7 +158,8 @@ class Forecast:
 
     def _crew(self, size: int, machine: str, functions: str | None, limits: str | None) -> list[WorkerSlot]:
         allowed = json.loads(limits or "{}").get("queues")
-        queues = {queue["name"]: queue for queue in self._queues.open(machine, functions is not None)
+        queues = {queue["name"]: queue for queue in self._queues.open(
+            self._database, machine, functions is not None)
                   if allowed is None or queue["name"] in allowed}
         names = {each["name"] for each in json.loads(functions)} if functions else None
         return [WorkerSlot(queues, names) for _ in range(size)]

@@ -72,7 +72,7 @@ class Reaper:
         with self._database.transaction(durable=False) as transaction:
             now = self._clock.now()
             buried = {row["id"] for row, _, why in dead if self.bury(transaction, row, why)}
-            for task in self._leases.lost(buried, now):
+            for task in self._leases.lost(buried, now, transaction):
                 self._claims.end_lost(transaction, task, now)
         return buried
 

@@ -18,7 +18,7 @@ from ..base.errors import (Busy, Conflict, Denied, Invalid, NotFound, SetupError
 from ..base.time_and_text import dump_json, iso
 from ..base.schedule_rules import is_same_rule, preview
 from ..base.values import TASK_DEFAULTS, summarize, unmask
-from ..store.connection import THEN_JOIN, Connection
+from ..store.connection import THEN_JOIN, Connection, Reader
 from ..store.database import Database
 from ..tasks.adding import Adding, Order
 from ..tasks.task_list import SHORT_ARGUMENTS, TaskList
@@ -105,17 +105,14 @@ class Firing:
         while self._fire_one(schedule_id, now):
             pass
 
-    def next_due(self) -> float | None:
+    def next_due(self, db: Reader | None = None) -> float | None:
         """When the next schedule is due, or None."""
-        return self._database.value(
+        return (db or self._database).value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
-
-    def _row(self, schedule_id: int) -> ScheduleRow | None:
-        return self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
 
     def _fire_one(self, schedule_id: int, now: float) -> bool:
         """Fill some slots of a schedule in one transaction; True if there are more."""
-        row = self._row(schedule_id)
+        row = self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
         if row is None or row["next_at"] is None:
             return False
         # What was counted from a time that is still to come is judged anew: the clock went back.
@@ -136,7 +133,7 @@ class Firing:
         except Busy:
             return False                # tasks.py cannot be read, and never could: later
         with self._database.transaction(durable=False) as transaction:
-            known = self._row(schedule_id)
+            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
             if known is None or tuple(known) != tuple(row):
                 return False            # somebody else was quicker, or changed it
             changes = self._fill(transaction, row, found.slots, order, problem, now)
@@ -171,7 +168,7 @@ class Firing:
                                  (row["id"], at)) is not None:
                 continue                # one that added nothing may come again
             task_id: int | None = None
-            last_at, unfinished = at, self.unfinished(row["id"])
+            last_at, unfinished = at, self.unfinished(transaction, row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
             if order is not None and why is None:
                 try:
@@ -193,9 +190,10 @@ class Firing:
             return "skipped: task %d waits for its retry until %s" % (task["id"], iso(task["run_at"]))
         return "skipped: task %d had not ended" % task["id"]
 
-    def unfinished(self, schedule_id: int) -> Sequence[TaskRow]:
+    @staticmethod
+    def unfinished(db: Reader, schedule_id: int) -> Sequence[TaskRow]:
         """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
-        return self._database.all(
+        return db.all(
             "SELECT id, owner_id, status, attempts, run_at FROM task "
             "WHERE schedule_id=? AND status NOT IN (2, 3, 4) ORDER BY id LIMIT ?",
             (schedule_id, UNFINISHED_MAX))
@@ -231,13 +229,13 @@ class Schedules:
 
     def get(self, schedule_id: int, owner_id: int | None = None) -> JsonObject:
         """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
-        row, now = self._row(schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
+        row, now = self._row(self._database, schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
             "AND task.cancel_requested<2 WHERE slot.schedule_id=? ORDER BY at DESC LIMIT 50",
             (schedule_id,))
         return {**schedule_json(row, now),
-                "arguments": json.loads(self._row(schedule_id)["arguments"]),
+                "arguments": json.loads(self._row(self._database, schedule_id)["arguments"]),
                 "upcoming": of_rule(row, lambda rule: preview(rule, now, UPCOMING), []),
                 "history": [slot_json(slot) for slot in slots]}
 
@@ -254,9 +252,10 @@ class Schedules:
                     SCHEDULE_SHOWN + "schedule.paused=0 AND gone_at IS NULL AND next_at<?" + where
                     + " ORDER BY next_at LIMIT ?", (until, *values, COMING_MAX))]
 
-    def _row(self, schedule_id: int, owner_id: int | None = None,
+    @staticmethod
+    def _row(db: Reader, schedule_id: int, owner_id: int | None = None,
              statement: str = SCHEDULE_ROW) -> ScheduleRow:
-        row = self._database.one(statement + "schedule.id=?", (schedule_id,))
+        row = db.one(statement + "schedule.id=?", (schedule_id,))
         if row is None or owner_id not in (None, row["owner_id"]):
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
@@ -274,7 +273,7 @@ class Schedules:
     def change(self, schedule_id: int, given: JsonObject, scope: int | None = None,
                person: Planner | None = None, owner_id: int | None = None) -> None:
         """Change the given fields; Conflict for what tasks.py or a folder says."""
-        row = self._row(schedule_id, scope)
+        row = self._row(self._database, schedule_id, scope)
         wanted: JsonObject = {}
         if set(given) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
@@ -282,7 +281,7 @@ class Schedules:
             wanted = self._checked({**before, **unmask(given, before)}, person)
             self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
-            known = self._row(schedule_id, scope)
+            known = self._row(transaction, schedule_id, scope)
             if wanted:
                 if as_given(known) != as_given(row):
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
@@ -295,20 +294,20 @@ class Schedules:
                person: Planner | None = None) -> None:
         """Remove a schedule and its history; its tasks stay."""
         with self._database.transaction() as transaction:
-            row = self._row(schedule_id, scope)
+            row = self._row(transaction, schedule_id, scope)
             self._refuse_foreign(row, "is removed there; here it can be paused")
             self.remove(transaction, row, actor_name(person))
 
     def run(self, schedule_id: int, scope: int | None = None,
             person: Planner | None = None) -> TaskRow:
         """Add its task now, besides its slots; the task's row."""
-        order = self._firing.order(self._row(schedule_id, scope))
+        order = self._firing.order(self._row(self._database, schedule_id, scope))
         if scope is not None and not self._database.value(
                 "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
             raise Denied("Only an admin can have %s run now." % order.function)
         with self._database.transaction() as transaction:
-            row, at = self._row(schedule_id, scope), self._clock.now()
-            unfinished = self._firing.unfinished(schedule_id)
+            row, at = self._row(transaction, schedule_id, scope), self._clock.now()
+            unfinished = self._firing.unfinished(transaction, schedule_id)
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
                                % unfinished[0]["id"])
@@ -317,7 +316,7 @@ class Schedules:
                 "task_id": task_id, "message": "run by %s" % actor_name(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
                                "id=?", (schedule_id,))
-            return self._tasks.get(task_id)
+            return self._tasks.get(task_id, db=transaction)
 
     @staticmethod
     def _check_room(transaction: Connection, owner_id: int, besides: int = 0) -> None:
@@ -375,7 +374,7 @@ class Schedules:
     def _set_paused(self, transaction: Connection, schedule_id: int, given: JsonObject,
                     person: Planner | None) -> None:
         """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
-        row, now = self._row(schedule_id), self._clock.now()
+        row, now = self._row(transaction, schedule_id), self._clock.now()
         paused = given.get("paused", row["paused"])
         if not given.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
             return
@@ -403,19 +402,19 @@ class Schedules:
     def synchronise(self) -> None:
         """Make what tasks.py and the folders ask for the default owner's schedules."""
         try:
-            found = self._default_owner()["id"], find_scripts()
+            wanted = self._wanted(self._default_owner()["id"], find_scripts())
         except (SetupError, NotFound, OSError):
             return                      # nobody yet who could own them, or no way to read a folder
         now = self._clock.now()
-        before = self._differences(*found, now)
+        before = self._differences(self._database, wanted, now)
         if not any(before):
             return
         for row, columns in before.wanted:
             if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
                 self._firing.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
-            wanted, gone = self._differences(*found, now)
-            for known, columns in wanted:
+            found, gone = self._differences(transaction, wanted, now)
+            for known, columns in found:
                 self.store(transaction, known, columns)
             for row in gone:
                 if row["gone_at"] is None:
@@ -423,10 +422,10 @@ class Schedules:
                 else:
                     self.remove(transaction, row)
 
-    def _differences(self, owner_id: int, scripts: list[str], now: float) -> _Differences:
-        rows = list(self._database.all(
+    def _differences(self, db: Reader, wanted: list[JsonObject], now: float) -> _Differences:
+        rows = list(db.all(
             SCHEDULE_ROW + "source<>'person' ORDER BY gone_at IS NOT NULL, schedule.id"))
-        pairs = match_rows(rows, self._wanted(owner_id, scripts))
+        pairs = match_rows(rows, [dict(columns) for columns in wanted])
         used = {row["id"] for row, _ in pairs if row is not None}
         return _Differences(
             [(row, columns) for row, columns in pairs if not self._is_right(row, columns)],

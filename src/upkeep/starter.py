@@ -6,6 +6,7 @@ import os
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import HOME, SLICE_SECONDS
+from ..store.connection import Reader
 from ..store.database import Database
 from ..store.settings import Settings, recall
 from ..tasks.claims import Claims
@@ -53,22 +54,23 @@ class Starter:
             "SELECT worker_id FROM activity WHERE id>? "
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
-    def needed(self, least: int = 0) -> int:
+    def needed(self, least: int = 0, db: Reader | None = None) -> int:
         """How many more workers the work here could use; those of other machines do not count:
         a queue may name this one. `least` are to be ready even if there is no work yet."""
-        room: int = self._settings.get("NbMaxWorker")
+        room: int = self._settings.get("NbMaxWorker", db)
         if not room:                    # all are services
             return 0
-        workers = self._database.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
+        db = db or self._database
+        workers = db.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
         room -= len(workers)
         if room <= 0:
             return 0
         ready = sum(row["state"] in ("idle", "starting") and row["machine"] == self._claims.machine
                     for row in workers)
-        missing = max(self._claims.claimable(room + ready), least) - ready
+        missing = max(self._claims.claimable(room + ready, db), least) - ready
         if missing <= 0:
             return 0
-        failure = recall(self._database, ".start_failure")
+        failure = recall(db, ".start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
@@ -82,7 +84,7 @@ class Starter:
     def _start_all(self, mode: str, least: int, *more: float) -> set[int]:
         """Start what is needed; the ids of the rows of those that were started."""
         with self._database.transaction(durable=False) as transaction:
-            made = self._workers.reserve(transaction, mode, self.needed(least))
+            made = self._workers.reserve(transaction, mode, self.needed(least, transaction))
         for worker_id, lock in made:
             try:
                 self._launch(worker_id, "--" + mode, str(worker_id), lock,

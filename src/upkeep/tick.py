@@ -6,6 +6,7 @@ import math
 from ..base.limits import TICK_SECONDS
 from ..base.errors import Busy, complain, in_passing
 from ..base.time_and_text import Every, iso
+from ..store.connection import Reader
 from ..store.database import Database
 from ..store.settings import Settings, recall, remember
 from ..tasks.files import Files
@@ -94,11 +95,11 @@ class Tick:
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
-    def next_work(self, alone: bool = True) -> float | None:
+    def next_work(self, alone: bool = True, db: Reader | None = None) -> float | None:
         """When something becomes claimable, or None; what comes one by one only if `alone`."""
-        dues = [self._claims.next_due()]
+        dues = [self._claims.next_due(db=db)]
         if alone:
-            dues += [self._claims.rate_opens(), self._firing.next_due()]
+            dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller: str) -> bool:

@@ -14,6 +14,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.limits import CLOCK_SLACK_SECONDS, TICK_SECONDS
 from ..base.errors import JobQueueError
 from ..base.time_and_text import iso
+from ..store.connection import Reader
 from ..store.database import Database
 from ..store.settings import recall, remember
 
@@ -65,11 +66,11 @@ class Rhythm:
     def note(self, caller: str) -> None:
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
-        if -CLOCK_SLACK_SECONDS < now - self._known()["seen"].get(caller, 0.0) < NOTE_SECONDS:
+        if -CLOCK_SLACK_SECONDS < now - self._known(self._database)["seen"].get(caller, 0.0) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
                 self._database.transaction(durable=False) as transaction:   # worth no error
-            known = self._known()
+            known = self._known(transaction)
             elapsed = now - max(known["seen"].values(), default=now)
             if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
                 known = {"seen": {}, "visits": {}}
@@ -80,7 +81,7 @@ class Rhythm:
 
     def state(self) -> JsonObject:
         """Who did the housekeeping last and how often it is done, as people are shown it."""
-        at, caller = max(((at, caller) for caller, at in self._known()["seen"].items()),
+        at, caller = max(((at, caller) for caller, at in self._known(self._database)["seen"].items()),
                          default=(None, None))
         visits, period = self.visitor("cron"), self.period()
         cron = visits and {"last_at": iso(visits["last_at"]),
@@ -90,7 +91,7 @@ class Rhythm:
 
     def visitor(self, caller: str) -> Visits | None:
         """Return the visits of one of VISITORS, None if it never came."""
-        visits = self._known()["visits"].get(caller)
+        visits = self._known(self._database)["visits"].get(caller)
         if not visits:
             return None
         gaps = sorted(later - at for at, later in zip(visits, visits[1:]))
@@ -101,7 +102,7 @@ class Rhythm:
 
     def is_resident(self) -> bool:
         """True while a server of ours runs, or a worker that never ends by itself."""
-        last = self._known()["seen"].get("server", -math.inf)
+        last = self._known(self._database)["seen"].get("server", -math.inf)
         return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self) -> bool:
@@ -115,6 +116,7 @@ class Rhythm:
                  if one and one["comes"] and one["period"]]
         return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
 
-    def _known(self) -> TickHistory:
-        known: TickHistory | None = recall(self._database, ".rhythm")
+    @staticmethod
+    def _known(db: Reader) -> TickHistory:
+        known: TickHistory | None = recall(db, ".rhythm")
         return known or {"seen": {}, "visits": {}}

@@ -18,7 +18,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.errors import SetupError, field_error
 from ..base.time_and_text import time_of_day
-from ..store.connection import Connection
+from ..store.connection import Connection, Reader
 from ..store.database import Database
 from ..store.settings import Settings, recall, remember
 from ..tasks.claims import Claims
@@ -163,7 +163,7 @@ class Modes:
 
     def decide(self) -> ChosenMode:
         """Return who starts workers now, which is never "auto"."""
-        mode, lost = self._settings.get("worker_mode"), self._lost()
+        mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
             return ChosenMode(mode, "This is the setting worker_mode.")
         again = lost["at"] + DETACHED_AGAIN_SECONDS
@@ -182,14 +182,14 @@ class Modes:
 
     def note_end(self, transaction: Connection, row: WorkerRow, is_loss: bool) -> None:
         """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
-        lost, here = self._lost(), (self._claims.machine, self._claims.leases.boot)
+        lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
         if not is_loss or (row["state"] != "starting"
                            and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
             remember(transaction, ".workers_lost " + self._claims.machine, None)
             return
-        tasks = [task["id"] for task in self._database.all(
+        tasks = [task["id"] for task in transaction.all(
             "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
@@ -198,9 +198,9 @@ class Modes:
         if lost["count"] + 1 >= LOST_MAX:
             remember(transaction, ".start_failure", None)   # it is of the mode that is left
 
-    def _lost(self) -> _Losses:
+    def _lost(self, db: Reader) -> _Losses:
         """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost: _Losses | None = recall(self._database, ".workers_lost " + self._claims.machine)
+        lost: _Losses | None = recall(db, ".workers_lost " + self._claims.machine)
         if lost and lost["at"] <= self._clock.now():
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}

@@ -17,7 +17,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import VERSION
 from ..base.time_and_text import random_token, shorten, storable
-from ..store.connection import BY_CLAIM, Connection, private_path
+from ..store.connection import BY_CLAIM, Connection, Reader, private_path
 from ..store.database import Database
 from ..store.log_and_activity import note
 from ..store.settings import Settings, recall, remember
@@ -55,7 +55,7 @@ class Workers:
 
     def reserve(self, transaction: Connection, mode: str, wanted: int = 1) -> list[Reserved]:
         """Add rows for up to `wanted` new workers, within NbMaxWorker."""
-        room: int = (self._settings.get("NbMaxWorker")
+        room: int = (self._settings.get("NbMaxWorker", transaction)
                      - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now = self._clock.now()
         made: list[Reserved] = []
@@ -123,9 +123,9 @@ class Workers:
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
-    def idles_alone(self, worker_id: int) -> bool:
+    def idles_alone(self, worker_id: int, db: Reader | None = None) -> bool:
         """True if no worker here that came before this one is idle."""
-        return not self._database.value(
+        return not (db or self._database).value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
 

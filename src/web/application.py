@@ -23,8 +23,8 @@ from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE, Answer, conceal, json_answer, problem
 from .http_request import ENVELOPE_TYPE, LINES_MAX_BYTES, Request, StaticFiles
 from .handlers_tasks import NEW_TASKS, UPLOAD, tick
-from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, METRICS, OWN, ROUTES, TICKER,
-                     WHOLE, WORKER, Route, match_path)
+from .routes import (ADMIN, ANYONE, CHANGE, CLAIM, FRESH, KEPT, METRICS, OWN, ROUTES_AT, TICKER,
+                     WHOLE, WORKER, Route, match_path, place_of)
 from .openapi import describe_api
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Application:
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
         methods: list[str] = []
-        for route in ROUTES:
+        for route in ROUTES_AT.get(place_of(request.path), ()):
             parts = match_path(route.path, request.path)
             if parts is not None and route.method == method:
                 self._admit(request, route.who, route.needs, parts)

@@ -93,7 +93,8 @@ def get_exposition(queue: JobQueue, _: Request) -> Answer:
     told = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
-            ("", {"queue": one["name"]}, queue.queues.count(PENDING, one["name"], INTEGER_MAX))
+            ("", {"queue": one["name"]},
+             queue.queues.count(queue.database, PENDING, one["name"], INTEGER_MAX))
             for one in queue.queues.all(queue.claims.machine)]),
         ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),

@@ -155,8 +155,7 @@ def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     added = _add_once(queue, request, iter(many))
     if many is given:
         return added
-    task_id = added["ids"][0]
-    shown = {"id": task_id, **added}
+    task_id, shown = added["ids"][0], added
     with contextlib.suppress(NotFound):     # it has ended and is gone: its id must do
         shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
     return json_answer(shown, 201 if added["created"] else 200,

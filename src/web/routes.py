@@ -209,6 +209,17 @@ ROUTES = [
 ]
 
 
+def place_of(path: str) -> str:
+    """Return the beginning of a path or pattern that few routes share: /api/tasks, /static."""
+    parts = path.split("/", 3)
+    return "/".join(parts[:3 if parts[1:2] == ["api"] else 2])
+
+
+ROUTES_AT: dict[str, list[Route]] = {}
+for _route in ROUTES:
+    ROUTES_AT.setdefault(place_of(_route.path), []).append(_route)
+
+
 def match_path(pattern: str, path: str) -> PathParts | None:
     """What `path` has in the places of a route's pattern, an id first, as a number; None if it
     differs."""

@@ -330,7 +330,7 @@ class Attempt(WatchedAttempt):
     def write_ending(self, transaction: Connection) -> None:
         """Store what is left of it, in the transaction that records its outcome."""
         if (not (self.log or self.log.has_rest or self.report or self.traceback)
-                or self._claims.cancel_asked(*self.key) is None):
+                or self._claims.cancel_asked(*self.key, transaction) is None):
             return
         if self.traceback:
             self.log.take_pieces(final=True)

@@ -25,7 +25,7 @@ from .runners import Runners
 from .recorder import Recorder
 
 if TYPE_CHECKING:
-    from jobqueue import AnyClock, ClaimedTask, JsonObject
+    from jobqueue import AnyClock, ClaimedTask, Connection, JsonObject
 
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
                    "runner_tasks", "runner_memory", "runner_per_owner")
@@ -222,12 +222,12 @@ class Worker(Loop[Attempt]):
             has_waited = child is not None and child.ready and self._next_due > -math.inf
         return has_waited and not self._has_work_soon()
 
-    def _has_work_soon(self) -> bool:
+    def _has_work_soon(self, transaction: Connection | None = None) -> bool:
         """True if what becomes claimable soon is worth waiting for."""
-        alone = self._queue.workers.idles_alone(self._place.id)
-        due: float | None = self._queue.tick.next_work(alone)
+        alone = self._queue.workers.idles_alone(self._place.id, transaction)
+        due: float | None = self._queue.tick.next_work(alone, transaction)
         if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
-            due = self._claims.rate_opens()
+            due = self._claims.rate_opens(transaction)
         patience: float = self._settings["linger_due"]
         if self._until is not None:
             patience = self._until - self._clock.monotonic()
@@ -239,7 +239,7 @@ class Worker(Loop[Attempt]):
         """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
-            if self._claims.claimable(1) or self._has_work_soon():
+            if self._claims.claimable(1, transaction) or self._has_work_soon(transaction):
                 self._seen_version = None
                 return
             self._queue.workers.leave(transaction, self._place.id, "idle", self._place.tasks)

@@ -291,7 +291,7 @@ class TestFence(TestCase):
         with self.database.transaction() as transaction:
             self.assertFalse(claims.renew(transaction, task_id, claim, now))
             self.assertFalse(claims.report(transaction, task_id, claim, 1, "late"))
-            self.assertIsNone(claims.cancel_asked(task_id, claim))
+            self.assertIsNone(claims.cancel_asked(task_id, claim, transaction))
             for kind in KINDS:
                 self.assertIsNone(claims.end(transaction, task_id, claim, Outcome(kind, result="1"), now))
         self.assertEqual(tuple(self.row(task_id)), self.before)

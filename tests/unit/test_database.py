@@ -79,11 +79,13 @@ class TestTransactions(DatabaseCase):
             raise ZeroDivisionError
         self.assertIsNone(jobqueue.recall(self.database, ".x"))
 
-    def test_reads_see_the_open_transaction_of_their_thread_only(self):
+    def test_a_transaction_is_read_through_its_own_connection_only(self):
         seen = []
         with self.database.transaction() as transaction:
             jobqueue.remember(transaction, ".x", 5)
-            seen.append(jobqueue.recall(self.database, ".x"))
+            seen.append(jobqueue.recall(transaction, ".x"))
+            with self.assertRaises(RuntimeError):
+                jobqueue.recall(self.database, ".x")
             thread = threading.Thread(target=lambda: seen.append(jobqueue.recall(self.database, ".x")))
             thread.start()
             thread.join()

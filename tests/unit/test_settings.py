@@ -85,7 +85,9 @@ class TestSettings(TestCase):
     def test_a_value_is_read_within_the_transaction_that_asks(self):
         with self.database.transaction() as transaction:
             jobqueue.remember(transaction, "NbMaxWorker", 9)
-            self.assertEqual(self.settings.get("NbMaxWorker"), 9)
+            self.assertEqual(self.settings.get("NbMaxWorker", transaction), 9)
+            with self.assertRaises(RuntimeError):
+                self.settings.get("NbMaxWorker")
 
     def test_every_setting_says_what_it_is_for(self):
         for row in self.settings.describe():
