@@ -63,7 +63,7 @@ Contents (each room uses only the rooms above it)
     access/remote_workers.py       Workers that ask over HTTP, from machines without the database.
     access/python_task.py          Task and current_task(): a task as people's own code sees it.
     access/python_interface.py     JobQueue, Function, @task, @schedule, command, http_request, external.
-    access/host.py                 This host: doors, a browser's reach, a test worker, lines to copy.
+    access/host.py                 This host: doors, a browser's reach, a sample task, lines to copy.
     access/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
     access/findings.py             The findings of `check` and of the page This host.
     access/import_checks.py        Import checks: every value of an export is judged before it is stored, as the API would.
@@ -284,7 +284,7 @@ PIECE_BYTES = 64 << 10          # read or written at once
 CACHE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 60.0
-TEST_SECONDS = 10.0             # a test worker is to live
+SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # what the page This host adds
 LOOPBACK = ("127.0.0.1", "::1")
 
 
@@ -7777,7 +7777,7 @@ class Starter:
 
     def start_helper(self, *what):
         """Start a process, as workers are started, that does one thing: --send what is due in
-        `delivery`, make a --backup, or only live for a --test with its token."""
+        `delivery`, or make a --backup."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 
@@ -10984,7 +10984,7 @@ for _ in range(4):                      # so deep may lists and objects be neste
 _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
-    name=text_like("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
+    name=text_like("(?!(%s|%s)$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % (SCRIPT_FUNCTION, SAMPLE_FUNCTION),
                "must be a name, and none of our own"),
     title=text_up_to(1000), description=text_up_to(20_000), who={"enum": list(WHO_MAY_ADD)},
     options=object_of(**OPTION_SCHEMAS), schema={
@@ -11848,7 +11848,7 @@ def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | li
     errors = check_value(object_of(**OPTION_SCHEMAS), options, "")
     if who not in WHO_MAY_ADD:
         errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
-    if name in ("", SCRIPT_FUNCTION):
+    if name in ("", SCRIPT_FUNCTION, SAMPLE_FUNCTION):
         errors += wrong("its name", "is missing or one of jobqueue's own")
     places, named = set(re.findall(PLACE, text)), set(parameters or ())
     for one in sorted(places - named):
@@ -11960,7 +11960,7 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
 
 # access/host.py --------------------------------------------------------------
 #
-# This host: doors, a browser's reach, a test worker, lines to copy.
+# This host: doors, a browser's reach, a sample task, lines to copy.
 #
 # What is known of this host: what a browser could fetch, whether it lets a worker live; and the
 # lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
@@ -11983,7 +11983,6 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
 
 
 
-TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 DOORS = {                       # what runs the page
     "server": "the built-in server",
@@ -12048,60 +12047,15 @@ def private_addresses(folder, script="", root=""):
     return [quote(address) for address in dict.fromkeys(found)]
 
 
-# What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
-# itself; who looks later and does not find it knows that it was ended, or never began.
-
-def note_worker_test(queue, token):
-    """Note that the test worker with that token has lived, unless another was started since."""
-    with queue.database.transaction(durable=False) as transaction:
-        known = recall(transaction, ".worker_test")
-        if known and known["token"] == token:
-            remember(transaction, ".worker_test", {**known, "lived": True})
-
-
-class WorkerTest(NamedTuple):
-    """How the test of a worker went: running, ok or failed."""
-
-    state: "str"
-    text: "str"
-    is_own_fault: "bool"              # it failed by itself, no host ended it
-
-
-def judge_worker_test(queue, test):
-    """Judge what the row .worker_test says."""
-    if "error" in test:
-        return WorkerTest("failed", test["error"], True)
-    if test.get("lived"):
-        return WorkerTest("ok", "a worker lived for %d s" % TEST_SECONDS, False)
-    patience = TEST_SECONDS + TEST_SLACK_SECONDS
-    if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
-        return WorkerTest("running", "a worker is being watched for %d s" % TEST_SECONDS, False)
-    words = queue.workers.last_words(test["at"], test["at"] + patience)
-    said = "a started worker did not report within %d s%s" % (patience, words)
-    return WorkerTest("failed", said, bool(words))
-
-
-def worker_test(queue):
-    """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
-    test = recall(queue.database, ".worker_test")
-    if test is None:
-        return {"state": "none", "text": "", "at": None}
-    state, text, _ = judge_worker_test(queue, test)
-    return {"state": state, "text": text, "at": iso(test["at"])}
-
-
-def start_worker_test(queue, door):
-    """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
-    if worker_test(queue)["state"] != "running":
-        token = random_token()
-        test = {"token": token, "at": queue.database.clock.now(), "door": door}
-        try:
-            queue.starter.start_helper("--test", token)
-        except START_ERRORS as error:
-            test["error"] = explain_start_error(error)
-        with queue.database.transaction() as transaction:
-            remember(transaction, ".worker_test", test)
-    return worker_test(queue)
+def add_sample(queue, owner_id):
+    """Add a task that sleeps for SAMPLE_SECONDS, and keep its id: what becomes of it shows whether
+    workers live here."""
+    options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
+    [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
+    with queue.database.transaction() as transaction:
+        remember(transaction, ".sample_task", task_id)
+    queue.start_workers()
+    return queue.get_json(task_id)
 
 
 def fill_in(text, python, visit):
@@ -12198,10 +12152,8 @@ FINDINGS = {
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
     "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
     "paused": ("", NOTE, "", "", "paused", "{words}"),
-    "untested": ("Worker", NOTE, "no worker was tested yet",
-                 "start a test worker, by its button or by python3 jobqueue.py check"),
-    "test_ended": ("Worker", NOTE),
-    "test_failed": ("Worker", BAD),
+    "sample_failed": ("Worker", NOTE, "the sample task {id} failed",
+                      "look at its page, which says why"),
     "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
@@ -12394,17 +12346,13 @@ def _look_at_workers(queue):
 
 
 def _look_at_worker(queue):
-    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide().mode
     yield queue.interpreter.path()
-    if test is None:
-        yield Finding("untested") if mode == "detached" else "no worker was tested yet"
-        return
-    state, text, is_own_fault = judge_worker_test(queue, test)
-    yield "%s, %s, started by %s" % (
-        text, readable_time(test["at"]), "the web server" if test["door"] else "the command line")
-    if state == "failed":               # a host that ends workers is no fault: auto gets on
-        is_bad = is_own_fault or queue.settings.get("worker_mode") == "detached"
-        yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
+    task_id = recall(queue.database, ".sample_task")
+    status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
+    if status == FAILED:
+        yield Finding("sample_failed", id=task_id)
+    elif status is not None:
+        yield "the sample task %d: %s" % (task_id, STATUS_WORDS[status])
 
 
 def _look_at_machines(queue):
@@ -12674,10 +12622,8 @@ class Installation(NamedTuple):
     queue: "JobQueue | None"
 
 
-def check_installation(data=None,
-                       test=None):
-    """Look at what may be broken: nothing is made, and nothing raised. The JobQueue is given to
-    `test` before."""
+def check_installation(data=None):
+    """Look at what may be broken: nothing is made, and nothing raised."""
     folder, topic = HOME / "data", "Data"
     queue = None
     found = []
@@ -12689,9 +12635,6 @@ def check_installation(data=None,
         found = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
         return Installation(_report([*_look(HOST_TOPICS, folder), *found]), None)
-    if test:
-        with contextlib.suppress(JobQueueError):        # the topics tell of it
-            test(queue)
     return Installation(check_host(queue), queue)
 
 
@@ -14241,7 +14184,7 @@ def get_host(queue, request):
         "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
-        "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
+        "exposed": seen["exposed"], "looked_at": iso(seen["at"])}
 
 
 def get_backup(queue, _):
@@ -14544,8 +14487,8 @@ ROUTES = [
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
     Route("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, 204, ""),
-    Route("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
-             queue, request: start_worker_test(queue, request.door)), ADMIN, None, 202, "WorkerTest"),
+    Route("POST", "/api/host/test", _does("Add a task that sleeps for 10 s, to see whether workers live.",
+             lambda queue, request: add_sample(queue, request.person.id)), ADMIN, None, 201, "Task"),
     Route("GET", "/api/settings", get_settings, ADMIN, None, 200, "SettingList"),
     Route("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, 200, "SettingList",
           CHANGE),
@@ -16436,23 +16379,12 @@ def cmd_import(queue, options):
                           "are paused: see python3 jobqueue.py queue resume" % counts)
 
 
-def watch_worker_test(queue):
-    """Start a test worker and say at the end whether it lives."""
-    complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
-    test = start_worker_test(queue, None)
-    while test["state"] == "running":
-        queue.database.clock.sleep(0.5)
-        test = worker_test(queue)
-    complain(test["text"])
-
-
 def cmd_check(_, options):
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
-    is_quick = {"quick", "files"} & options.given.keys()
-    report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
+    report, queue = check_installation(options.data)
     shown = {"checks": [check._asdict() for check in report.checks], "advice": None,
                          "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]
@@ -16596,7 +16528,7 @@ COMMANDS = {
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
-        argument("--quick", about(SWITCH, "without the worker that is tested for 10 s")),
+        argument("--quick", about(SWITCH, "as without it: older editions tested a worker")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)

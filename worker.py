@@ -866,8 +866,18 @@ def run_script(function, arguments, context):
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 
-BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
-    jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str})}
+def run_sample():
+    """Run the task of the page This host."""
+    print("A worker of process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
+    time.sleep(jobqueue.SAMPLE_SECONDS)
+    return "A worker lived for %d s." % jobqueue.SAMPLE_SECONDS
+
+
+BUILT_IN = {
+    jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
+        jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str}),
+    jobqueue.SAMPLE_FUNCTION: jobqueue.Function(
+        jobqueue.SAMPLE_FUNCTION, "python", run_sample, {}, "nobody", {})}
 
 
 # worker/requests.py ----------------------------------------------------------
@@ -3851,7 +3861,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 # python3 worker.py
 #
 # Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
-# request), its runner, a catalogue, the test worker of the page This host, what sends messages or
+# request), its runner, a catalogue, what sends messages or
 # makes the daily backup.
 
 CRON_SECONDS = 50.0
@@ -3953,14 +3963,6 @@ def work_remotely(options):
     return worker.exit_code
 
 
-def run_host_test(token, data):
-    """The test worker of the page This host: notes at its end that it has lived until then."""
-    queue = open_queue(data)
-    time.sleep(jobqueue.TEST_SECONDS)
-    jobqueue.note_worker_test(queue, token)
-    return 0
-
-
 def send_messages(data):
     """Send what is to be told; a server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
@@ -4012,7 +4014,7 @@ def dispatch(arguments):
         limit = float(seconds[0]) if seconds else None
         return work(mode[2:], data, limit, row=int(row), lock=lock)
     inside = {
-        "--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
+        "--runner": run_runner, "--catalogue": print_catalogue,
         "--send": send_messages, "--backup": back_up}
     if mode in inside:
         return inside[mode](*rest)

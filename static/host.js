@@ -1,16 +1,16 @@
 // @ts-check
 /** The admin's page on this host, and whether a browser can fetch what is private. */
-import { ApiError, get, pause, request, store } from './api.js';
+import { ApiError, get, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, setTitle, table, textWith } from './dom.js';
 import { badge, button, copyBox, patchRows, timeElement } from './forms.js';
 import { duration } from './format.js';
 import { t } from './language.js';
-import { act, say } from './messages.js';
+import { act } from './messages.js';
 import { said } from './said.js';
 
 /** @import {Child} from './dom.js' */
-/** @import {Canary, Check, Host, HostFile, Page, Ticks, WorkerTest} from './types.js' */
+/** @import {Canary, Check, Host, HostFile, Page, Ticks} from './types.js' */
 
 /** What only the file of such a name has; other pages may come with status 200. */
 const SIGNS = /** @type {[RegExp, RegExp][]} */ ([
@@ -30,9 +30,6 @@ const MODES = {
 const SOURCES = { server: t('the server'), request: t('a visit to the page'),
   worker: t('a worker'), cron: t('cron'), address: t('the tick address'),
   code: t('an add from a program') };
-
-/** @type {WorkerTest} */
-const NO_TEST = { state: 'none', text: '', at: null };
 
 /**
  * Whether this is the private file itself.
@@ -86,7 +83,6 @@ class HostView {
   advice = h('p', { class: 'advice text' });
   groups = GROUPS.map(([, , title]) => groupPart(title));
   mode = h('p');
-  test = h('div', { class: 'doing' });
   ticks = h('dl', { class: 'pairs' });
   outside = h('p', { class: 'text' });
   methods = h('p', { class: 'text' });
@@ -105,7 +101,11 @@ class HostView {
     const [bad, notes, fine] = this.groups.map(({ root }) => root);
     render('', back, h('div', { class: 'head' }, this.title,
       button(t('Check again'), again)), this.advice, bad, notes,
-    h('h2', {}, t('Who starts workers')), this.mode, this.test,
+    h('h2', {}, t('Who starts workers')), this.mode,
+    h('div', { class: 'actions' },
+      button(t('Run a sample task'), () => this.startSample()),
+      h('p', { class: 'help' },
+        t('It takes 10 s; its page shows whether this host lets workers live.'))),
     h('h2', {}, t('Maintenance')), this.ticks,
     h('h2', {}, t('Backup')), h('p', {}, ...textWith(
       'A checked copy of everything, while all goes on; {settings} can have one made every day.',
@@ -129,7 +129,7 @@ class HostView {
 
   /** Brings everything up to date. */
   patch() {
-    const { advice, checks, files, mode, ticks, worker_test: test } = this.host;
+    const { advice, checks, files, mode, ticks } = this.host;
     const bad = checks.filter(({ verdict }) => verdict === 'bad').length;
     const words = bad ? t.n('This host: {count} problem | This host: {count} problems', bad)
       : t('This host: no problems');
@@ -143,44 +143,16 @@ class HostView {
       patchRows(body, some, ({ name }) => name, (one) => checkRow(one, shape));
     });
     setText(this.mode, mode ? `${MODES[mode.mode]} (${mode.mode}). ${said(mode.why)}` : '');
-    patchRows(this.test, [test || NO_TEST], () => '', (one) => this.testElement(one));
     this.ticks.replaceChildren(...tickPairs(ticks));
     this.patchOutside();
     this.files.hidden = !files?.length;
     patchRows(this.lines, files || [], ({ title }) => title, fileElement);
-    this.followTest();
   }
 
-  /** What a test worker came to, and the button for another. @param {WorkerTest} test */
-  testElement({ state, text, at }) {
-    const runs = state === 'running';
-    const outcome = state === 'ok' ? badge('succeeded', said(text))
-      : state === 'failed' ? badge('failed', said(text)) : said(text);
-    return h('div', {}, runs && h('progress', { 'aria-label': t('Test worker') }),
-      h('p', { class: 'lead' },
-        outcome || t('It runs no task; after 10 s it shows whether this host lets it live.'),
-        at && !runs && ' ', at && !runs && timeElement(at)),
-    button(t('Start a test worker'), () => this.startTest(), { hidden: runs }));
-  }
-
-  /** Starts a worker that does nothing. */
-  async startTest() {
-    await request('POST', 'api/host/test');
-    await this.refresh();
-  }
-
-  /** Looks again while a test worker is being watched, whoever started it; says what came of it. */
-  async followTest() {
-    const { signal } = this;
-    const runs = () => !signal.aborted && this.host.worker_test?.state === 'running';
-    if (this.follows || !runs()) return;
-    this.follows = true;
-    while (runs()) {
-      await pause(2, signal);
-      await this.refresh().catch(({ message }) => say(message, true));
-    }
-    this.follows = false;
-    if (!signal.aborted) say(said(this.host.worker_test.text));
+  /** Adds a task that shows whether workers live here, and goes to its page. */
+  async startSample() {
+    const { id } = await request('POST', 'api/host/test');
+    location.hash = `#/tasks/${id}`;
   }
 
   /** Tries to fetch what is private; what the server says of it may then be another. */

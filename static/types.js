@@ -83,12 +83,11 @@
  * @typedef {{channel: string, recipient: string, last: number|null, sent_at: string|null,
  *   error: string|null, next_at: string|null}} Channel
  * @typedef {{alerts: Alert[], channels: Channel[]}} Alerts
- * @typedef {{state: 'none'|'running'|'ok'|'failed', text: string, at: string|null}} WorkerTest
  * @typedef {{last_at: string|null, last_source: string|null, period: number|null,
  *   cron: {last_at: string|null, period: number|null}|null, resident: boolean}} Ticks
  * @typedef {{checks: Check[], advice: string, files: HostFile[],
  *   mode: {mode: string, why: string}, ticks: Ticks|null, canary: Canary,
- *   exposed: string[]|null, looked_at: string|null, worker_test: WorkerTest}} Host
+ *   exposed: string[]|null, looked_at: string|null}} Host
  * @typedef {{name: string, group: string, label: string, unit: string,
  *   value: unknown, default: unknown, help: string,
  *   from: 'default'|'table'|'environment',

@@ -71,10 +71,8 @@ FINDINGS: dict[str, tuple[str, ...]] = {
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
     "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
     "paused": ("", NOTE, "", "", "paused", "{words}"),
-    "untested": ("Worker", NOTE, "no worker was tested yet",
-                 "start a test worker, by its button or by python3 jobqueue.py check"),
-    "test_ended": ("Worker", NOTE),
-    "test_failed": ("Worker", BAD),
+    "sample_failed": ("Worker", NOTE, "the sample task {id} failed",
+                      "look at its page, which says why"),
     "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "

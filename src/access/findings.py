@@ -18,8 +18,8 @@ from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import (CLOCK_SLACK_SECONDS, HOME, LOOPBACK, PENDING, TASKS_FILE, VERSION,
-                           WORKER_FILE)
+from ..base.limits import (CLOCK_SLACK_SECONDS, FAILED, HOME, LOOPBACK, PENDING, STATUS_WORDS, TASKS_FILE,
+                           VERSION, WORKER_FILE)
 from ..base.errors import Invalid, JobQueueError
 from ..base.time_and_text import how_often, iso, random_token, shorten, storable, time_of_day
 from ..base.options import SERVER_SCHEMES, data_folder
@@ -34,7 +34,7 @@ from ..upkeep.worker_modes import take_lock
 from ..upkeep.alerts import IS_OPEN, NARROW_BYTES, UNSENT_SECONDS, is_message_due
 from .people import knows_scrypt
 from .python_interface import JobQueue
-from .host import DOORS, WEB_FOLDERS, exposure, is_open, judge_worker_test, read_text
+from .host import DOORS, WEB_FOLDERS, exposure, is_open, read_text
 from .finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
 
 if TYPE_CHECKING:
@@ -155,17 +155,13 @@ def _look_at_workers(queue: JobQueue) -> Look:
 
 
 def _look_at_worker(queue: JobQueue) -> Look:
-    test, mode = recall(queue.database, ".worker_test"), queue.modes.decide().mode
     yield queue.interpreter.path()
-    if test is None:
-        yield Finding("untested") if mode == "detached" else "no worker was tested yet"
-        return
-    state, text, is_own_fault = judge_worker_test(queue, test)
-    yield "%s, %s, started by %s" % (
-        text, readable_time(test["at"]), "the web server" if test["door"] else "the command line")
-    if state == "failed":               # a host that ends workers is no fault: auto gets on
-        is_bad = is_own_fault or queue.settings.get("worker_mode") == "detached"
-        yield Finding("test_failed" if is_bad and mode == "detached" else "test_ended")
+    task_id = recall(queue.database, ".sample_task")
+    status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
+    if status == FAILED:
+        yield Finding("sample_failed", id=task_id)
+    elif status is not None:
+        yield "the sample task %d: %s" % (task_id, STATUS_WORDS[status])
 
 
 def _look_at_machines(queue: JobQueue) -> Look:
@@ -435,10 +431,8 @@ class Installation(NamedTuple):
     queue: JobQueue | None
 
 
-def check_installation(data: Path | str | None = None,
-                       test: Callable[[JobQueue], None] | None = None) -> Installation:
-    """Look at what may be broken: nothing is made, and nothing raised. The JobQueue is given to
-    `test` before."""
+def check_installation(data: Path | str | None = None) -> Installation:
+    """Look at what may be broken: nothing is made, and nothing raised."""
     folder, topic = HOME / "data", "Data"
     queue: JobQueue | None = None
     found: list[Found] = []
@@ -450,9 +444,6 @@ def check_installation(data: Path | str | None = None,
         found = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
         return Installation(_report([*_look(HOST_TOPICS, folder), *found]), None)
-    if test:
-        with contextlib.suppress(JobQueueError):        # the topics tell of it
-            test(queue)
     return Installation(check_host(queue), queue)
 
 

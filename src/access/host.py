@@ -1,4 +1,4 @@
-"""This host: doors, a browser's reach, a test worker, lines to copy.
+"""This host: doors, a browser's reach, a sample task, lines to copy.
 
 What is known of this host: what a browser could fetch, whether it lets a worker live; and the
 lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
@@ -13,15 +13,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
-from ..base.types import NamedTuple
-from ..base.limits import (CLOCK_SLACK_SECONDS, HOME, STATIC_FOLDER, TASKS_FILE, TEST_SECONDS,
+from ..base.limits import (HOME, SAMPLE_FUNCTION, SAMPLE_SECONDS, STATIC_FOLDER, TASKS_FILE,
                            WORKER_FILE)
 from ..base.errors import JobQueueError
-from ..base.time_and_text import iso, random_token
+from ..base.time_and_text import random_token
+from ..base.values import TASK_DEFAULTS
 from ..store.connection import write_private
 from ..store.data_folder import user_name
 from ..store.settings import recall, remember
-from ..upkeep.worker_modes import START_ERRORS, explain_start_error
+from ..tasks.adding import Order
 from .python_interface import JobQueue
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         exposed: list[str] | None       # addresses
         at: float | None
 
-TEST_SLACK_SECONDS = 10.0       # a test worker may begin late on a slow host
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
 DOORS = {                       # what runs the page
     "server": "the built-in server",
@@ -112,60 +111,15 @@ def private_addresses(folder: Path, script: str = "", root: str = "") -> list[st
     return [quote(address) for address in dict.fromkeys(found)]
 
 
-# What is known of the last test worker stands in the setting row .worker_test: it writes `lived`
-# itself; who looks later and does not find it knows that it was ended, or never began.
-
-def note_worker_test(queue: JobQueue, token: str) -> None:
-    """Note that the test worker with that token has lived, unless another was started since."""
-    with queue.database.transaction(durable=False) as transaction:
-        known = recall(transaction, ".worker_test")
-        if known and known["token"] == token:
-            remember(transaction, ".worker_test", {**known, "lived": True})
-
-
-class WorkerTest(NamedTuple):
-    """How the test of a worker went: running, ok or failed."""
-
-    state: str
-    text: str
-    is_own_fault: bool              # it failed by itself, no host ended it
-
-
-def judge_worker_test(queue: JobQueue, test: JsonObject) -> WorkerTest:
-    """Judge what the row .worker_test says."""
-    if "error" in test:
-        return WorkerTest("failed", test["error"], True)
-    if test.get("lived"):
-        return WorkerTest("ok", "a worker lived for %d s" % TEST_SECONDS, False)
-    patience = TEST_SECONDS + TEST_SLACK_SECONDS
-    if -CLOCK_SLACK_SECONDS <= queue.database.clock.now() - test["at"] <= patience:
-        return WorkerTest("running", "a worker is being watched for %d s" % TEST_SECONDS, False)
-    words = queue.workers.last_words(test["at"], test["at"] + patience)
-    said = "a started worker did not report within %d s%s" % (patience, words)
-    return WorkerTest("failed", said, bool(words))
-
-
-def worker_test(queue: JobQueue) -> JsonObject:
-    """What the last test of a worker showed: {"state": none, running, ok, failed; "text", "at"}."""
-    test = recall(queue.database, ".worker_test")
-    if test is None:
-        return {"state": "none", "text": "", "at": None}
-    state, text, _ = judge_worker_test(queue, test)
-    return {"state": state, "text": text, "at": iso(test["at"])}
-
-
-def start_worker_test(queue: JobQueue, door: str | None) -> JsonObject:
-    """Start a worker that only lives for a while, unless one does; what worker_test() says then."""
-    if worker_test(queue)["state"] != "running":
-        token = random_token()
-        test: JsonObject = {"token": token, "at": queue.database.clock.now(), "door": door}
-        try:
-            queue.starter.start_helper("--test", token)
-        except START_ERRORS as error:
-            test["error"] = explain_start_error(error)
-        with queue.database.transaction() as transaction:
-            remember(transaction, ".worker_test", test)
-    return worker_test(queue)
+def add_sample(queue: JobQueue, owner_id: int) -> JsonObject:
+    """Add a task that sleeps for SAMPLE_SECONDS, and keep its id: what becomes of it shows whether
+    workers live here."""
+    options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
+    [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
+    with queue.database.transaction() as transaction:
+        remember(transaction, ".sample_task", task_id)
+    queue.start_workers()
+    return queue.get_json(task_id)
 
 
 def fill_in(text: str, python: str, visit: Visit | None) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import P, R, Generic, NamedTuple
-from ..base.limits import WEB_PATIENCE_SECONDS
+from ..base.limits import SAMPLE_FUNCTION, WEB_PATIENCE_SECONDS
 from ..base.errors import in_passing, join_errors, wrong
 from ..base.time_and_text import Clock, dump_json
 from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, WHO_MAY_ADD, check_value,
@@ -315,7 +315,7 @@ def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[st
     errors = check_value(object_of(**OPTION_SCHEMAS), options, "")
     if who not in WHO_MAY_ADD:
         errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
-    if name in ("", SCRIPT_FUNCTION):
+    if name in ("", SCRIPT_FUNCTION, SAMPLE_FUNCTION):
         errors += wrong("its name", "is missing or one of jobqueue's own")
     places, named = set(re.findall(PLACE, text)), set(parameters or ())
     for one in sorted(places - named):

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, RESULT_MAX_DEPTH,
-                           STATUS_WORDS, VERSION)
+                           SAMPLE_FUNCTION, STATUS_WORDS, VERSION)
 from ..base.errors import Conflict, field_error, join_errors, refusal, wrong
 from ..base.time_and_text import dump_json, is_deep, read_json, shorten, storable
 from ..base.values import (BOUNDS, OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL,
@@ -98,7 +98,7 @@ for _ in range(4):                      # so deep may lists and objects be neste
 _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
-    name=text_like("(?!%s$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % SCRIPT_FUNCTION,
+    name=text_like("(?!(%s|%s)$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % (SCRIPT_FUNCTION, SAMPLE_FUNCTION),
                "must be a name, and none of our own"),
     title=text_up_to(1000), description=text_up_to(20_000), who={"enum": list(WHO_MAY_ADD)},
     options=object_of(**OPTION_SCHEMAS), schema={

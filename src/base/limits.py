@@ -39,5 +39,5 @@ PIECE_BYTES = 64 << 10          # read or written at once
 CACHE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 60.0
-TEST_SECONDS = 10.0             # a test worker is to live
+SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # what the page This host adds
 LOOPBACK = ("127.0.0.1", "::1")

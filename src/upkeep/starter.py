@@ -77,7 +77,7 @@ class Starter:
 
     def start_helper(self, *what: str) -> None:
         """Start a process, as workers are started, that does one thing: --send what is due in
-        `delivery`, make a --backup, or only live for a --test with its token."""
+        `delivery`, or make a --backup."""
         self._poll_children()
         self._launch(None, *what, str(self._database.folder))
 

@@ -162,7 +162,7 @@ COMMANDS: dict[str, Command] = {
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
-        argument("--quick", about(SWITCH, "without the worker that is tested for 10 s")),
+        argument("--quick", about(SWITCH, "as without it: older editions tested a worker")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)

@@ -11,8 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import TEST_SECONDS
-from ..base.errors import NotFound, complain, field_error
+from ..base.errors import NotFound, field_error
 from ..base.time_and_text import Clock, iso, parse_time
 from ..base.values import OPTION_SCHEMAS, checked, parse_text
 from ..base.options import data_folder
@@ -23,7 +22,7 @@ from ..upkeep.rollup import DAY, HOUR, STEPS
 from ..upkeep.alerts import SENDING_SECONDS
 from ..upkeep.notifications import CUT_OFF
 from ..access.python_interface import JobQueue
-from ..access.host import host_files, start_worker_test, worker_test
+from ..access.host import host_files
 from ..access.finding_table import BAD
 from ..access.findings import check_installation, next_step
 from ..access.backup import back_up, export_lines, export_to, import_lines, restore
@@ -228,23 +227,12 @@ def cmd_import(queue: JobQueue, options: Namespace) -> None:
                           "are paused: see python3 jobqueue.py queue resume" % counts)
 
 
-def watch_worker_test(queue: JobQueue) -> None:
-    """Start a test worker and say at the end whether it lives."""
-    complain("a worker is tested, which takes %d s (--quick leaves it out)" % TEST_SECONDS)
-    test = start_worker_test(queue, None)
-    while test["state"] == "running":
-        queue.database.clock.sleep(0.5)
-        test = worker_test(queue)
-    complain(test["text"])
-
-
 def cmd_check(_: None, options: Namespace) -> int:
     """Say what this host and this queue are like; exit code 1 if something is bad."""
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
-    is_quick = {"quick", "files"} & options.given.keys()
-    report, queue = check_installation(options.data, None if is_quick else watch_worker_test)
+    report, queue = check_installation(options.data)
     shown: JsonObject = {"checks": [check._asdict() for check in report.checks], "advice": None,
                          "files": None}
     lines = ["%(verdict)-5s %(name)-11s %(text)s" % check for check in shown["checks"]]

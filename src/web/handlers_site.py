@@ -23,8 +23,8 @@ from ..upkeep.metrics import counter_families, exposition
 from ..upkeep.alerts import MUTES
 from ..access.people import TOKEN_SCOPES, check_password
 from ..access.python_interface import JobQueue
-from ..access.host import (canary_token, exposure, host_files, note_exposure, private_addresses,
-                           worker_test)
+from ..access.host import (canary_token, exposure, host_files, note_exposure,
+                           private_addresses)
 from ..access.findings import check_host, describe_service, next_step
 from ..access.backup import save
 from .http_answer import Answer, json_answer
@@ -210,7 +210,7 @@ def get_host(queue: JobQueue, request: Request) -> JsonObject:
         "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
-        "exposed": seen["exposed"], "looked_at": iso(seen["at"]), "worker_test": worker_test(queue)}
+        "exposed": seen["exposed"], "looked_at": iso(seen["at"])}
 
 
 def get_backup(queue: JobQueue, _: Request) -> Answer:

@@ -18,7 +18,7 @@ from ..tasks.files import BYTES_TYPE, SHOWN_TYPES
 from ..upkeep.schedule_rows import CHANGED_SCHEDULE, SCHEDULE_SCHEMA
 from ..access.people import CHANGED_USER, LOG_IN, NEW_TOKEN, NEW_USER, SET_UP
 from ..access.remote_workers import HELLO, TURN
-from ..access.host import start_worker_test
+from ..access.host import add_sample
 from .http_answer import JSON_TYPE, LINES_TYPE, STATIC_TYPES
 from .handlers_tasks import (ACTION, LISTED_TASKS, LOG_PART, NEW_TASKS, OWNER_FILTER, PAGE_FIELDS,
                              UPLOAD, WOULD_BE, delete_session, get_file, get_files, get_forecast,
@@ -172,8 +172,8 @@ ROUTES = [
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
     Route("POST", "/api/host/exposure", post_exposure, ADMIN, EXPOSURE, 204, ""),
-    Route("POST", "/api/host/test", _does("Start a test worker, unless one is being watched.", lambda
-             queue, request: start_worker_test(queue, request.door)), ADMIN, None, 202, "WorkerTest"),
+    Route("POST", "/api/host/test", _does("Add a task that sleeps for 10 s, to see whether workers live.",
+             lambda queue, request: add_sample(queue, request.person.id)), ADMIN, None, 201, "Task"),
     Route("GET", "/api/settings", get_settings, ADMIN, None, 200, "SettingList"),
     Route("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, 200, "SettingList",
           CHANGE),

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import sys
+import time
 from pathlib import Path
 
 import jobqueue
@@ -120,5 +121,15 @@ def run_script(function: Function, arguments: JsonObject, context: TaskContext) 
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 
-BUILT_IN = {jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
-    jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str})}
+def run_sample() -> str:
+    """Run the task of the page This host."""
+    print("A worker of process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
+    time.sleep(jobqueue.SAMPLE_SECONDS)
+    return "A worker lived for %d s." % jobqueue.SAMPLE_SECONDS
+
+
+BUILT_IN = {
+    jobqueue.SCRIPT_FUNCTION: jobqueue.Function(
+        jobqueue.SCRIPT_FUNCTION, "script", None, {}, "nobody", {"script": str}),
+    jobqueue.SAMPLE_FUNCTION: jobqueue.Function(
+        jobqueue.SAMPLE_FUNCTION, "python", run_sample, {}, "nobody", {})}

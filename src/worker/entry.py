@@ -1,7 +1,7 @@
 """python3 worker.py
 
 Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
-request), its runner, a catalogue, the test worker of the page This host, what sends messages or
+request), its runner, a catalogue, what sends messages or
 makes the daily backup.
 """
 from __future__ import annotations
@@ -132,14 +132,6 @@ def work_remotely(options: Namespace) -> int:
     return worker.exit_code
 
 
-def run_host_test(token: str, data: str) -> int:
-    """The test worker of the page This host: notes at its end that it has lived until then."""
-    queue = open_queue(data)
-    time.sleep(jobqueue.TEST_SECONDS)
-    jobqueue.note_worker_test(queue, token)
-    return 0
-
-
 def send_messages(data: str) -> int:
     """Send what is to be told; a server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
@@ -191,7 +183,7 @@ def dispatch(arguments: list[str]) -> int:
         limit = float(seconds[0]) if seconds else None
         return work(mode[2:], data, limit, row=int(row), lock=lock)
     inside: dict[str, Callable[..., int]] = {
-        "--runner": run_runner, "--catalogue": print_catalogue, "--test": run_host_test,
+        "--runner": run_runner, "--catalogue": print_catalogue,
         "--send": send_messages, "--backup": back_up}
     if mode in inside:
         return inside[mode](*rest)

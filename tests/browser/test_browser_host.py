@@ -31,7 +31,6 @@ HOST = {
     "mode": {"mode": "cron", "why": "Workers that were started here were gone."},
     "ticks": {"last_at": "2026-11-21T12:00:00.000Z", "last_source": "cron", "period": 900, "resident": False,
               "cron": {"last_at": "2026-11-21T12:00:00.000Z", "period": 900}},
-    "worker_test": {"state": "failed", "text": "ended by the host", "at": "2026-11-21T11:00:00.000Z"},
 }
 CANARY = {"canary": {"token": "b0nny", "addresses": ["data/canary.txt", "data/journal.json", "worker.py"]}}
 RED = "#exposed:not([hidden])"
@@ -48,8 +47,7 @@ window.fetch = async (path, options) => {
   return new Response(JSON.stringify(data), answer);
 };
 """
-NOTHING_YET = {"advice": "", "files": [], "ticks": None,
-               "worker_test": {"state": "none", "text": "", "at": None}}
+NOTHING_YET = {"advice": "", "files": [], "ticks": None}
 
 
 class HostPage(BrowserTestCase):
@@ -78,25 +76,18 @@ class HostPage(BrowserTestCase):
         text = ana.text("main")
         places = [text.index(words) for words in (
             "Copy the line for cron.", "A cron job (cron). Workers that were started here were gone.",
-            "ended by the host", "about every 15 min", "Every 5 minutes")]
+            "Run a sample task", "about every 15 min", "Every 5 minutes")]
         self.assertEqual(places, sorted(places))
         self.assertNotIn("worker.py\n", ana.text(".copy"))
         ana.click("main summary")
         ana.see("*/5 * * * * python3 worker.py", ".copy")
         ana.find(".copy button", "Copy")
 
-    def test_a_test_worker_is_watched_until_one_knows_how_it_fares(self):
-        ana = self.open("ana")
-        runs = {"worker_test": {"state": "running", "text": "It lives since 2 s.", "at": None}}
-        self.other_host(ana, NOTHING_YET, served={"api/host/test": [202, "{}", runs]})
-        ana.go("#/settings/host")
-        ana.click("button", "Start a test worker")
-        ana.find("progress[aria-label='Test worker']")
-        ana.see("It lives since 2 s.", "main")
-        ana.run("window.host.worker_test = { state: 'ok', text: 'It lived for 10 s.', at: null }")
-        ana.see("It lived for 10 s.", "main")
-        wait_until(lambda: ana.text("#live") == "It lived for 10 s.", what="that it is said")
-        ana.find("button", "Start a test worker")
+    def test_a_sample_task_shows_whether_workers_live(self):
+        ana = self.open("ana", "#/settings/host")
+        ana.click("button", "Run a sample task")
+        ana.see("sample-task", "h1")
+        ana.see("A worker lived for 10 s.", "main")
 
     def test_what_is_not_known_yet_is_said_or_left_out(self):
         ana = self.open("ana")

@@ -66,7 +66,7 @@ TABLE = {
     ("POST", "/api/alerts/ID/mute"):            (401,   403,   403,     200,   404),
     ("GET", "/api/host"):                       (401,   403,   403,     200,   None),
     ("GET", "/api/backup"):                     (401,   403,   403,     200,   None),
-    ("POST", "/api/host/test"):                 (401,   403,   403,     202,   None),
+    ("POST", "/api/host/test"):                 (401,   403,   403,     201,   None),
     ("POST", "/api/host/exposure"):             (401,   403,   403,     204,   None),
     ("GET", "/api/settings"):                   (401,   403,   403,     200,   None),
     ("PATCH", "/api/settings"):                 (401,   403,   403,     200,   None),

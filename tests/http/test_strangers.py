@@ -346,12 +346,12 @@ class Waits(WebTestCase):
     def test_forecasts_of_new_tasks_take_a_share_of_time(self):
         made, clock = [], self.queue.database.clock
 
-        def outlook(*given):
+        def plan(*given):
             made.append(given)
             clock.advance(1)
             return kind(*given)
-        kind = jobqueue.Outlook
-        self.patch(jobqueue, "Outlook", outlook)
+        kind = jobqueue.Plan
+        self.patch(jobqueue, "Plan", plan)
         self.add("bob")
         for _ in range(20):
             self.check(self.bob.get("/api/forecast?function=add"), 200)

@@ -80,7 +80,7 @@ class SendingCase(TestCase):
 
     def post(self, *lines):
         with self.database.transaction() as transaction:
-            for recipient in jobqueue.recipients_of_alerts(self.queue.settings):
+            for recipient in jobqueue.recipients_of_alerts(self.queue.settings, transaction):
                 jobqueue.post_message(transaction, recipient, {
                     "kind": "alert", "subject": "add failed", "lines": list(lines) or ["it failed"]},
                     self.clock.now())

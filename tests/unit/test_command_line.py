@@ -571,13 +571,6 @@ class Others(CommandTestCase):
         self.assertEqual((done.code, set(verdicts.values()) <= {"ok", "note"}), (0, True), done.out)
         self.assertLessEqual({"Program", "Data", "Database", "Admin", "Functions", "Workers"}, set(verdicts))
 
-    def test_check_waits_for_the_worker_that_it_tests(self):
-        done = self.run_command("check")
-        self.assertEqual(done.code, 0, "a host that ends workers is no fault: slices do the work")
-        self.assertIn("takes 10 s", done.err)
-        self.assertIn("did not report", done.err)
-        self.assertIn("--test", self.started[0])
-
     def test_check_prints_lines_to_copy(self):
         self.assertIn("worker.py >/dev/null", self.ok("check", "--files"))
         self.assertEqual(self.json("check", "--files")["files"][0]["name"], "crontab")

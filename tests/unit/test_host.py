@@ -7,11 +7,9 @@ import os
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import time
 import unittest
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import closing, redirect_stdout
 from pathlib import Path
 from string import Formatter
 from unittest import mock
@@ -418,13 +416,6 @@ class TestWhoComes(HostTestCase):
         self.assertEqual(self.verdict("Workers", "service"), "ok")
         self.assertIn("due every 2 seconds", self.said())
 
-    def test_a_tested_worker_is_told_with_who_started_it(self):
-        for door, starter in ((None, "the command line"), ("cgi", "the web server")):
-            jobqueue.start_worker_test(self.queue, door)
-            test = jobqueue.recall(self.database, ".worker_test")
-            jobqueue.note_worker_test(self.queue, test["token"])
-            self.assertEqual(self.verdict("Worker", "started by " + starter), "ok")
-
 
 class TestKindsOfHosts(HostTestCase):
     """The kinds of the handbook's table, made up by what is found on them."""
@@ -446,12 +437,6 @@ class TestKindsOfHosts(HostTestCase):
             for _ in range(4 if period else 0):
                 self.clock.advance(period)
                 self.queue.tick.run(source)
-        if worker:
-            jobqueue.start_worker_test(self.queue, door)
-            test = jobqueue.recall(self.database, ".worker_test")
-            if worker == "lives":
-                jobqueue.note_worker_test(self.queue, test["token"])
-            self.clock.advance(21)
         for _ in range(2 if worker == "dies" else 0):
             with self.database.transaction() as transaction:
                 self.queue.workers.reserve(transaction, "detached")
@@ -510,101 +495,17 @@ class TestKindsOfHosts(HostTestCase):
                   "due every minute")
 
 
-class TestWorkerTest(HostTestCase):
-    def start(self, door="cgi"):
-        said = jobqueue.start_worker_test(self.queue, door)
-        self.token = jobqueue.recall(self.database, ".worker_test")["token"]
-        return said
-
-    def note(self):
-        jobqueue.note_worker_test(self.queue, self.token)
-
-    def is_now(self, state, words=""):
-        said = jobqueue.worker_test(self.queue)
-        self.assertEqual(said["state"], state, said)
-        self.assertIn(words, said["text"])
-
-    def test_one_is_started_as_workers_are_and_takes_no_place(self):
-        self.is_now("none")
-        self.assertEqual(self.start()["state"], "running")
-        self.assertEqual(self.started[-1][1:4], ["-m", "worker", "--test"])
-        self.assertEqual(self.queue.workers.rows(), [])
-        self.start()
-        self.assertEqual(len(self.started), 1, "one at a time")
-
-    def test_one_that_lives_is_ok(self):
-        self.start()
-        self.is_now("running", "watched")
-        self.clock.advance(10)
-        self.note()
-        self.is_now("ok", "a worker lived for 10 s")
-        self.assertEqual(self.verdict("Worker", "by the web server"), "ok")
-
-    def test_one_that_was_killed_or_never_came_is_noticed(self):
-        self.start()
-        self.clock.advance(21)
-        self.is_now("failed", "did not report")
-        for mode, verdict in (("auto", "note"), ("slice", "note"), ("detached", "bad")):
-            self.change_settings(worker_mode=mode)
-            self.assertEqual(self.verdict("Worker"), verdict, mode)
-
-    def test_one_that_comes_after_all_is_ok(self):
-        self.start()
-        self.clock.advance(21)
-        self.is_now("failed")
-        self.clock.advance(10)
-        self.note()
-        self.is_now("ok")
-
-    def test_what_fails_by_itself_says_why(self):
-        self.start()
-        self.queue.workers.log.write_text("Traceback...\nSyntaxError: half an upload\n")
-        os.utime(self.queue.workers.log, (self.clock.now() + 1,) * 2)
-        self.clock.advance(21)
-        self.is_now("failed", "SyntaxError: half an upload")
-        self.assertEqual(self.verdict("Worker", "half an upload"), "bad")
-
-    def test_one_that_cannot_be_started_says_why_at_once(self):
-        self.start_error = OSError(errno.EAGAIN, "no")
-        self.assertIn("process limit", self.start()["text"])
-        self.is_now("failed")
-
-    def test_an_older_one_that_comes_late_changes_nothing(self):
-        self.start()
-        late = self.token
-        self.clock.advance(21)
-        self.start()
-        jobqueue.note_worker_test(self.queue, late)
-        self.is_now("running")
-
-    @contextmanager
-    def another_begins_after_the_judgement(self):
-        """The command line's test was ok; that of the web server begins when it has just been judged."""
-        self.start(None)
-        self.note()
-        judge, other = jobqueue.judge_worker_test, self.another_queue()
-
-        def judge_then_start(*what):
-            judged = judge(*what)
-            with mock.patch.object(jobqueue, "judge_worker_test", judge):
-                jobqueue.start_worker_test(other, "cgi")
-            return judged
-
-        with mock.patch.object(jobqueue, "judge_worker_test", judge_then_start):
-            yield
-
-    def test_one_that_begins_while_the_last_is_looked_at_is_not_mixed_up_with_it(self):
-        with self.another_begins_after_the_judgement():
-            self.assertEqual(self.verdict("Worker", "started by the command line"), "ok")
-
-    def test_the_worker_itself_says_that_it_lived(self):
-        self.start()
-        program = ("import jobqueue, worker; jobqueue.TEST_SECONDS = 0.2; "
-                   "raise SystemExit(worker.run_host_test(%r, %r))"
-                   % (self.token, str(self.database.folder)))
-        child = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env={**os.environ, **self.place})
-        self.assertEqual(child.returncode, 0)
-        self.is_now("ok")
+class TestSampleTask(HostTestCase):
+    def test_its_state_is_told_and_a_failure_is_a_finding(self):
+        self.assertEqual(self.verdict("Worker"), "ok")
+        task = jobqueue.add_sample(self.queue, self.owner_id("ana"))
+        self.assertEqual((task["function"], task["status"], len(self.started)),
+                         (jobqueue.SAMPLE_FUNCTION, "pending", 1))
+        self.assertEqual(self.verdict("Worker", "the sample task 1: pending"), "ok")
+        self.run_one("fail", None, "ValueError", "x")
+        self.assertEqual(self.verdict("Worker", "the sample task 1 failed"), "note")
+        self.queue.actions.delete(1)
+        self.assertEqual(self.verdict("Worker"), "ok")
 
 
 @about_sqlite("a copy of its file")

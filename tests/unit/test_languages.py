@@ -44,8 +44,8 @@ NO_WORDS = re.compile(r"\b(?:SELECT|UPDATE|INSERT|DELETE|CREATE|WHERE|FROM|ALTER
                       "charset=|filename=|cpu_seconds|no-cache|mod_wsgi (?:daemon|embedded)")
 ELSEWHERE = re.compile("|".join((
     # mails
-    "It began at %s", "%d of your tasks ended", ".* entered this address .*", "It holds for an hour.*",
-    "Over: .*", "your code", "This is a test of .*", r"Task %d \(%s\) .*",
+    "It began at %s", "%d of your tasks ended",
+    "Over: .*", "A worker lived for %d s", "This is a test of .*", r"Task %d \(%s\) .*",
     "%s: and others",
     # help of /metrics
     "How long .*", "What became of tasks.*", "Tasks that may start now", "Worker processes",

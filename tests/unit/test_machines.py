@@ -364,10 +364,10 @@ class TestWhoMayRead(TestCase):
         jobqueue.canary_token(data)
         (jobqueue.TaskContext(7, "bob", 1, 0, "t", data, None, None).folder / "x").touch()
         os.close(jobqueue.take_lock(self.queue.workers.locks / "one")[0])
-        self.queue.starter.start_helper("--test", "one")
+        self.queue.starter.start_helper("--send")
         self.queue.workers.log.write_text("x")
         with mock.patch.object(jobqueue, "WORKER_LOG_MAX_BYTES", 0):
-            self.queue.starter.start_helper("--test", "two")
+            self.queue.starter.start_helper("--send")
         jobqueue.back_up(self.queue, data / "copy.db")
 
     def test_whatever_the_umask_all_is_for_the_owner_only(self):
