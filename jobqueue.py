@@ -1630,6 +1630,11 @@ BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
 CONTAINS = "instr(lower(%s), lower(?))>0"
 
+# Statements name statuses; ENDED is all that have ended.
+STATUS_NUMBERS = {**{word.upper(): str(number) for number, word in enumerate(STATUS_WORDS)},
+                  "ENDED": "(%d, %d, %d)" % (SUCCEEDED, FAILED, CANCELLED)}
+STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
+
 BUSY = "The queue is busy; nothing was changed. Please try again."
 FULL = "The disk or the quota is full; nothing was changed."
 OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
@@ -1732,6 +1737,12 @@ def file_identity(path):
         return status.st_dev, status.st_ino
     except OSError:
         return None
+
+
+@functools.lru_cache(maxsize=1000)
+def with_statuses(statement):
+    """Return a statement with numbers in the place of the names of statuses."""
+    return re.sub(STATUS_NAMES, lambda match: STATUS_NUMBERS[match[0]], statement)
 
 
 class Reader:
@@ -2016,7 +2027,7 @@ CREATE INDEX IF NOT EXISTS task_turn ON task (owner_id, status, queue, priority,
 CREATE INDEX IF NOT EXISTS task_owner ON task (owner_id);
 CREATE INDEX IF NOT EXISTS task_unique ON task (owner_id, unique_key) WHERE unique_key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_schedule ON task (schedule_id)
-WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4);
+WHERE schedule_id IS NOT NULL AND status NOT IN ENDED;
 CREATE TABLE IF NOT EXISTS task_after (
     task_id INTEGER NOT NULL,           -- this one comes after ...
     after_id INTEGER NOT NULL,
@@ -2032,8 +2043,9 @@ CREATE TABLE IF NOT EXISTS unsettled (      -- tasks that ended, while others wa
 -- What follows when a task ends or goes, whoever ends or removes it, in whatever language.
 -- An end sets status and finished_at in one statement.
 CREATE TRIGGER IF NOT EXISTS task_ended AFTER UPDATE OF finished_at ON task
-WHEN new.status BETWEEN 2 AND 4 AND old.status NOT BETWEEN 2 AND 4 AND (      -- IN is slow here
-    old.status=6 OR new.unique_key IS NOT NULL OR old.cancel_requested=2 OR new.remove_on_success=1
+WHEN new.status BETWEEN SUCCEEDED AND CANCELLED     -- IN is slow here
+    AND old.status NOT BETWEEN SUCCEEDED AND CANCELLED AND (
+    old.status=WAITING OR new.unique_key IS NOT NULL OR old.cancel_requested=2 OR new.remove_on_success=1
     OR EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=new.id))
 BEGIN
     INSERT OR IGNORE INTO unsettled (task_id, status)
@@ -2042,12 +2054,12 @@ BEGIN
     UPDATE task_after SET settled=2 WHERE settled=0 AND task_id=new.id;
     UPDATE task SET unique_key=NULL WHERE id=new.id AND unique_key IS NOT NULL;
     DELETE FROM task WHERE id=new.id
-        AND (old.cancel_requested=2 OR new.status=2 AND new.remove_on_success=1);
+        AND (old.cancel_requested=2 OR new.status=SUCCEEDED AND new.remove_on_success=1);
 END;
 CREATE TRIGGER IF NOT EXISTS task_removed AFTER DELETE ON task
 BEGIN
     INSERT OR IGNORE INTO unsettled (task_id, status)
-    SELECT old.id, CASE WHEN old.status IN (2, 3, 4) THEN old.status END
+    SELECT old.id, CASE WHEN old.status IN ENDED THEN old.status END
     WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=old.id);
     DELETE FROM task_after WHERE task_id=old.id;
     DELETE FROM log WHERE task_id=old.id;
@@ -2209,14 +2221,14 @@ ALTER TABLE task ADD COLUMN put_backs INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE task ADD COLUMN admin_id INTEGER;
 UPDATE task SET put_backs=(
     SELECT count(*) FROM activity WHERE task_id=task.id AND event='put_back')
-WHERE attempts>0 AND status<>2;
+WHERE attempts>0 AND status<>SUCCEEDED;
 UPDATE task SET admin_id=owner_id
-WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
+WHERE status NOT IN ENDED AND function IN (SELECT name FROM function WHERE who='admin')
     AND owner_id IN (SELECT id FROM user WHERE role='admin');
-UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN (2, 3, 4);
+UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN ENDED;
 INSERT OR IGNORE INTO unsettled (task_id, status)
 SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id
-WHERE settled=0 AND (status IS NULL OR status IN (2, 3, 4));
+WHERE settled=0 AND (status IS NULL OR status IN ENDED);
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
 """}
@@ -2594,11 +2606,11 @@ class FileConnection(Connection):
 
     def run(self, statement, values=()):
         """Execute; return the number of rows changed."""
-        return self._link.execute(statement, values).rowcount
+        return self._link.execute(with_statuses(statement), values).rowcount
 
     def many(self, statement, rows):
         """Execute once for each of `rows`; return the number of rows changed."""
-        return self._link.executemany(statement, rows).rowcount
+        return self._link.executemany(with_statuses(statement), rows).rowcount
 
     def insert(self, table, row):
         """Add a row, a dictionary; return its id."""
@@ -2619,7 +2631,7 @@ class FileConnection(Connection):
 
     def all(self, statement, values=()):
         """All rows."""
-        return self._link.execute(statement, values).fetchall()
+        return self._link.execute(with_statuses(statement), values).fetchall()
 
     def all_within(self, seconds, clock, statement,
                    values=()):
@@ -3226,7 +3238,7 @@ def replace_patterns(text, otherwise):
 @functools.lru_cache(maxsize=500)
 def to_postgres(statement):
     """A statement as PostgreSQL and its driver want it."""
-    statement = replace_patterns(statement, SAID_OTHERWISE)
+    statement = replace_patterns(with_statuses(statement), SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
     return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
         match[0], match[0].replace("%", "%%")), statement)
@@ -4388,18 +4400,18 @@ NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"]
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 # How many more tasks of a user may run, NULL: any number; and who may start none.
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
-         "FROM task %s WHERE owner_id=user.id AND status=1) END" % BY_TURN)
+         "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
 # The priority of a queue's first pending task, and of the first whose owner may start one.
-HEAD = ("(SELECT priority FROM task %s WHERE status=0 AND task.queue=queue.name "
+HEAD = ("(SELECT priority FROM task %s WHERE status=PENDING AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
-HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=0 "
+HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=PENDING "
                "AND task.queue=queue.name)) FROM user WHERE id NOT IN %s)" % (BY_TURN, AT_LIMIT))
 OPEN_QUEUES, OPEN_BESIDE = (
     "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines, %s AS head, %d AS "
     "beside, (SELECT min(%s) FROM user) AS spare FROM queue WHERE paused=0 AND external<=?"
     % (head, beside, SPARE) for beside, head in enumerate((HEAD, HEAD_BESIDE)))
-TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id AND status=0 "
+TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id AND status=PENDING "
                "AND queue=? AND priority=?)) FROM user WHERE id NOT IN %s" % (BY_TURN, AT_LIMIT))
 
 
@@ -4616,9 +4628,9 @@ UNSETTLED = (
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
 # The first turn of a lane, and an owner's last: values are the lane, the owner and the lane again.
-TURNS = """(SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
+TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
-    (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
+    (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
             ORDER BY turn DESC LIMIT 1) AS highest""" % (BY_CLAIM, BY_TURN)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
@@ -4684,7 +4696,7 @@ class Followers:
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
-            "after_failure FROM task WHERE id=? AND status=6", (follower,))
+            "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
         if task and (how == SUCCEEDED or task["after_failure"] == "run"):
             transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
                             "AND after_id=?", (follower, ended))
@@ -4696,7 +4708,7 @@ class Followers:
                 if run_at == now:
                     status, turn = PENDING, next_turn(transaction, task)
                 transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
-                                   "id=? AND status=6", (follower,))
+                                   "id=? AND status=WAITING", (follower,))
                 note(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
@@ -4705,7 +4717,7 @@ class Followers:
             why = "Task %d, which this one comes after, %s." % (ended, HOW_IT_ENDED[how])
             transaction.update("task", {
                 "status": FAILED, "reason": "dependency", "error_type": "Dependency",
-                "error_message": why, "finished_at": now}, "id=? AND status=6", (follower,))
+                "error_message": why, "finished_at": now}, "id=? AND status=WAITING", (follower,))
             note(transaction, now, "failed", task, message=why, service=now - task["created_at"])
         return given_up
 
@@ -4716,7 +4728,7 @@ class Followers:
             return None
         given_up = transaction.one(
             "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
-            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1",
+            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (FAILED, CANCELLED)) LIMIT 1",
             (task["id"],))
         if given_up is None:
             return None
@@ -4733,7 +4745,7 @@ class Followers:
                         (task["id"],))
         return transaction.run(
             "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
-            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
+            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN ENDED)", (task["id"],))
 
     @staticmethod
     def tie(transaction, edges, known,
@@ -5284,14 +5296,14 @@ class Adding:
         holders = {}
         for task_id, key, function, asked in transaction.all_of(
                 "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
-                "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
+                "AND status NOT IN ENDED AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
             if asked:                   # it will not do the work
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
                                % (shorten(key, 60), "deleted" if asked == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
             if task_id == asker:
-                transaction.update("task", {"unique_key": None}, "id=? AND status=1", (asker,))
+                transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (asker,))
             else:
                 holders[key] = Holder(task_id, function)
         return holders
@@ -5326,7 +5338,8 @@ class Adding:
         if refusal is None and last + count <= sure:
             return sure - last
         waiting = transaction.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
+            "SELECT count(*) FROM (SELECT 1 FROM task %s "
+            "WHERE owner_id=? AND status IN (PENDING, SCHEDULED, WAITING) "
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
             raise TooMany(
@@ -5865,7 +5878,7 @@ class Actions:
 
     def prune(self, ids, before):
         """Remove those that ended before a time and nothing waits for."""
-        self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
+        self._change(ids, "status IN ENDED AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)
 
@@ -5924,7 +5937,7 @@ class Actions:
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
                 "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "
                 "progress=NULL, message=NULL, result=NULL, error_type=NULL, error_message=NULL, "
-                "started_at=NULL, finished_at=NULL WHERE id=? AND status IN (3, 4)",
+                "started_at=NULL, finished_at=NULL WHERE id=? AND status IN (FAILED, CANCELLED)",
                 (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
@@ -5935,7 +5948,7 @@ class Actions:
     @staticmethod
     def _delete(transaction, rows, now, by):
         """Remove tasks; hide running ones until their workers have ended them; the rows."""
-        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
+        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
         transaction.insert_all("activity", [
@@ -5946,7 +5959,7 @@ class Actions:
     @staticmethod
     def _remove(transaction, rows, _now):
         """Remove the rows of tasks that do not run; the rows."""
-        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
+        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>RUNNING",
                          [(row["id"],) for row in rows])
         return rows
 
@@ -5996,7 +6009,7 @@ HEADS = """
             SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
         THEN 1 ELSE 0 END AS barred, %s AS spare
     FROM task %s %s user ON user.id=task.owner_id
-    WHERE status=0 AND queue=? %%s
+    WHERE status=PENDING AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
 
 
@@ -6131,7 +6144,7 @@ class Leases:
     def is_doubted(self, task_id, claim):
         """True if others may take this claim within a lease from now; None if they have."""
         row = self._database.one(
-            "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+            "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))
         if row is None:
             return None
         return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
@@ -6149,7 +6162,7 @@ class Leases:
     def _running(db):
         return db.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
-            "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
+            "lease_monotonic, lease_wall FROM task %s WHERE status=RUNNING" % BY_CLAIM)
 
     def _seconds_left(self, row, now):
         if self.boot and row["lease_boot"] == self.boot:
@@ -6178,7 +6191,7 @@ PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is 
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
-    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
+    SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
     )""" % (BY_CLAIM, REACH_ROWS)
 # From where those have tasks who may start one; few tasks have the same turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
@@ -6213,13 +6226,13 @@ class Claims:
         for lane in lanes(transaction, SCHEDULED):
             due = transaction.all(
                 "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
-                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
+                "WHERE status=SCHEDULED AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
                 % BY_CLAIM, (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
                 transaction.update(
                     "task", {"status": PENDING, "turn": next_turn(transaction, row)},
-                    "id=? AND status=5", (row["id"],))
+                    "id=? AND status=SCHEDULED", (row["id"],))
                 note(transaction, now, "promoted", row)
 
     def next_due(self, of_all=False, db=None):
@@ -6256,7 +6269,7 @@ class Claims:
         now = self._clock.now()
         waiting = [self._database.value("""
             SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
-            FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=0 AND queue=?
+            FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=PENDING AND queue=?
                   LIMIT 10000) AS found WHERE owner_id NOT IN %s""" % (BY_CLAIM, AT_LIMIT),
             (queue["name"],))
             for queue in self._filled(self._database) if self._queues.room(self._database, queue, now)]
@@ -6363,10 +6376,10 @@ class Claims:
             row["attempts"] += 1
             row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
-            UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
+            UPDATE task SET status=RUNNING, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
-            WHERE id=? AND status=0""", [
+            WHERE id=? AND status=PENDING""", [
                 (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
                 for row in rows])
         if taken != len(rows) > 0:
@@ -6389,18 +6402,18 @@ class Claims:
         """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
-            "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
+            "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
     def report(self, transaction, task_id, claim, progress,
                message):
         """Store what the function says of its progress; False if the claim was lost."""
         return transaction.update("task", {"progress": progress, "message": message},
-                                  "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
+                                  "id=? AND status=RUNNING AND claim=?", (task_id, claim)) == 1
 
     def cancel_asked(self, task_id, claim, db=None):
         """The row's cancel_requested while the claim holds; None if it was lost."""
         return (db or self._database).value(
-            "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
+            "SELECT cancel_requested FROM task WHERE id=? AND status=RUNNING AND claim=?",
             (task_id, claim))
 
     @staticmethod
@@ -6409,7 +6422,7 @@ class Claims:
         lost, or the token of the remote worker that has it is not valid any more."""
         return db.value("""
             SELECT task.cancel_requested FROM task LEFT JOIN worker ON worker.id=task.worker_id
-            WHERE task.id=? AND task.status=1 AND task.claim=? AND (worker.token_id IS NULL
+            WHERE task.id=? AND task.status=RUNNING AND task.claim=? AND (worker.token_id IS NULL
                 OR EXISTS (SELECT 1 FROM token JOIN user ON user.id=token.user_id
                            WHERE token.id=worker.token_id AND user.disabled=0 AND user.role='admin'))""",
                         (task_id, claim))
@@ -6433,7 +6446,7 @@ class Claims:
     def end_all(self, transaction, ended,
                 now):
         """Record how attempts ended; their Verdicts as end()."""
-        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=RUNNING" % (
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))), [key for key, _, _ in ended])
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts = []
@@ -6464,7 +6477,7 @@ class Claims:
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
-            WHERE id=? AND status=1 AND claim=?""", leaving)
+            WHERE id=? AND status=RUNNING AND claim=?""", leaving)
         transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return verdicts
@@ -6646,7 +6659,7 @@ SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 
 
 # Since when a task of a schedule has not ended, which it is, and how many runs were due meanwhile.
-_OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN (2, 3, 4)"
+_OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN ENDED"
 HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
     (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
      AND at>(SELECT min(created_at) {0})) AS held""".format(_OLDEST)
@@ -6971,7 +6984,7 @@ class Firing:
         """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
         return db.all(
             "SELECT id, owner_id, status, attempts, run_at FROM task "
-            "WHERE schedule_id=? AND status NOT IN (2, 3, 4) ORDER BY id LIMIT ?",
+            "WHERE schedule_id=? AND status NOT IN ENDED ORDER BY id LIMIT ?",
             (schedule_id, UNFINISHED_MAX))
 
     def add_task(self, transaction, row, order,
@@ -7430,7 +7443,7 @@ class Modes:
             remember(transaction, ".workers_lost " + self._claims.machine, None)
             return
         tasks = [task["id"] for task in transaction.all(
-            "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
+            "SELECT id FROM task WHERE status=RUNNING AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
         remember(transaction, ".workers_lost " + self._claims.machine,
@@ -7478,7 +7491,7 @@ class Workers:
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
             "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
-            "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
+            "FROM task %s WHERE status=RUNNING AND worker_id=worker.id AND cancel_requested<2) "
             "ORDER BY worker.id" % BY_CLAIM)
 
     def reserve(self, transaction, mode, wanted=1):
@@ -8562,7 +8575,7 @@ class Metrics:
         """Count what workers did that live, until they were last heard of. They claim several
         tasks at once, and run them one after the other."""
         begun = dict(map(tuple, self._database.all(
-            "SELECT worker_id, min(started_at) FROM task %s WHERE status=1 GROUP BY worker_id"
+            "SELECT worker_id, min(started_at) FROM task %s WHERE status=RUNNING GROUP BY worker_id"
             % BY_CLAIM)))
         for worker_id, seen_at in self._database.all("SELECT id, seen_at FROM worker"):
             shift = tally.shifts.get(worker_id)
@@ -8623,7 +8636,7 @@ def counter_families(whole):
 KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
 KEEP_ROUND_SECONDS = 3600.0
 # The id of a row, when it was made, and when it ended.
-TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
+TASK_AGES = "id, created_at, CASE WHEN status IN ENDED THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
 NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.schedule_id)"
 KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
@@ -9556,12 +9569,12 @@ class Waiting(NamedTuple):
     retry_backoff: "float"
 
 
-WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id "
+WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id "
                 "LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
 RUNNING_ROWS = ("SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
-                "WHERE status=1" % BY_CLAIM)
-BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
-          "UNION ALL SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority=? "
+                "WHERE status=RUNNING" % BY_CLAIM)
+BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=PENDING AND queue=? AND priority>? "
+          "UNION ALL SELECT {1} FROM task {0} WHERE status=PENDING AND queue=? AND priority=? "
           "AND (turn, id)<(?, ?) LIMIT ?) AS found")
 COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
 MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")
@@ -11175,7 +11188,7 @@ class RemoteWorkers:
         """{claim: row} of the running tasks of this token's workers."""
         return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
             "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
-            "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
+            "WHERE status=RUNNING AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
             (token["id"],))}
 
     def _hold(self, transaction, one, task,
@@ -11255,7 +11268,7 @@ class RemoteWorkers:
         rows = transaction.all(
             "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "
             "on_crash, claim, user.name AS owner FROM task %s JOIN user ON user.id=owner_id "
-            "WHERE status=1 AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
+            "WHERE status=RUNNING AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
                 BY_CLAIM, ", ".join("?" * len(names))), (worker["id"], *names))
         return [{**row, "claim": row["claim"][len(UNCONFIRMED):]} for row in rows]
 
@@ -12992,7 +13005,7 @@ def _settle_in(queue, transaction, counters):
         transaction.set_last_id(table, max(
             counters.get(table, 0), transaction.value(queue.database.last_id_words % table) or 0,
             transaction.value("SELECT max(id) FROM %s" % table) or 0))
-    for row in transaction.all("SELECT id, claim FROM task WHERE status=1"):
+    for row in transaction.all("SELECT id, claim FROM task WHERE status=RUNNING"):
         never_ran = row["claim"].startswith(UNCONFIRMED)
         queue.claims.end(transaction, row["id"], row["claim"], Outcome("put_back") if never_ran
                          else Outcome("interrupted", None, "Interrupted",

@@ -288,7 +288,7 @@ def _settle_in(queue: JobQueue, transaction: Connection, counters: dict[str, int
         transaction.set_last_id(table, max(
             counters.get(table, 0), transaction.value(queue.database.last_id_words % table) or 0,
             transaction.value("SELECT max(id) FROM %s" % table) or 0))
-    for row in transaction.all("SELECT id, claim FROM task WHERE status=1"):
+    for row in transaction.all("SELECT id, claim FROM task WHERE status=RUNNING"):
         never_ran = row["claim"].startswith(UNCONFIRMED)
         queue.claims.end(transaction, row["id"], row["claim"], Outcome("put_back") if never_ran
                          else Outcome("interrupted", None, "Interrupted",

@@ -289,7 +289,7 @@ class RemoteWorkers:
         """{claim: row} of the running tasks of this token's workers."""
         return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
             "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
-            "WHERE status=1 AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
+            "WHERE status=RUNNING AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
             (token["id"],))}
 
     def _hold(self, transaction: Connection, one: JsonObject, task: TaskRow | None,
@@ -369,6 +369,6 @@ class RemoteWorkers:
         rows = transaction.all(
             "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "
             "on_crash, claim, user.name AS owner FROM task %s JOIN user ON user.id=owner_id "
-            "WHERE status=1 AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
+            "WHERE status=RUNNING AND worker_id=? AND claim IN (%s) ORDER BY turn, task.id" % (
                 BY_CLAIM, ", ".join("?" * len(names))), (worker["id"], *names))
         return [{**row, "claim": row["claim"][len(UNCONFIRMED):]} for row in rows]

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
+from ..base.limits import CANCELLED, FAILED, STATUS_WORDS, SUCCEEDED
 from ..base.errors import Busy, SetupError, StorageBroken, StorageFull
 from ..base.time_and_text import random_token
 
@@ -39,6 +40,11 @@ BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
 BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
 CONTAINS = "instr(lower(%s), lower(?))>0"
+
+# Statements name statuses; ENDED is all that have ended.
+STATUS_NUMBERS = {**{word.upper(): str(number) for number, word in enumerate(STATUS_WORDS)},
+                  "ENDED": "(%d, %d, %d)" % (SUCCEEDED, FAILED, CANCELLED)}
+STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
 
 BUSY = "The queue is busy; nothing was changed. Please try again."
 FULL = "The disk or the quota is full; nothing was changed."
@@ -142,6 +148,12 @@ def file_identity(path: Path) -> tuple[int, int] | None:
         return status.st_dev, status.st_ino
     except OSError:
         return None
+
+
+@functools.lru_cache(maxsize=1000)
+def with_statuses(statement: str) -> str:
+    """Return a statement with numbers in the place of the names of statuses."""
+    return re.sub(STATUS_NAMES, lambda match: STATUS_NUMBERS[match[0]], statement)
 
 
 class Reader:

@@ -8,6 +8,8 @@ import functools
 import re
 from collections.abc import Iterable
 
+from .connection import with_statuses
+
 CALL_SECONDS = 12.0             # a server that does not answer within this is given up
 CONNECT_SECONDS = 5
 
@@ -61,7 +63,7 @@ def replace_patterns(text: str, otherwise: Iterable[tuple[str, str]]) -> str:
 @functools.lru_cache(maxsize=500)
 def to_postgres(statement: str) -> str:
     """A statement as PostgreSQL and its driver want it."""
-    statement = replace_patterns(statement, SAID_OTHERWISE)
+    statement = replace_patterns(with_statuses(statement), SAID_OTHERWISE)
     words = {"?": "%s", "%": "%%", "user": '"user"'}
     return re.sub(r"'[^']*'|\?|%|\buser\b", lambda match: words.get(
         match[0], match[0].replace("%", "%%")), statement)

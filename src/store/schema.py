@@ -136,7 +136,7 @@ CREATE INDEX IF NOT EXISTS task_turn ON task (owner_id, status, queue, priority,
 CREATE INDEX IF NOT EXISTS task_owner ON task (owner_id);
 CREATE INDEX IF NOT EXISTS task_unique ON task (owner_id, unique_key) WHERE unique_key IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_schedule ON task (schedule_id)
-WHERE schedule_id IS NOT NULL AND status NOT IN (2, 3, 4);
+WHERE schedule_id IS NOT NULL AND status NOT IN ENDED;
 CREATE TABLE IF NOT EXISTS task_after (
     task_id INTEGER NOT NULL,           -- this one comes after ...
     after_id INTEGER NOT NULL,
@@ -152,8 +152,9 @@ CREATE TABLE IF NOT EXISTS unsettled (      -- tasks that ended, while others wa
 -- What follows when a task ends or goes, whoever ends or removes it, in whatever language.
 -- An end sets status and finished_at in one statement.
 CREATE TRIGGER IF NOT EXISTS task_ended AFTER UPDATE OF finished_at ON task
-WHEN new.status BETWEEN 2 AND 4 AND old.status NOT BETWEEN 2 AND 4 AND (      -- IN is slow here
-    old.status=6 OR new.unique_key IS NOT NULL OR old.cancel_requested=2 OR new.remove_on_success=1
+WHEN new.status BETWEEN SUCCEEDED AND CANCELLED     -- IN is slow here
+    AND old.status NOT BETWEEN SUCCEEDED AND CANCELLED AND (
+    old.status=WAITING OR new.unique_key IS NOT NULL OR old.cancel_requested=2 OR new.remove_on_success=1
     OR EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=new.id))
 BEGIN
     INSERT OR IGNORE INTO unsettled (task_id, status)
@@ -162,12 +163,12 @@ BEGIN
     UPDATE task_after SET settled=2 WHERE settled=0 AND task_id=new.id;
     UPDATE task SET unique_key=NULL WHERE id=new.id AND unique_key IS NOT NULL;
     DELETE FROM task WHERE id=new.id
-        AND (old.cancel_requested=2 OR new.status=2 AND new.remove_on_success=1);
+        AND (old.cancel_requested=2 OR new.status=SUCCEEDED AND new.remove_on_success=1);
 END;
 CREATE TRIGGER IF NOT EXISTS task_removed AFTER DELETE ON task
 BEGIN
     INSERT OR IGNORE INTO unsettled (task_id, status)
-    SELECT old.id, CASE WHEN old.status IN (2, 3, 4) THEN old.status END
+    SELECT old.id, CASE WHEN old.status IN ENDED THEN old.status END
     WHERE EXISTS (SELECT 1 FROM task_after WHERE settled=0 AND after_id=old.id);
     DELETE FROM task_after WHERE task_id=old.id;
     DELETE FROM log WHERE task_id=old.id;
@@ -329,14 +330,14 @@ ALTER TABLE task ADD COLUMN put_backs INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE task ADD COLUMN admin_id INTEGER;
 UPDATE task SET put_backs=(
     SELECT count(*) FROM activity WHERE task_id=task.id AND event='put_back')
-WHERE attempts>0 AND status<>2;
+WHERE attempts>0 AND status<>SUCCEEDED;
 UPDATE task SET admin_id=owner_id
-WHERE status IN (0, 1, 5, 6) AND function IN (SELECT name FROM function WHERE who='admin')
+WHERE status NOT IN ENDED AND function IN (SELECT name FROM function WHERE who='admin')
     AND owner_id IN (SELECT id FROM user WHERE role='admin');
-UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN (2, 3, 4);
+UPDATE task SET unique_key=NULL WHERE unique_key IS NOT NULL AND status IN ENDED;
 INSERT OR IGNORE INTO unsettled (task_id, status)
 SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id
-WHERE settled=0 AND (status IS NULL OR status IN (2, 3, 4));
+WHERE settled=0 AND (status IS NULL OR status IN ENDED);
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
 """}

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
 from ..base.errors import Busy, Conflict, StorageBroken, StorageFull
-from .connection import BUSY, FULL, OWNER_GONE, UNUSABLE, Connection, free_bytes, insert_statement
+from .connection import (BUSY, FULL, OWNER_GONE, UNUSABLE, Connection, free_bytes, insert_statement,
+                         with_statuses)
 
 if TYPE_CHECKING:
     from typing import Any
@@ -73,11 +74,11 @@ class FileConnection(Connection):
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
         """Execute; return the number of rows changed."""
-        return self._link.execute(statement, values).rowcount
+        return self._link.execute(with_statuses(statement), values).rowcount
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute once for each of `rows`; return the number of rows changed."""
-        return self._link.executemany(statement, rows).rowcount
+        return self._link.executemany(with_statuses(statement), rows).rowcount
 
     def insert(self, table: str, row: JsonObject) -> int:
         """Add a row, a dictionary; return its id."""
@@ -98,7 +99,7 @@ class FileConnection(Connection):
 
     def all(self, statement: str, values: Sequence[Any] = ()) -> list[Row]:
         """All rows."""
-        return self._link.execute(statement, values).fetchall()
+        return self._link.execute(with_statuses(statement), values).fetchall()
 
     def all_within(self, seconds: float, clock: AnyClock, statement: str,
                    values: Sequence[Any] = ()) -> list[Row] | None:

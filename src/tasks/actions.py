@@ -120,7 +120,7 @@ class Actions:
 
     def prune(self, ids: list[int], before: float) -> None:
         """Remove those that ended before a time and nothing waits for."""
-        self._change(ids, "status IN (2, 3, 4) AND finished_at<? AND NOT EXISTS "
+        self._change(ids, "status IN ENDED AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)
 
@@ -179,7 +179,7 @@ class Actions:
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
                 "retries_left=max_retries, crashes=0, interruptions=0, cancel_requested=0, "
                 "progress=NULL, message=NULL, result=NULL, error_type=NULL, error_message=NULL, "
-                "started_at=NULL, finished_at=NULL WHERE id=? AND status IN (3, 4)",
+                "started_at=NULL, finished_at=NULL WHERE id=? AND status IN (FAILED, CANCELLED)",
                 (status, turn, now, row["id"]))
             transaction.run("DELETE FROM unsettled WHERE task_id=?", (row["id"],))
             done.append(row)
@@ -190,7 +190,7 @@ class Actions:
     @staticmethod
     def _delete(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
         """Remove tasks; hide running ones until their workers have ended them; the rows."""
-        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=1",
+        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
         transaction.insert_all("activity", [
@@ -201,6 +201,6 @@ class Actions:
     @staticmethod
     def _remove(transaction: Connection, rows: Rows, _now: float) -> Rows:
         """Remove the rows of tasks that do not run; the rows."""
-        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>1",
+        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>RUNNING",
                          [(row["id"],) for row in rows])
         return rows

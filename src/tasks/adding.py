@@ -181,14 +181,14 @@ class Adding:
         holders: dict[str, Holder] = {}
         for task_id, key, function, asked in transaction.all_of(
                 "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
-                "AND status NOT IN (2, 3, 4) AND unique_key IN (%%s)" % BY_UNIQUE,
+                "AND status NOT IN ENDED AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
             if asked:                   # it will not do the work
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
                                % (shorten(key, 60), "deleted" if asked == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
             if task_id == asker:
-                transaction.update("task", {"unique_key": None}, "id=? AND status=1", (asker,))
+                transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (asker,))
             else:
                 holders[key] = Holder(task_id, function)
         return holders
@@ -223,7 +223,8 @@ class Adding:
         if refusal is None and last + count <= sure:
             return sure - last
         waiting: int = transaction.value(
-            "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE owner_id=? AND status IN (0, 5, 6) "
+            "SELECT count(*) FROM (SELECT 1 FROM task %s "
+            "WHERE owner_id=? AND status IN (PENDING, SCHEDULED, WAITING) "
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
             raise TooMany(

@@ -41,7 +41,7 @@ PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is 
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
-    SELECT id FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
+    SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
     )""" % (BY_CLAIM, REACH_ROWS)
 # From where those have tasks who may start one; few tasks have the same turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
@@ -76,13 +76,13 @@ class Claims:
         for lane in lanes(transaction, SCHEDULED):
             due = transaction.all(
                 "SELECT id, owner_id, queue, function, priority, attempts FROM task %s "
-                "WHERE status=5 AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
+                "WHERE status=SCHEDULED AND queue=? AND priority=? AND turn<=? ORDER BY turn LIMIT ?"
                 % BY_CLAIM, (*lane, int(now * 1000), room))
             room -= len(due)
             for row in due:
                 transaction.update(
                     "task", {"status": PENDING, "turn": next_turn(transaction, row)},
-                    "id=? AND status=5", (row["id"],))
+                    "id=? AND status=SCHEDULED", (row["id"],))
                 note(transaction, now, "promoted", row)
 
     def next_due(self, of_all: bool = False, db: Reader | None = None) -> float | None:
@@ -119,7 +119,7 @@ class Claims:
         now = self._clock.now()
         waiting = [self._database.value("""
             SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
-            FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=0 AND queue=?
+            FROM (SELECT owner_id, created_at, run_at FROM task %s WHERE status=PENDING AND queue=?
                   LIMIT 10000) AS found WHERE owner_id NOT IN %s""" % (BY_CLAIM, AT_LIMIT),
             (queue["name"],))
             for queue in self._filled(self._database) if self._queues.room(self._database, queue, now)]
@@ -226,10 +226,10 @@ class Claims:
             row["attempts"] += 1
             row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
-            UPDATE task SET status=1, claim=?, attempts=?, worker_id=?, lease_boot=?,
+            UPDATE task SET status=RUNNING, claim=?, attempts=?, worker_id=?, lease_boot=?,
                 lease_monotonic=?, lease_wall=?, started_at=?, reason=NULL, progress=NULL,
                 message=NULL, error_type=NULL, error_message=NULL
-            WHERE id=? AND status=0""", [
+            WHERE id=? AND status=PENDING""", [
                 (row["claim"], row["attempts"], worker_id, *lease, now, row["id"])
                 for row in rows])
         if taken != len(rows) > 0:
@@ -252,18 +252,18 @@ class Claims:
         """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
-            "id=? AND status=1 AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
+            "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
 
     def report(self, transaction: Connection, task_id: int, claim: str, progress: float | None,
                message: str | None) -> bool:
         """Store what the function says of its progress; False if the claim was lost."""
         return transaction.update("task", {"progress": progress, "message": message},
-                                  "id=? AND status=1 AND claim=?", (task_id, claim)) == 1
+                                  "id=? AND status=RUNNING AND claim=?", (task_id, claim)) == 1
 
     def cancel_asked(self, task_id: int, claim: str, db: Reader | None = None) -> int | None:
         """The row's cancel_requested while the claim holds; None if it was lost."""
         return (db or self._database).value(
-            "SELECT cancel_requested FROM task WHERE id=? AND status=1 AND claim=?",
+            "SELECT cancel_requested FROM task WHERE id=? AND status=RUNNING AND claim=?",
             (task_id, claim))
 
     @staticmethod
@@ -272,7 +272,7 @@ class Claims:
         lost, or the token of the remote worker that has it is not valid any more."""
         return db.value("""
             SELECT task.cancel_requested FROM task LEFT JOIN worker ON worker.id=task.worker_id
-            WHERE task.id=? AND task.status=1 AND task.claim=? AND (worker.token_id IS NULL
+            WHERE task.id=? AND task.status=RUNNING AND task.claim=? AND (worker.token_id IS NULL
                 OR EXISTS (SELECT 1 FROM token JOIN user ON user.id=token.user_id
                            WHERE token.id=worker.token_id AND user.disabled=0 AND user.role='admin'))""",
                         (task_id, claim))
@@ -296,7 +296,7 @@ class Claims:
     def end_all(self, transaction: Connection, ended: Sequence[Ending],
                 now: float) -> list[Verdict | None]:
         """Record how attempts ended; their Verdicts as end()."""
-        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=1" % (
+        rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=RUNNING" % (
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))), [key for key, _, _ in ended])
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts: list[Verdict | None] = []
@@ -327,7 +327,7 @@ class Claims:
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
-            WHERE id=? AND status=1 AND claim=?""", leaving)
+            WHERE id=? AND status=RUNNING AND claim=?""", leaving)
         transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return verdicts

@@ -33,9 +33,9 @@ UNSETTLED = (
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
 # The first turn of a lane, and an owner's last: values are the lane, the owner and the lane again.
-TURNS = """(SELECT turn FROM task %s WHERE status=0 AND queue=? AND priority=?
+TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
-    (SELECT turn FROM task %s WHERE owner_id=? AND status=0 AND queue=? AND priority=?
+    (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
             ORDER BY turn DESC LIMIT 1) AS highest""" % (BY_CLAIM, BY_TURN)
 HOW_IT_ENDED = {FAILED: "failed", CANCELLED: "was cancelled", None: "was deleted"}
 
@@ -101,7 +101,7 @@ class Followers:
         """Settle what one task waits for, or all of it if it fails by it; how much."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
-            "after_failure FROM task WHERE id=? AND status=6", (follower,))
+            "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
         if task and (how == SUCCEEDED or task["after_failure"] == "run"):
             transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=0 "
                             "AND after_id=?", (follower, ended))
@@ -113,7 +113,7 @@ class Followers:
                 if run_at == now:
                     status, turn = PENDING, next_turn(transaction, task)
                 transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
-                                   "id=? AND status=6", (follower,))
+                                   "id=? AND status=WAITING", (follower,))
                 note(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
@@ -122,7 +122,7 @@ class Followers:
             why = "Task %d, which this one comes after, %s." % (ended, HOW_IT_ENDED[how])
             transaction.update("task", {
                 "status": FAILED, "reason": "dependency", "error_type": "Dependency",
-                "error_message": why, "finished_at": now}, "id=? AND status=6", (follower,))
+                "error_message": why, "finished_at": now}, "id=? AND status=WAITING", (follower,))
             note(transaction, now, "failed", task, message=why, service=now - task["created_at"])
         return given_up
 
@@ -133,7 +133,7 @@ class Followers:
             return None
         given_up = transaction.one(
             "SELECT after_id, status FROM task_after LEFT JOIN task ON task.id=after_id "
-            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (3, 4)) LIMIT 1",
+            "WHERE task_id=? AND settled=2 AND (status IS NULL OR status IN (FAILED, CANCELLED)) LIMIT 1",
             (task["id"],))
         if given_up is None:
             return None
@@ -150,7 +150,7 @@ class Followers:
                         (task["id"],))
         return transaction.run(
             "UPDATE task_after SET settled=0 WHERE task_id=? AND settled=1 AND EXISTS "
-            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN (2, 3, 4))", (task["id"],))
+            "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN ENDED)", (task["id"],))
 
     @staticmethod
     def tie(transaction: Connection, edges: Iterable[JsonObject], known: Mapping[int, int],

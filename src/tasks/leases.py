@@ -62,7 +62,7 @@ HEADS = """
             SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
         THEN 1 ELSE 0 END AS barred, %s AS spare
     FROM task %s %s user ON user.id=task.owner_id
-    WHERE status=0 AND queue=? %%s
+    WHERE status=PENDING AND queue=? %%s
     ORDER BY priority DESC, turn, task.id LIMIT ?""" % (SPARE, BY_CLAIM, THEN_JOIN)
 
 
@@ -197,7 +197,7 @@ class Leases:
     def is_doubted(self, task_id: int, claim: str) -> bool | None:
         """True if others may take this claim within a lease from now; None if they have."""
         row = self._database.one(
-            "SELECT lease_wall FROM task WHERE id=? AND status=1 AND claim=?", (task_id, claim))
+            "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))
         if row is None:
             return None
         return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
@@ -215,7 +215,7 @@ class Leases:
     def _running(db: Reader) -> Sequence[TaskRow]:
         return db.all(
             "SELECT id, claim, claim AS holder, worker_id, started_at, lease_boot, "
-            "lease_monotonic, lease_wall FROM task %s WHERE status=1" % BY_CLAIM)
+            "lease_monotonic, lease_wall FROM task %s WHERE status=RUNNING" % BY_CLAIM)
 
     def _seconds_left(self, row: Row, now: float) -> float:
         if self.boot and row["lease_boot"] == self.boot:

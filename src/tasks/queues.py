@@ -42,18 +42,18 @@ NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"]
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 # How many more tasks of a user may run, NULL: any number; and who may start none.
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
-         "FROM task %s WHERE owner_id=user.id AND status=1) END" % BY_TURN)
+         "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
 # The priority of a queue's first pending task, and of the first whose owner may start one.
-HEAD = ("(SELECT priority FROM task %s WHERE status=0 AND task.queue=queue.name "
+HEAD = ("(SELECT priority FROM task %s WHERE status=PENDING AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
-HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=0 "
+HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=PENDING "
                "AND task.queue=queue.name)) FROM user WHERE id NOT IN %s)" % (BY_TURN, AT_LIMIT))
 OPEN_QUEUES, OPEN_BESIDE = (
     "SELECT name, max_running, rate_count, rate_seconds, rate_next_at, machines, %s AS head, %d AS "
     "beside, (SELECT min(%s) FROM user) AS spare FROM queue WHERE paused=0 AND external<=?"
     % (head, beside, SPARE) for beside, head in enumerate((HEAD, HEAD_BESIDE)))
-TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id AND status=0 "
+TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id AND status=PENDING "
                "AND queue=? AND priority=?)) FROM user WHERE id NOT IN %s" % (BY_TURN, AT_LIMIT))
 
 

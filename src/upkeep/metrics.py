@@ -195,7 +195,7 @@ class Metrics:
         """Count what workers did that live, until they were last heard of. They claim several
         tasks at once, and run them one after the other."""
         begun = dict(map(tuple, self._database.all(
-            "SELECT worker_id, min(started_at) FROM task %s WHERE status=1 GROUP BY worker_id"
+            "SELECT worker_id, min(started_at) FROM task %s WHERE status=RUNNING GROUP BY worker_id"
             % BY_CLAIM)))
         for worker_id, seen_at in self._database.all("SELECT id, seen_at FROM worker"):
             shift = tally.shifts.get(worker_id)

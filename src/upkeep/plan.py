@@ -60,12 +60,12 @@ class Waiting(NamedTuple):
     retry_backoff: float
 
 
-WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=0 AND queue=? ORDER BY priority DESC, turn, id "
+WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id "
                 "LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
 RUNNING_ROWS = ("SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
-                "WHERE status=1" % BY_CLAIM)
-BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority>? "
-          "UNION ALL SELECT {1} FROM task {0} WHERE status=0 AND queue=? AND priority=? "
+                "WHERE status=RUNNING" % BY_CLAIM)
+BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=PENDING AND queue=? AND priority>? "
+          "UNION ALL SELECT {1} FROM task {0} WHERE status=PENDING AND queue=? AND priority=? "
           "AND (turn, id)<(?, ?) LIMIT ?) AS found")
 COUNT_BEFORE = "SELECT " + BEFORE.format(BY_CLAIM, "1")
 MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "function")

@@ -15,7 +15,7 @@ from .metrics import Fold
 KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
 KEEP_ROUND_SECONDS = 3600.0
 # The id of a row, when it was made, and when it ended.
-TASK_AGES = "id, created_at, CASE WHEN status IN (2, 3, 4) THEN finished_at END FROM task"
+TASK_AGES = "id, created_at, CASE WHEN status IN ENDED THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
 NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.schedule_id)"
 KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")

@@ -75,7 +75,7 @@ SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 
 
 # Since when a task of a schedule has not ended, which it is, and how many runs were due meanwhile.
-_OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN (2, 3, 4)"
+_OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN ENDED"
 HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
     (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
      AND at>(SELECT min(created_at) {0})) AS held""".format(_OLDEST)

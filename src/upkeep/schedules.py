@@ -195,7 +195,7 @@ class Firing:
         """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
         return db.all(
             "SELECT id, owner_id, status, attempts, run_at FROM task "
-            "WHERE schedule_id=? AND status NOT IN (2, 3, 4) ORDER BY id LIMIT ?",
+            "WHERE schedule_id=? AND status NOT IN ENDED ORDER BY id LIMIT ?",
             (schedule_id, UNFINISHED_MAX))
 
     def add_task(self, transaction: Connection, row: ScheduleRow, order: Order,

@@ -190,7 +190,7 @@ class Modes:
             remember(transaction, ".workers_lost " + self._claims.machine, None)
             return
         tasks = [task["id"] for task in transaction.all(
-            "SELECT id FROM task WHERE status=1 AND worker_id=?", (row["id"],))]
+            "SELECT id FROM task WHERE status=RUNNING AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
         remember(transaction, ".workers_lost " + self._claims.machine,

@@ -50,7 +50,7 @@ class Workers:
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
             "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
-            "FROM task %s WHERE status=1 AND worker_id=worker.id AND cancel_requested<2) "
+            "FROM task %s WHERE status=RUNNING AND worker_id=worker.id AND cancel_requested<2) "
             "ORDER BY worker.id" % BY_CLAIM)
 
     def reserve(self, transaction: Connection, mode: str, wanted: int = 1) -> list[Reserved]:

@@ -208,7 +208,7 @@ class TestSql(unittest.TestCase):
         texts = " ".join(statement.text for statement in self.found)
         for words in (
             "CREATE TABLE IF NOT EXISTS activity",
-            "UPDATE task SET status=1",
+            "UPDATE task SET status=RUNNING",
             "BEGIN IMMEDIATE",
             "wal_checkpoint",
             "INSERT INTO log",
