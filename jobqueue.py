@@ -9048,7 +9048,7 @@ class Alerts:
                 transaction.ensure("alert", {        # another machine may be faster
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": now})
-        transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT " + IS_OPEN, (now,))
+        transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
     @staticmethod
     def _end(transaction, row, now):
@@ -9062,8 +9062,8 @@ class Alerts:
         """Put what is to be told into `delivery`, for each recipient in one message; True if
         anybody is told anything."""
         rows = transaction.all(
-            "SELECT * FROM alert WHERE ended_at IS NULL AND " + IS_OPEN +
-            " AND (muted_until IS NULL OR muted_until<=?) ORDER BY id", (now,))
+            "SELECT * FROM alert WHERE ended_at IS NULL AND %s "
+            "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id" % IS_OPEN, (now,))
         news = [row for row in rows if self._is_due(row, now)]
         over = [row for row in over if row["told"] and (row["muted_until"] or 0) <= now]
         recipients = recipients_of_alerts(self._settings, transaction) if news or over else []

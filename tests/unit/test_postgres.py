@@ -474,9 +474,9 @@ class Server(unittest.TestCase):
                 there.claims.leases.boot = "another"
                 now = there.database.clock.now()
                 leases = there.claims.leases
-                [left] = [leases._seconds_left(one, now) for one in leases._running()]
+                [left] = [leases._seconds_left(one, now) for one in leases._running(there.database)]
                 self.assertLess(abs(left - there.database.lease_seconds), 30)
-                self.assertEqual(there.claims.leases._late(now), {})
+                self.assertEqual(leases._late(there.database, now), {})
                 with here.database.transaction() as transaction:
                     here.claims.end(transaction, row["id"], row["claim"],
                                     jobqueue.Outcome("succeeded", "3"), now)
