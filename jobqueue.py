@@ -3316,11 +3316,13 @@ class Driver(NamedTuple):
 @functools.lru_cache(maxsize=None)
 def driver():
     """Return psycopg, imported; SetupError if it is not installed."""
+    import logging
     try:
         import psycopg
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
+    logging.getLogger("psycopg").setLevel(logging.ERROR)    # its warnings repeat what it raises
     int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
@@ -3446,22 +3448,31 @@ class ServerConnection(Connection):
     def send(self, *statements):
         """Execute statements after those that wait; return psycopg's cursor of each."""
         waiting, self._later, self._rows_later = self._later, [], 0
-        with self._limited(), self._pipeline(len(waiting) + len(statements)):
+        with self._limited(), self._pipeline(sum(len(rows) for _, rows in (*waiting, *statements))):
             for statement, rows in waiting:
                 self._execute(statement, rows)
             return [self._execute(statement, rows) for statement, rows in statements]
 
+    @contextlib.contextmanager
     def _pipeline(self, count):
-        if count > 1 and self._psycopg.Pipeline.is_supported():
-            return self._link.pipeline()
-        return contextlib.nullcontext()
+        """Send the statements of the block, so many, in one pipeline. After an error the connection is
+        closed: psycopg would take for prepared what the server skipped."""
+        if count < 2 or not self._psycopg.Pipeline.is_supported():
+            yield
+            return
+        try:
+            with self._link.pipeline():
+                yield
+        except self._psycopg.Error:
+            self.close()
+            raise
 
     def _execute(self, statement, rows):
-        batch, words = list(rows), to_postgres(statement)
-        if len(batch) == 1:
-            return self._link.execute(words, batch[0])
+        words = to_postgres(statement)
+        if len(rows) == 1:
+            return self._link.execute(words, rows[0])
         cursor = self._link.cursor()
-        cursor.executemany(words, batch)
+        cursor.executemany(words, rows)
         return cursor
 
     @staticmethod
@@ -3516,11 +3527,10 @@ class ServerConnection(Connection):
         """All rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
-            with self._limited(most + CALL_SECONDS), self._pipeline(4):
-                self._link.execute("BEGIN")
-                self._link.execute("SET LOCAL statement_timeout=%d" % (most * 1000), prepare=False)
-                cursor = self._execute(statement, [tuple(values)])
-                self._link.execute("COMMIT")
+            with self._limited(most + CALL_SECONDS):
+                self._link.execute("BEGIN; SET LOCAL statement_timeout=%d" % (most * 1000), prepare=False)
+                cursor = self._link.execute(to_postgres(statement), tuple(values), prepare=False)
+                self._link.execute("COMMIT", prepare=False)
             return self._reply(cursor).rows
         except self._psycopg.Error as error:
             if error.sqlstate != "57014" or seconds > most:
@@ -3546,8 +3556,10 @@ class ServerConnection(Connection):
         """Undo an open transaction, if there is one."""
         self._later, self._rows_later = [], 0
         if not self.is_broken and self._link.info.transaction_status:
-            with contextlib.suppress(self._psycopg.Error):
+            try:
                 self.ask("ROLLBACK")
+            except self._psycopg.Error:
+                self.close()
 
 
 # store/postgres.py -----------------------------------------------------------
