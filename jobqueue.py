@@ -6034,6 +6034,15 @@ class Reach(NamedTuple):
     claims: "Sequence[str]"
 
 
+_SECONDS = or_null(number_within(0, 1e9))
+OUTCOME_KINDS = ("succeeded", "error", "fail", "timeout", "crashed", "interrupted", "cancelled",
+                 "unknown_function", "put_back")
+OUTCOME = object_of(
+    ("kind",), kind=TEXT, result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL,
+    retry_after=_SECONDS, seconds=_SECONDS, cpu_seconds=_SECONDS,
+    peak_memory=or_null(integer_within(0, INTEGER_MAX)))
+
+
 class Outcome:
     """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
     interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
@@ -6050,6 +6059,26 @@ class Outcome:
         self.error_message = words      # all of it is in the log
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
+
+    @classmethod
+    def parse(cls, sent, kinds):
+        """Return the outcome that a runner or a remote worker sent, of one of these kinds; Invalid
+        says what is wrong. Its result is JSON that all readers take; unknown fields are left out."""
+        known = sent
+        if isinstance(sent, dict):
+            known = {name: sent[name] for name in OUTCOME["properties"] if name in sent}
+        errors = check_value(OUTCOME, known, "outcome")
+        if not errors and known["kind"] not in kinds:
+            errors = wrong("kind", "must be one of %s" % ", ".join(kinds))
+        if not errors and known.get("result") not in (None, "", "null"):
+            try:
+                if is_deep(read_json(known["result"]), RESULT_MAX_DEPTH):
+                    raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
+            except (ValueError, RecursionError) as error:
+                errors = wrong("result", "is not JSON that can be kept (%s)" % error)
+        if errors:
+            raise refusal("Its outcome cannot be kept", errors)
+        return cls(**{**known, "result": known.get("result") and storable(known["result"])})
 
 
 class Verdict:
@@ -10966,15 +10995,9 @@ ANNOUNCED_MAX = 256 << 10       # characters of what a token's workers announce,
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
 _ATTEMPT = {"id": integer_within(1, INTEGER_MAX), "claim": _NONCE}
-_SECONDS = or_null(number_within(0, 1e9))
 _HELD = {**_ATTEMPT, "progress": or_null(number_within(0, 1)), "message": or_null(text_up_to(500)),
          "log": {**_AT_MOST, "items": object_of(
              ("start", "text"), start=integer_within(0, INTEGER_MAX // 2), text=text_up_to(PIECE_BYTES))}}
-_REMOTE_OUTCOME = object_of(
-    ("kind",), kind={"enum": "succeeded error fail timeout crashed interrupted cancelled "
-                             "unknown_function put_back".split()},
-    result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL, retry_after=_SECONDS,
-    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(integer_within(0, INTEGER_MAX)))
 HELLO = titled("Hello", object_of(
     ("session", "protocol", "machine", "version", "functions"),
     session=_NONCE, protocol=integer_within(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
@@ -11237,18 +11260,12 @@ class RemoteWorkers:
         return self._claims.end_all(transaction, endings, now)
 
     @staticmethod
-    def _outcome(said):
-        """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
-        errors = check_value(_REMOTE_OUTCOME, said, "outcome")
+    def _outcome(sent):
+        """Return the outcome that a worker sent; a failure if it cannot be kept as it is."""
         try:
-            if is_deep(read_json(said.get("result") or "null"), RESULT_MAX_DEPTH):
-                raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
-        except (TypeError, ValueError, RecursionError) as error:
-            errors = errors or wrong("result", "is not JSON that can be kept (%s)" % error)
-        if errors:
-            return Outcome("fail", None, "StorageError",
-                           "Its outcome cannot be kept: " + join_errors(errors))
-        return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
+            return Outcome.parse(sent, OUTCOME_KINDS)
+        except Invalid as error:
+            return Outcome("fail", None, "StorageError", error.detail)
 
     @staticmethod
     def _state(transaction, one, verdict):

@@ -20,10 +20,10 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, RESULT_MAX_DEPTH,
-                           SAMPLE_FUNCTION, STATUS_WORDS, VERSION)
-from ..base.errors import Conflict, field_error, join_errors, refusal, wrong
-from ..base.time_and_text import dump_json, is_deep, read_json, shorten, storable
+from ..base.limits import (INTEGER_MAX, PIECE_BYTES, RENEW_SECONDS, SAMPLE_FUNCTION, STATUS_WORDS,
+                           VERSION)
+from ..base.errors import Conflict, Invalid, field_error, refusal, wrong
+from ..base.time_and_text import dump_json, shorten, storable
 from ..base.values import (BOUNDS, OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FORMS, TEXT_OR_NULL,
                            TYPES, WHO_MAY_ADD, about, check_value, integer_within, number_within,
                            object_of, or_null, text_like, text_up_to, titled)
@@ -34,7 +34,8 @@ from ..store.settings import Settings
 from ..tasks.queues import QUEUE_LIMITS, Queues
 from ..tasks.followers import ENDED
 from ..tasks.files import CLAIM_LOST, Files
-from ..tasks.leases import REMOTE_LEASE_SECONDS, UNCONFIRMED, Outcome, Reach, Verdict
+from ..tasks.leases import (OUTCOME_KINDS, REMOTE_LEASE_SECONDS, UNCONFIRMED, Outcome, Reach,
+                            Verdict)
 from ..tasks.claims import Claims
 from ..upkeep.schedule_rows import SCRIPT_FUNCTION
 from ..upkeep.workers import Workers
@@ -55,15 +56,9 @@ ANNOUNCED_MAX = 256 << 10       # characters of what a token's workers announce,
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
 _ATTEMPT = {"id": integer_within(1, INTEGER_MAX), "claim": _NONCE}
-_SECONDS = or_null(number_within(0, 1e9))
 _HELD = {**_ATTEMPT, "progress": or_null(number_within(0, 1)), "message": or_null(text_up_to(500)),
          "log": {**_AT_MOST, "items": object_of(
              ("start", "text"), start=integer_within(0, INTEGER_MAX // 2), text=text_up_to(PIECE_BYTES))}}
-_REMOTE_OUTCOME = object_of(
-    ("kind",), kind={"enum": "succeeded error fail timeout crashed interrupted cancelled "
-                             "unknown_function put_back".split()},
-    result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL, retry_after=_SECONDS,
-    seconds=_SECONDS, cpu_seconds=_SECONDS, peak_memory=or_null(integer_within(0, INTEGER_MAX)))
 HELLO = titled("Hello", object_of(
     ("session", "protocol", "machine", "version", "functions"),
     session=_NONCE, protocol=integer_within(1, 1000), machine=QUEUE_LIMITS["machines"]["items"],
@@ -326,18 +321,12 @@ class RemoteWorkers:
         return self._claims.end_all(transaction, endings, now)
 
     @staticmethod
-    def _outcome(said: JsonObject) -> Outcome:
-        """The Outcome that a worker tells; a failure if it cannot be kept as it is."""
-        errors = check_value(_REMOTE_OUTCOME, said, "outcome")
+    def _outcome(sent: JsonObject) -> Outcome:
+        """Return the outcome that a worker sent; a failure if it cannot be kept as it is."""
         try:
-            if is_deep(read_json(said.get("result") or "null"), RESULT_MAX_DEPTH):
-                raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
-        except (TypeError, ValueError, RecursionError) as error:
-            errors = errors or wrong("result", "is not JSON that can be kept (%s)" % error)
-        if errors:
-            return Outcome("fail", None, "StorageError",
-                           "Its outcome cannot be kept: " + join_errors(errors))
-        return Outcome(**{**said, "result": said.get("result") and storable(said["result"])})
+            return Outcome.parse(sent, OUTCOME_KINDS)
+        except Invalid as error:
+            return Outcome("fail", None, "StorageError", error.detail)
 
     @staticmethod
     def _state(transaction: Connection, one: JsonObject, verdict: Verdict | None) -> str:

@@ -9,17 +9,19 @@ from collections.abc import Callable, Collection, Sequence
 
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
-from ..base.limits import (CANCELLED, FAILED, PENDING, RENEW_SECONDS, SCHEDULED, STATUS_WORDS,
-                           SUCCEEDED)
-from ..base.errors import StorageFull
-from ..base.time_and_text import boot_id, shorten, storable
+from ..base.limits import (CANCELLED, FAILED, INTEGER_MAX, PENDING, RENEW_SECONDS, RESULT_MAX_DEPTH,
+                           SCHEDULED, STATUS_WORDS, SUCCEEDED)
+from ..base.errors import StorageFull, refusal, wrong
+from ..base.time_and_text import boot_id, is_deep, read_json, shorten, storable
+from ..base.values import (TEXT, TEXT_OR_NULL, check_value, integer_within, number_within, object_of,
+                           or_null)
 from ..store.connection import BY_CLAIM, THEN_JOIN, Reader
 from ..store.database import Database
 from ..store.settings import recall, remember
 from .queues import SPARE
 
 if TYPE_CHECKING:
-    from typing import TypedDict
+    from typing import Any, TypedDict
 
     from ..base.types import JsonObject, Row, TaskRow
 
@@ -75,6 +77,15 @@ class Reach(NamedTuple):
     claims: Sequence[str]
 
 
+_SECONDS = or_null(number_within(0, 1e9))
+OUTCOME_KINDS = ("succeeded", "error", "fail", "timeout", "crashed", "interrupted", "cancelled",
+                 "unknown_function", "put_back")
+OUTCOME = object_of(
+    ("kind",), kind=TEXT, result=TEXT_OR_NULL, error_type=TEXT_OR_NULL, error_message=TEXT_OR_NULL,
+    retry_after=_SECONDS, seconds=_SECONDS, cpu_seconds=_SECONDS,
+    peak_memory=or_null(integer_within(0, INTEGER_MAX)))
+
+
 class Outcome:
     """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
     interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
@@ -91,6 +102,26 @@ class Outcome:
         self.error_message = words      # all of it is in the log
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
+
+    @classmethod
+    def parse(cls, sent: Any, kinds: Collection[str]) -> Outcome:
+        """Return the outcome that a runner or a remote worker sent, of one of these kinds; Invalid
+        says what is wrong. Its result is JSON that all readers take; unknown fields are left out."""
+        known = sent
+        if isinstance(sent, dict):
+            known = {name: sent[name] for name in OUTCOME["properties"] if name in sent}
+        errors = check_value(OUTCOME, known, "outcome")
+        if not errors and known["kind"] not in kinds:
+            errors = wrong("kind", "must be one of %s" % ", ".join(kinds))
+        if not errors and known.get("result") not in (None, "", "null"):
+            try:
+                if is_deep(read_json(known["result"]), RESULT_MAX_DEPTH):
+                    raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
+            except (ValueError, RecursionError) as error:
+                errors = wrong("result", "is not JSON that can be kept (%s)" % error)
+        if errors:
+            raise refusal("Its outcome cannot be kept", errors)
+        return cls(**{**known, "result": known.get("result") and storable(known["result"])})
 
 
 class Verdict:

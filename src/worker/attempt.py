@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Connection, Generic, JobQueue,
-                      JobQueueError, Outcome, append_log, is_deep)
+from jobqueue import (TYPE_CHECKING, Connection, Generic, JobQueue, JobQueueError, Outcome,
+                      append_log)
 
 from .runner import BATCH_MAX, Refusal
 from .log import LogPipe
@@ -41,28 +41,13 @@ BATCH_AFTER = 8                         # so many quick ends of a function make 
 BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
 WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
 
-_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
+RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
     "message": {"type": ["string", "null"]}}, "additionalProperties": False}
-# OUTCOME_FIELDS are those of Outcome; what a runner of newer code says besides is left out.
-OUTCOME_SCHEMA = {"type": "object", "required": ["kind"], "properties": {
-    "kind": {"enum": ["succeeded", "error", "fail", "unknown_function"]}, "result": _TEXT,
-    "error_type": _TEXT, "error_message": _TEXT, "retry_after": _NUMBER, "seconds": _NUMBER,
-    "cpu_seconds": _NUMBER, "peak_memory": {"type": "integer"}, "traceback": _TEXT,
-    "report": REPORT_SCHEMA, "left": _TEXT}}
-OUTCOME_FIELDS = set(OUTCOME_SCHEMA["properties"]) - {"traceback", "report", "left"}
-
-
-def is_outcome(said: Any) -> bool:
-    """True for an outcome as a runner tells it; its result is JSON that all readers take."""
-    if jobqueue.check_value(OUTCOME_SCHEMA, said, "outcome"):
-        return False
-    result = said.get("result", "null")
-    try:
-        return result == "null" or not is_deep(jobqueue.read_json(result), RESULT_MAX_DEPTH)
-    except (ValueError, RecursionError):
-        return False
+# Besides the outcome itself.
+REST_SCHEMA = {"type": "object", "properties": {
+    "traceback": {"type": "string"}, "report": REPORT_SCHEMA, "left": {"type": "string"}}}
 
 
 class WatchedAttempt:
@@ -153,15 +138,9 @@ class WatchedAttempt:
         """Take what the runner says of it; False if that is against the rules."""
         if message.get("claim") != self.row["claim"] or self.said is not None:
             return False
-        if "outcome" in message and is_outcome(message["outcome"]):
-            said = message["outcome"]
-            self.report = said.get("report", self.report)
-            self.traceback, self.left = said.get("traceback"), said.get("left")
-            self.said = Outcome(**{name: value for name, value in said.items()
-                                   if name in OUTCOME_FIELDS})
-            if self.said.kind == "succeeded":   # an exit code of 0 after our signal is none
-                self._has_returned, self.said.error_type = self.said.error_type is None, None
-        elif "report" in message and not jobqueue.check_value(
+        if "outcome" in message:
+            return self._take_outcome(message["outcome"])
+        if "report" in message and not jobqueue.check_value(
                 REPORT_SCHEMA, message["report"], "report"):
             self.report = message["report"]
         elif isinstance(message.get("enqueue"), list):
@@ -171,6 +150,21 @@ class WatchedAttempt:
                 self._enqueue(requests)
         else:
             return message.get("results") is True and self._tell_results()
+        return True
+
+    def _take_outcome(self, sent: Any) -> bool:
+        """Take the outcome that the runner sent; False if it is none."""
+        if jobqueue.check_value(REST_SCHEMA, sent, "outcome"):
+            return False
+        try:
+            outcome = Outcome.parse(sent, RUNNER_KINDS)
+        except jobqueue.Invalid:
+            return False
+        self.report = sent.get("report", self.report)
+        self.traceback, self.left = sent.get("traceback"), sent.get("left")
+        if outcome.kind == "succeeded":     # an exit code of 0 after our signal is none
+            self._has_returned, outcome.error_type = outcome.error_type is None, None
+        self.said = outcome
         return True
 
     def check(self) -> Outcome | None:

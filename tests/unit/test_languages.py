@@ -54,7 +54,8 @@ ELSEWHERE = re.compile("|".join((
     r"weekly \(.*",
     # requests that the page never sends so, and how JSON is read
     "must be (?:sent alone|the same for all|what the answer before).*", "or ids must be given.*",
-    "Another worker has this task, or it has ended", "A body of the type multipart.*",
+    "Another worker has this task, or it has ended", "Its outcome cannot be kept",
+    r"is not JSON that can be kept \(%s\)", "A body of the type multipart.*",
     "was used for another request", "a value of the type .*", "%s is not a JSON number", "an object names .*",
     "a text holds NUL .*", "not a time with .*", "must be a time with .*",
     # what functions and logs say

@@ -17,7 +17,7 @@ from jobqueue import Outcome, SetupError, TooMany
 from tests.helpers.postgres import about_sqlite
 from tests.helpers.support import FUNCTIONS, TestCase
 from worker import (BATCH_AFTER, BATCH_MAX, BATCH_SECONDS, LINE_MAX_BYTES, Attempt, Batch,
-                    Pace, RemoteWorker, Runner, Runners, Spool, Worker, run_host_test, work,
+                    Pace, RemoteWorker, Runner, Runners, Spool, Worker, work,
                     outcome_of_result, write_result)
 
 
@@ -371,7 +371,7 @@ class TestOldCode(TestCase):
 class TestFolder(TestCase):
     def test_a_worker_that_was_started_makes_no_data_folder_in_the_place_of_one_that_is_gone(self):
         gone = str(self.folder / "gone")
-        for start in (lambda: work("detached", gone, row=1, lock="x"), lambda: run_host_test("x", gone)):
+        for start in (lambda: work("detached", gone, row=1, lock="x"),):
             with self.refused(SetupError, "cannot be read: No such file or directory"):
                 start()
         self.assertFalse((self.folder / "gone").exists())
