@@ -300,7 +300,7 @@ class Claims:
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))), [key for key, _, _ in ended])
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
         verdicts: list[Verdict | None] = []
-        leaving: list[AnyTuple] = []
+        changes: list[AnyTuple] = []
         notes: list[JsonObject] = []
         for task_id, claim, outcome in ended:
             task, verdict = held.get(task_id), None
@@ -320,22 +320,22 @@ class Claims:
                     cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory))
                 if verdict.status in ENDED and not verdict.removed:
                     verdict.kept = self._files.collect(transaction, task, now)
-                leaving.append(self._left(transaction, task, verdict, outcome, now))
+                changes.append(self._ending_values(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
         transaction.tell_many("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
                 lease_boot=NULL, lease_monotonic=NULL, lease_wall=NULL, cancel_requested=0
-            WHERE id=? AND status=RUNNING AND claim=?""", leaving)
+            WHERE id=? AND status=RUNNING AND claim=?""", changes)
         transaction.insert_all("activity", notes)
         Followers.settle(transaction, now)
         return verdicts
 
     @staticmethod
-    def _left(transaction: Connection, task: TaskRow, verdict: Verdict, outcome: Outcome,
-              now: float) -> AnyTuple:
-        """What end_all() binds for one task."""
+    def _ending_values(transaction: Connection, task: TaskRow, verdict: Verdict, outcome: Outcome,
+                       now: float) -> AnyTuple:
+        """Return the values that end_all() binds for a task."""
         status, turn, run_at = verdict.status, task["turn"], task["run_at"]
         if status == SCHEDULED:
             turn, run_at = scheduled_turn(verdict.run_at), verdict.run_at

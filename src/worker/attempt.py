@@ -60,7 +60,7 @@ class WatchedAttempt:
        cancelled, whether its time is over, or whether others doubt that this worker lives.
     4. end() for the first reason that comes: TERM, after GRACE_SECONDS KILL. A lost claim is KILL
        at once, since another worker may run the task from then on.
-    5. Its Outcome is what the runner said in time, else how the runner died.
+    5. Its outcome is what the runner reported in time, else how the runner died.
     """
 
     def __init__(self, clock: AnyClock, child: Child, row: ClaimedTask) -> None:
@@ -76,9 +76,9 @@ class WatchedAttempt:
         self._is_doubted = False
         self._requests: list[JsonObject] = []   # what it adds, until all of it came
         self.enqueued = 0               # how often
-        self.said: Outcome | None = None        # in the runner's words
+        self.reported: Outcome | None = None    # what the runner sent
         self._has_returned = False      # its function came to its end
-        self.left: str | None = None    # what it left in the runner
+        self.leftovers: str | None = None   # what it left in the runner
         self.ending: str | None = None  # kind of outcome if we end it
         self._why: str | None = None
         self._killed_at: float | None = None
@@ -134,12 +134,12 @@ class WatchedAttempt:
         if self.ending is None:
             self.ending, self._why = kind, why
 
-    def take(self, message: JsonObject) -> bool:
-        """Take what the runner says of it; False if that is against the rules."""
-        if message.get("claim") != self.row["claim"] or self.said is not None:
+    def receive(self, message: JsonObject) -> bool:
+        """Handle a message of the runner; False if it is against the rules."""
+        if message.get("claim") != self.row["claim"] or self.reported is not None:
             return False
         if "outcome" in message:
-            return self._take_outcome(message["outcome"])
+            return self._receive_outcome(message["outcome"])
         if "report" in message and not jobqueue.check_value(
                 REPORT_SCHEMA, message["report"], "report"):
             self.report = message["report"]
@@ -152,8 +152,8 @@ class WatchedAttempt:
             return message.get("results") is True and self._tell_results()
         return True
 
-    def _take_outcome(self, sent: Any) -> bool:
-        """Take the outcome that the runner sent; False if it is none."""
+    def _receive_outcome(self, sent: Any) -> bool:
+        """Keep the outcome that the runner sent; False if it is none."""
         if jobqueue.check_value(REST_SCHEMA, sent, "outcome"):
             return False
         try:
@@ -161,16 +161,16 @@ class WatchedAttempt:
         except jobqueue.Invalid:
             return False
         self.report = sent.get("report", self.report)
-        self.traceback, self.left = sent.get("traceback"), sent.get("left")
+        self.traceback, self.leftovers = sent.get("traceback"), sent.get("left")
         if outcome.kind == "succeeded":     # an exit code of 0 after our signal is none
             self._has_returned, outcome.error_type = outcome.error_type is None, None
-        self.said = outcome
+        self.reported = outcome
         return True
 
     def check(self) -> Outcome | None:
         """The Outcome if it has ended; else what it printed is read and it is kept alive."""
         self.log.read()
-        outcome = self._outcome() if self.said or self._child.ended or self.ending else None
+        outcome = self._outcome() if self.reported or self._child.ended or self.ending else None
         if outcome is None:
             self._keep(self._clock.monotonic())
         return outcome
@@ -217,13 +217,13 @@ class WatchedAttempt:
         return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
     def _outcome(self) -> Outcome | None:
-        """The Outcome if it has ended: what the runner said, else how the runner died."""
-        said = self.said
-        if said is not None and self.ending != "lost":
-            self._child.memory = said.peak_memory or 0
+        """Return the outcome if it has ended: what the runner reported, else how the runner died."""
+        reported = self.reported
+        if reported is not None and self.ending != "lost":
+            self._child.memory = reported.peak_memory or 0
             if self._killed_at is None or self._has_returned:
-                return said
-            return self._ended(Death(0, said.cpu_seconds or 0.0, said.peak_memory or 0))
+                return reported
+            return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
             until = time.monotonic() + DYING_SECONDS    # how it ends is then known
             while not self._child.is_dead() and time.monotonic() < until:
@@ -389,10 +389,10 @@ class Batch(Generic[AnyAttempt]):
         if self.child.ended or first.ending:
             self.child.is_dead()        # asked before we read: an outcome that came first wins
         for message in self.child.messages():
-            if not self.running or not self.running[0].take(message):
+            if not self.running or not self.running[0].receive(message):
                 self.child.ended = True
                 break
-            if self.running[0].said:
+            if self.running[0].reported:
                 self._check()
         if self.running and (self.child.ended or self.running[0].ending):
             self.take_back()
@@ -403,7 +403,7 @@ class Batch(Generic[AnyAttempt]):
         if outcome is None:
             return
         attempt = self.running.pop(0)
-        self.child.has_leftovers |= attempt.log.close() or attempt.left is not None
+        self.child.has_leftovers |= attempt.log.close() or attempt.leftovers is not None
         self.ended.append((attempt, outcome))
         self._note_end(attempt, outcome)
         if self.child.has_leftovers:

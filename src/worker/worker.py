@@ -78,7 +78,7 @@ class Loop(Generic[AnyAttempt]):
 
     def _note_end(self, attempt: AnyAttempt, outcome: Outcome) -> None:
         self._pace.note(attempt.row["function"], outcome, self._waited())
-        left = ", left behind: %s" % attempt.left if attempt.left else ""
+        left = ", left behind: %s" % attempt.leftovers if attempt.leftovers else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
 
     def _say(self, text: str, *values: object) -> None:

@@ -75,7 +75,7 @@ class TestRefusals(TestCase):
         self.add()
         runner, child = Runner(None, None, None), Mock()
         attempt = Attempt(self.queue, child, self.claim())
-        runner._claim, runner._send = attempt.row["claim"], attempt.take
+        runner._claim, runner._send = attempt.row["claim"], attempt.receive
         runner._receive = lambda: child.reply.call_args[0][0]
         request = {"function": "add", "arguments": {"a": 1}}
         with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
