@@ -164,7 +164,8 @@ class Plan:
         most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
         # When each queue, by its name, and each owner, by their id, may start one more.
-        self._limits = {key: [NOW] * count for key, count in most.items() if count is not None}
+        self._limits = {key: [NOW] * count for key, count in most.items()
+                        if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
         self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
@@ -236,7 +237,8 @@ class Plan:
         for number in range(tried, min(task.max_retries, tried + 100)) if repeated else ():
             chance *= repeated
             attempts += chance
-            pauses += min(1.1 * chance * task.retry_delay * task.retry_backoff ** number, PAUSE_MAX)
+            pause = task.retry_delay * task.retry_backoff ** min(number, 100)
+            pauses += chance * min(1.1 * pause, PAUSE_MAX)
         return attempts, pauses
 
     def _expect(self, task: Waiting, start: Moment, places: int) -> Expected:
@@ -279,6 +281,8 @@ class Plan:
         lane = self.lanes[task.queue]
         done = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
+        if not mix:                     # those before it were claimed since
+            return NOW
         if not done or last.at == math.inf or work == math.inf:
             return NEVER
         scale = work / sum(mix.values()) * count / done

@@ -140,6 +140,22 @@ class Waits(ForecastCase):
         self.assertEqual((told["before"], told["expected_start"]), (0, None))
         self.assertIn("tasks before it", told["reason"])
 
+    def test_pauses_beyond_all_measure_are_no_error(self):
+        self.know("greet", *[1.0] * 20, event="retry")
+        task_id = self.add("bob", "greet", {"max_retries": 1000, "retry_delay": 1e6, "retry_backoff": 10},
+                           name="x")
+        self.write("UPDATE task SET retries_left=1 WHERE id=?", (task_id,))
+        self.assertIsNotNone(self.told(task_id)["expected_end"])
+
+    def test_a_far_one_before_which_all_was_claimed_since_begins_now(self):
+        ids = self.add_many("bob", jobqueue.LANE_ROWS + 1)
+        forecast = self.queue.forecast
+        forecast.of_task(self.queue.tasks.get(ids[0]))
+        self.write("DELETE FROM task WHERE id<?", (ids[-1],))
+        told = forecast.of_task(self.queue.tasks.get(ids[-1]))
+        self.assertEqual(told["before"], 0)
+        self.check_range(told["expected_start"], 0, 0)
+
     def test_asking_again_tells_the_same(self):
         self.know("greet", *range(1, 50))
         ids = [self.add("bob", "greet", name="x") for _ in range(20)]
