@@ -3319,8 +3319,10 @@ def driver():
     import logging
     try:
         import psycopg
+        if not hasattr(psycopg.waiting, "READY_NONE"):      # it would wait for a silent server for ever
+            raise ImportError("this is %s" % psycopg.__version__)
     except ImportError as error:
-        raise SetupError('A queue on PostgreSQL needs psycopg 3 (%s): %s -m pip install '
+        raise SetupError('A queue on PostgreSQL needs psycopg 3.2 or newer (%s): %s -m pip install -U '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
     logging.getLogger("psycopg").setLevel(logging.ERROR)    # its warnings repeat what it raises
     int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
