@@ -135,7 +135,7 @@ class Languages(BrowserTestCase):
                              "%s\n%s" % (own["no"], own["yes"]))
             ana.go("#/settings/host")
             ana.see(own["HTTP, from this machine"], "main")
-            ana.see(own["no worker was tested yet"], "main")
+            ana.see(own["Run a sample task"], "main")
             ana.see(own["For systemd"], "main")
             for topic in (*jobqueue.VISIT_TOPICS, *jobqueue.TOPICS):
                 ana.see(own[topic], "main")

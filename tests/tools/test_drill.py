@@ -43,7 +43,7 @@ _queries, _early = set(), {}
 
 
 def _all(self, statement, values=()):
-    if "status=0" not in statement or "priority DESC, turn" not in statement:
+    if "status=PENDING" not in statement or "priority DESC, turn" not in statement:
         return _true_all(self, statement, values)
     key = statement, tuple(values[:-1])
     if key not in _early:
@@ -53,8 +53,8 @@ def _all(self, statement, values=()):
 
 
 def _many(self, statement, rows):
-    if "SET status=1" in statement:
-        statement = _changed(statement, "AND status=0", "")
+    if "SET status=RUNNING" in statement:
+        statement = _changed(statement, "AND status=PENDING", "")
         if any(self.value("SELECT status FROM task WHERE id=?", (row[-1],)) for row in rows):
             _fault_is_met()
     return _true_many(self, statement, rows)
@@ -82,14 +82,14 @@ Reaper._end_silent = staticmethod(lambda *_: False)
 FENCE_FAULT_TEXT = FAULT_TEXT + SILENT_TEXT + '''
 
 def _all(self, statement, values=()):
-    if "interruptions" in statement and "AND status=1" in statement:
-        statement = _changed(statement, "AND status=1", "")
+    if "interruptions" in statement and "AND status=RUNNING" in statement:
+        statement = _changed(statement, "AND status=RUNNING", "")
     return _true_all(self, statement, values)
 
 
 def _many(self, statement, rows):
     if "SET status=?" in statement and "put_backs" in statement:
-        statement = _changed(statement, "AND status=1 AND claim=?", "AND ? IS NOT NULL")
+        statement = _changed(statement, "AND status=RUNNING AND claim=?", "AND ? IS NOT NULL")
     return _true_many(self, statement, rows)
 
 
@@ -111,10 +111,10 @@ COUNT_FAULT_TEXT = FAULT_TEXT + '''
 
 def _many(self, statement, rows):
     rows = list(rows)
-    if "SET status=1" in statement:
+    if "SET status=RUNNING" in statement:
         statement = _changed(statement, "attempts=?", "attempts=attempts+0*?")
     changed = _true_many(self, statement, rows)
-    if "SET status=?" in statement and "AND status=1 AND claim=?" in statement:
+    if "SET status=?" in statement and "AND status=RUNNING AND claim=?" in statement:
         _true_many(self, "UPDATE task SET attempts=attempts+1 WHERE id=? AND status<>0",
                    [(row[-2],) for row in rows])
         _fault_is_met()
@@ -126,10 +126,10 @@ FileConnection.many = _many
 
 # No limit, rate, quota, key, order or turn holds, and schedules do not look back.
 LIMITS_FAULT_TEXT = """
-assert Queues.room and Adding.check_quota and Adding._holders and Firing.unfinished
-assert Adding._predecessors and next_turn
+assert Queues.room and Adding._check_quota and Adding._holders and Firing.unfinished
+assert Adding._predecessors and turn_after
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
-Adding.check_quota = lambda *_: None
+Adding._check_quota = lambda *_: None
 Adding._holders = staticmethod(lambda *_: {})
 Firing.unfinished = staticmethod(lambda *_: [])
 
@@ -143,9 +143,8 @@ def _predecessors(transaction, owner_id, orders, new):
 Adding._predecessors = staticmethod(_predecessors)
 
 
-def next_turn(transaction, task):
-    return 1 + (transaction.value("SELECT max(turn) FROM task WHERE status=0 AND queue=? "
-                                  "AND priority=?", (task["queue"], task["priority"])) or 0)
+def turn_after(turns):
+    return int(time.time() * 1e6)
 """
 
 PLANTS = {"claim": CLAIM_FAULT_TEXT, "fence": FENCE_FAULT_TEXT, "count": COUNT_FAULT_TEXT,
