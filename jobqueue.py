@@ -3586,9 +3586,10 @@ SERVER_MARK = """
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
 # In the transaction itself it would take a lock of the whole server; not to be waited for.
 SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
+PING_SECONDS = 2                # the least that libpq takes
 # Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
-LATER = "too many|slots are reserved|read-only|timeout|timed out"
+LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|unreachable|on refused"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 # Rows that were removed stay in the tables as long as the oldest snapshot may want them.
@@ -3796,8 +3797,7 @@ class PostgresDatabase(Database):
         if re.search(REFUSALS, said):
             return True
         pq = driver().psycopg.pq
-        address = driver().psycopg.conninfo.make_conninfo(
-            self._address, connect_timeout=CONNECT_SECONDS)
+        address = driver().psycopg.conninfo.make_conninfo(self._address, connect_timeout=PING_SECONDS)
         return pq.PGconn.ping(address.encode()) in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
     def _read(self, statement, values):

@@ -19,8 +19,8 @@ from .connection import (BUSY, FULL, OWNER_GONE, UNUSABLE, OneThread, emptied, f
 from .schema import SCHEMA, SCHEMA_VERSION, another_version
 from .database import Database
 from .sqlite import safe_journal
-from .postgres_sql import (CONNECT_SECONDS, NO_EPOCH, SCHEMA_OTHERWISE, SERVER_SCHEMA,
-                           replace_patterns, to_postgres)
+from .postgres_sql import (NO_EPOCH, SCHEMA_OTHERWISE, SERVER_SCHEMA, replace_patterns,
+                           to_postgres)
 from .postgres_connection import SERVER_PROCESS, ServerConnection, driver
 
 if TYPE_CHECKING:
@@ -44,9 +44,10 @@ SERVER_MARK = """
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
 # In the transaction itself it would take a lock of the whole server; not to be waited for.
 SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
+PING_SECONDS = 2                # the least that libpq takes
 # Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
-LATER = "too many|slots are reserved|read-only|timeout|timed out"
+LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|unreachable|on refused"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 # Rows that were removed stay in the tables as long as the oldest snapshot may want them.
@@ -254,8 +255,7 @@ class PostgresDatabase(Database):
         if re.search(REFUSALS, said):
             return True
         pq = driver().psycopg.pq
-        address = driver().psycopg.conninfo.make_conninfo(
-            self._address, connect_timeout=CONNECT_SECONDS)
+        address = driver().psycopg.conninfo.make_conninfo(self._address, connect_timeout=PING_SECONDS)
         return pq.PGconn.ping(address.encode()) in (pq.Ping.OK, pq.Ping.NO_ATTEMPT)
 
     def _read(self, statement: str, values: Sequence[Any]) -> Sequence[Row]:
