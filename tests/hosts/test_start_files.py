@@ -232,7 +232,8 @@ class Cgi(ProcessTestCase):
     def test_what_is_printed_goes_to_the_log(self):
         with (self.site.home / "jobqueue.py").open("a") as file:
             file.write("\n\ndef get_page(app, request, _answer=get_page):\n    print('Status: 200 printed')\n"
-                       "    return _answer(app, request)\nROUTES_AT['/'][0] = ROUTES[0]._replace(handler=get_page)\n")
+                       "    return _answer(app, request)\n"
+                       "ROUTES_AT['/'][0] = ROUTES[0]._replace(handler=get_page)\n")
         status, headers, _, said = self.ask("/")
         self.assertEqual((status, headers["Content-Type"], said),
                          (200, "text/html; charset=utf-8", "Status: 200 printed\n"))
