@@ -20,7 +20,7 @@ from ..tasks.claims import Claims
 from .tick_history import Rhythm
 from .worker_modes import Modes
 from .metrics import Metrics
-from .plan import COUNT_BEFORE, Moment, WorkerSlot, Plan, Waiting
+from .plan import COUNT_BEFORE, Moment, Plan, Waiting, WorkerSlot, before_values
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
@@ -90,21 +90,20 @@ class Forecast:
 
     def _of_running(self, row: Row, plan: Plan) -> JsonObject:
         elapsed = max(0.0, self._clock.now() - row["started_at"])
-        end = plan.ends[row["queue"]].get(row["id"])
         known = sorted(run.seconds for run in plan.runs.get(row["function"], ())
                        if run.status == "succeeded")
         slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
         if known and elapsed > known[-1] and not row["progress"]:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
-        shown = end and end.range(plan.now)
+        shown = plan.end_of_running(row).range(plan.now)
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
                              slow)
 
     def _of_waiting(self, task: Waiting, status: int, run_at: float | None) -> JsonObject:
         plan = self._current()
-        before = None if status == SCHEDULED else self._database.value(COUNT_BEFORE, (
-            task.queue, task.priority, task.queue, task.priority, task.turn, task.id, COUNT_MAX))
+        before = None if status == SCHEDULED else self._database.value(
+            COUNT_BEFORE, (*before_values(task), COUNT_MAX))
         if task.queue not in plan.queues:
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")

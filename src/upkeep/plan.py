@@ -141,6 +141,11 @@ def order_of(task: Waiting) -> tuple[int, int, int]:
     return -task.priority, task.turn, task.id
 
 
+def before_values(task: Waiting) -> tuple[str, int, str, int, int, int]:
+    """Return the values of BEFORE for the tasks before a task in its queue, but for the limit."""
+    return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
+
+
 def times_of(seconds: Sequence[float], repeated: int = 0) -> RunTimes:
     """Sum up attempts. One more is supposed that is off by half of their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
@@ -169,7 +174,7 @@ class Plan:
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
         self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
-        self.ends: dict[str, dict[int, Moment]] = collections.defaultdict(dict)     # by queue and id
+        self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running ones
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
         self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
@@ -177,19 +182,24 @@ class Plan:
 
     def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
         """Give a running task to one of the places of its crew."""
+        end = self.end_of_running(row)
+        self._ends[row["queue"]].append(end)
+        self._hold(row["queue"], row["owner_id"], end)
+        for place in [place for place in crew if place.free == NOW][:1]:
+            place.free = end
+
+    def end_of_running(self, row: Row) -> Moment:
+        """Return when a running task (its row) ends, whether it ran already when this was planned."""
         elapsed: float = max(0.0, self.now - row["started_at"])
         progress: float = row["progress"] or 0
         longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
                   if run.seconds > elapsed]
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
             rest = elapsed * (1 - progress) / progress
-            end = Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
-        else:                           # one that is older than all others may get twice as old
-            end = NOW.after(times_of(longer or [elapsed])) if row["function"] in self.runs else NEVER
-        self.ends[row["queue"]][row["id"]] = end
-        self._hold(row["queue"], row["owner_id"], end)
-        for place in [place for place in crew if place.free == NOW][:1]:
-            place.free = end
+            return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
+        if row["function"] not in self.runs:
+            return NEVER
+        return NOW.after(times_of(longer or [elapsed]))     # the oldest may get twice as old
 
     def _plan(self, lanes: dict[str, list[Waiting]]) -> None:
         """Give tasks to places: urgent ones first, and those of several queues by turns."""
@@ -267,14 +277,14 @@ class Plan:
         """Return when a queue will have ended all that is in it now; None if it is empty."""
         last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
-        ends += self.ends[name].values()
+        ends += self._ends.get(name, ())
         ends += [self.planned[task.id].end for task in self.lanes.get(name, ())]
         return max(ends, default=None)
 
     def _reach(self, task: Waiting) -> Moment:
         """Return when the queue's pace leads to a task that is not planned."""
         means = {name: times.mean for name, times in self._times.items()}
-        place = task.queue, task.priority, task.queue, task.priority, task.turn, task.id
+        place = before_values(task)
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
         mix = dict(map(tuple, self._database.all(MIX_BEFORE, (*place, MIX_ROWS))))
         work = sum(number * means.get(name, math.inf) for name, number in mix.items())

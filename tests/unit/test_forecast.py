@@ -288,6 +288,14 @@ class Place(ForecastCase):
 
 
 class Running(ForecastCase):
+    def test_one_that_began_since_the_plan_was_made_has_an_end(self):
+        task_id, ask = self.add(), self.queue.forecast.of_task
+        ask(self.queue.tasks.get(task_id))
+        self.run_now()
+        told = ask(self.queue.tasks.get(task_id))
+        self.assertIsNone(told["reason"])
+        self.check_range(told["expected_end"], 60, 60)
+
     def test_it_goes_on_as_long_as_the_others(self):
         self.know("greet", *[100.0] * 30)
         row = self.add("bob", "greet", name="x") and self.run_now()
