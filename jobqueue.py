@@ -52,6 +52,8 @@ Contents (each room uses only the rooms above it)
     upkeep/rollup.py               Sums of the activity: values by table, hour and place.
     upkeep/metrics.py              Metrics: how much was done, and how long it waited and ran.
     upkeep/retention.py            Retention: removes old rows and files, a little at a time.
+    upkeep/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
+    upkeep/conditions.py           Conditions: the findings that also open alerts.
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
     upkeep/plan.py                 The plan of what runs and waits: when each task will begin and end.
@@ -64,7 +66,6 @@ Contents (each room uses only the rooms above it)
     access/python_task.py          Task and current_task(): a task as people's own code sees it.
     access/python_interface.py     JobQueue, Function, @task, @schedule, command, http_request, external.
     access/host.py                 This host: doors, a browser's reach, a sample task, lines to copy.
-    access/finding_table.py        FINDINGS: each thing that can be wrong here, or is worth knowing.
     access/findings.py             The findings of `check` and of the page This host.
     access/import_checks.py        Import checks: every value of an export is judged before it is stored, as the API would.
     access/backup.py               A checked copy, while everything goes on; restore, export, import.
@@ -2172,7 +2173,7 @@ CREATE TABLE IF NOT EXISTS shift (          -- a worker's life, as far as worker
 );
 CREATE TABLE IF NOT EXISTS alert (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    code TEXT NOT NULL,                 -- one of ALERTS
+    code TEXT NOT NULL,                 -- of FINDINGS
     subject TEXT NOT NULL,              -- what it is about: a function and its error, a schedule
     text TEXT NOT NULL,                 -- the latest sentence
     count INTEGER NOT NULL DEFAULT 1,
@@ -8766,6 +8767,304 @@ class Keeping:
             yield [row[0] for row in rows if row[2] is not None and row[2] < before]
 
 
+# upkeep/finding_table.py -----------------------------------------------------
+#
+# FINDINGS: each thing that can be wrong here, or is worth knowing.
+#
+# A row has the texts of a finding for all places that report it: `check`, the page This host, the
+# sentence above lists, and alerts. A row with a title is also an alert, under the same code.
+
+
+
+
+
+READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
+BACKUPS = "backups"             # where daily ones are, in the data folder
+BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
+
+
+class FindingRow(NamedTuple):
+    """A row of FINDINGS. The texts are templates, filled with the values of a Finding."""
+
+    topic: "str"                          # of `check`; empty: `check` does not show it
+    verdict: "str"
+    text: "str" = ""                      # what is wrong
+    remedy: "str" = ""                    # what to do
+    service_code: "str" = ""              # of the state of the service, for every user
+    service_text: "str" = ""
+    alert: "str" = ""                     # title of the alert; empty: it is none
+    causes: "str" = ""                    # codes of the alerts that explain this one and silence it
+
+
+_ROWS = {
+    "unknown": ("", BAD, "{why}"),
+    "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
+                    "copy all files of one version"),
+    "scrypt_missing": ("Program", BAD, "{why}"),
+    "program_open": ("Program", BAD, "every user of this machine can change what runs here",
+                     "chmod o-w {paths}"),
+    "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
+                         "must run as {user}, too; other sites that do can change it"),
+    "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
+    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
+                  "file system has no modes"),
+    "address_open": ("Data", BAD, "other users can read the database's password",
+                     "chmod 600 {path}"),
+    "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
+                  "storage", "The data folder is gone or cannot be read."),
+    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
+                    "your quota is full, remove something; else see to its owner and rights"),
+    "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
+    "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
+                      "is noticed late"),
+    "disk": ("Disk", BAD, "only {free} MB are left", "remove files, or no task can be added soon",
+             "", "", "the disk is nearly full"),
+    "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
+                  "storage", "The disk is full: nothing can be added or recorded."),
+    "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
+    "no_admin": ("Admin", NOTE, "none yet",
+                 "open the page and make the first admin, with the code in {file}"),
+    "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
+    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
+                ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
+    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
+                         "get it", "move the folder, and write its path into a file called data"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
+    "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
+                    "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
+    "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
+                  "open the page by https://, which nearly every host offers"),
+    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
+                      "it is your host's proxy, set trusted_proxies, or https to always"),
+    "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
+    "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
+    "service_missing": ("Workers", BAD, "No service is there",
+                        "let the host keep worker.py --service running", "no_worker",
+                        "Nothing is running: worker.py --service is not there."),
+    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
+                     "cron_wait", "Waiting for cron, which has not come lately."),
+    "cron_awaited": ("", NOTE, "", "",
+                     "cron_wait", "Waiting for cron{often}; it came last at {at}."),
+    "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
+            "off", "Nothing is running: NbMaxWorker is 0."),
+    "start_failed": ("Workers", BAD, "{why} at {at}", "",
+                     "no_worker", "Nothing is running: {why}. Next try {next}."),
+    "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
+    "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
+    "paused": ("", NOTE, "", "", "paused", "{words}"),
+    "sample_failed": ("Worker", NOTE, "the sample task {id} failed",
+                      "look at its page, which says why"),
+    "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
+                        "copy the same files to all machines"),
+    "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
+                      "which counts", "set the time of this machine by NTP"),
+    "nobody_comes": ("Cron", NOTE, "much waits for visitors",
+                     "give your host's cron a line to copy, or the tick address"),
+    "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
+            "must be ended (fuser '{path}' names it)", "", "storage",
+            "Something keeps the database's log, {size} MB, from being written back.",
+            "the database's log is long", "disk"),
+    "damaged": ("Database", BAD, "{name} is damaged: {why}",
+                "stop everything and put a backup in its place"),
+    "backup_none": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
+                    "one every day, or run python3 jobqueue.py {command} FILE"),
+    "backup": ("Backup", NOTE, "the last one was made {days} days ago", "download one from the page "
+               "This host, set backup_hour for one every day, or run python3 jobqueue.py {command} FILE",
+               "", "", "the backup is old"),
+    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room",
+                      "", "", "the daily backup failed", "disk"),
+    "copy_lags": (
+        "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
+        "answered last may be lost", "put the copy into synchronous_standby_names"),
+    "snapshot_old": (
+        "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
+        "removed rows stay in the tables, so claims become slower",
+        "let that session end, or drop the slot, on the server"),
+    "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
+    "tasks_differ": ("Functions", NOTE,
+                     "different files were read as tasks.py within the last hour: {places}",
+                     "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
+    "hint_unclear": ("Functions", NOTE, "types that are not known, so that their values arrive as they "
+                     "were given, from the page as texts: {names}",
+                     "use one of the types that the handbook lists (Functions), or none"),
+    "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
+    "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
+             "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
+    "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
+                "a schedule cannot add its task", "code"),
+    "missed": ("Schedules", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
+               "a schedule was missed", "disk,no_worker"),
+    "held_up": ("Schedules", NOTE, "{name}: {why}", "", "", "",
+                "a schedule waits long", "disk,code,no_worker"),
+    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
+                  "takes it over", "open the page or run python3 jobqueue.py tick"),
+    "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
+                "tasks wait long", "disk,code,no_worker"),
+    "failed": ("", NOTE, "{function}: {why} (task {id})", "", "", "", "failed"),
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
+                   "({at}): it was put back, or was wrong before"),
+    "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
+                      "mend that, then try python3 jobqueue.py alert test"),
+    "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
+                     "process that sends them starts")}
+FINDINGS = {code: FindingRow(*row) for code, row in _ROWS.items()}
+HIDDEN = {"why": "an admin sees why", "more": ""}
+
+
+class Finding:
+    """A row of FINDINGS that is true here, with its texts filled in.
+
+    `subject` tells findings of the same code apart, such as two schedules. `since` is the time at
+    which it began. `is_for_everyone` is False where a row's sentence for every user does not hold.
+    """
+
+    def __init__(self, code, since=None, is_for_everyone=True,
+                 subject="", **values):
+        row = FINDINGS[code]
+        self.code, self.subject, self.since = code, subject, since
+        self.topic, self.verdict = row.topic, row.verdict
+        self.text, self.remedy = row.text.format(**values), row.remedy.format(**values)
+        # What a worker printed before it ended may name paths, servers and passwords.
+        self.service_code = row.service_code if is_for_everyone else ""
+        self.service_text = row.service_text.format(**values)
+        self.service_text_for_users = row.service_text.format(**{**values, **HIDDEN})
+
+    def __str__(self):
+        """Return the text and the remedy in one line."""
+        return ": ".join(filter(None, (self.text, self.remedy)))
+
+
+def readable_time(moment):
+    """A moment as people read it, without its fractions."""
+    return iso(moment)[:19].replace("T", " ") + " UTC"
+
+
+# upkeep/conditions.py --------------------------------------------------------
+#
+# Conditions: the findings that also open alerts.
+#
+# `check`, the sentence above lists and the alerts ask this class. So each condition is defined once,
+# and its words stand once, in FINDINGS.
+
+MISSED_SECONDS = 600.0
+LOW_DISK_BYTES = 256 << 20
+DAILY_BACKUP = ".daily_backup"  # when the last daily backup began, whether it is done, its error
+
+
+def disk_findings(folder, is_open=False):
+    """Yield a finding while the file system of a folder is nearly full."""
+    free = free_bytes(folder)
+    if free < LOW_DISK_BYTES * (1.2 if is_open else 1):
+        yield Finding("disk", free=free >> 20)
+
+
+class Conditions:
+    """The conditions of this queue that open alerts.
+
+    Each method is named by its row of FINDINGS, and yields a finding for each subject that the
+    condition holds for. `is_open` says that its alert is open: some end later than they begin.
+    """
+
+    def __init__(self, database, settings, claims, rhythm,
+                 modes, catalogue):
+        self._database, self._settings, self._claims = database, settings, claims
+        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
+
+    def disk(self, is_open=False):
+        """Yield a finding while the file system of the data is nearly full."""
+        return disk_findings(self._database.folder, is_open)
+
+    def log(self, _=False):
+        """Yield a finding while a program keeps the database's log from being written back."""
+        size = self._database.wal_bytes() if self._database.journal == "wal" else 0
+        if size > WAL_ALARM_BYTES:
+            yield Finding("log", size=size >> 20, path=self._database.path)
+
+    def code(self, _=False):
+        """Yield a finding while tasks.py cannot be read."""
+        error = self._catalogue.state()["error"]
+        if error:
+            place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
+            why = error["message"] + (" (%s)" % place if place else "")
+            yield Finding("code", file=TASKS_FILE, why=why)
+
+    def no_worker(self, _=False):
+        """Yield a finding while tasks could start and no worker comes to run them."""
+        if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
+            return
+        if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
+            return
+        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
+        why = self.absent_starter(mode) or failure and failure["message"]
+        if why:
+            yield Finding("no_worker", why=why)
+
+    def absent_starter(self, mode):
+        """Return which program should start or be a worker in this mode and is absent, else None."""
+        if mode == "service" and not self._rhythm.has_service():
+            return "worker.py --service is not there"
+        if mode != "cron":
+            return None
+        cron = self._rhythm.visitor("cron")
+        return None if cron and cron["comes"] else "cron has not come lately"
+
+    def waiting(self, is_open=False):
+        """Yield a finding while the oldest task that could start has waited longer than alert_wait."""
+        limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
+        if not limit or not waited or not self._settings.get("NbMaxWorker"):
+            return
+        if waited > max(limit, 2 * (self._rhythm.period() or 0)) / (2 if is_open else 1):
+            yield Finding("waiting", minutes=int(waited // 60))
+
+    def missed(self, _=False):
+        """Yield the schedules whose newest run was late or replaced several runs."""
+        least = MISSED_SECONDS + (self._rhythm.period() or 0)
+        for row in self._database.all("""
+                SELECT id, name, function, late_at, coalesce((
+                    SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
+                    AND message LIKE 'missed, %' AND at BETWEEN last_at-86400*31 AND last_at
+                ), last_at) AS first_at
+                FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at"""):
+            if row["late_at"] - row["first_at"] > least:
+                yield _schedule_finding("missed", row, at=time_of_day(row["late_at"]))
+
+    def held_up(self, _=False):
+        """Yield the schedules whose runs wait for a task that does not end."""
+        now = self._database.clock.now()
+        for row in self._database.all("SELECT id, name, function, overlap, %s FROM schedule "
+                                      "WHERE paused=0 AND gone_at IS NULL" % HELD_UP):
+            why = why_held_up(row, now)
+            if why:
+                yield _schedule_finding("held_up", row, why=why)
+
+    def problem(self, _=False):
+        """Yield the schedules that could not add their task the last time."""
+        for row in self._database.all("SELECT id, name, function, problem FROM schedule "
+                                      "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL"):
+            yield _schedule_finding("problem", row, why=row["problem"])
+
+    def backup(self, _=False):
+        """Yield a finding while the newest backup is older than alert_backup_days."""
+        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
+        if not last or not days:
+            return
+        age = self._database.clock.now() - last["at"]
+        if age >= 86400 * days:
+            yield Finding("backup", days=int(age // 86400),
+                          command="backup" if self._database.journal else "export")
+
+    def backup_failed(self, _=False):
+        """Yield a finding from a failed daily backup until the next one that succeeds."""
+        state = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
+        if state and state["error"]:
+            yield Finding("backup_failed", why=state["error"])
+
+
+def _schedule_finding(code, row, **values):
+    name = "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
+    return Finding(code, subject=str(row["id"]), name=name, **values)
+
+
 # upkeep/alerts.py ------------------------------------------------------------
 #
 # Alerts: conditions, their recipients, when they open and end.
@@ -8793,30 +9092,18 @@ class Keeping:
 
 
 
-
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
 REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
 QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # different failures told in one look
-MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
 MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
 UNSENT_SECONDS = 900            # after which `check` says that messages wait
-NARROW_BYTES = 256 << 20        # left on the disk
-DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
-
-
-class Alert(NamedTuple):
-    """A row of ALERTS."""
-
-    causes: "tuple[str, ...]"             # what silences it
-    title: "str"
-    sentence: "str"
 
 
 class Trouble(NamedTuple):
@@ -8831,120 +9118,6 @@ class Recipient(NamedTuple):
 
     channel: "str"                        # mail, webhook or function
     name: "str"
-
-
-ALERTS = {
-    "disk": Alert((), "the disk is nearly full", "Only {free} MB are left on the disk."),
-    "log": Alert(("disk",), "the database's log is long",
-                 "It has grown to {size} MB: a program keeps it from being written back."),
-    "code": Alert((), "tasks.py is broken", "tasks.py cannot be read: {why}"),
-    "no_worker": Alert(("disk",), "no worker starts", "Tasks wait, and {why}."),
-    "waiting": Alert(("disk", "code", "no_worker"), "tasks wait long",
-                     "The oldest task that could start has waited {minutes} min."),
-    "missed": Alert(("disk", "no_worker"), "a schedule was missed",
-                    "Runs of {name} were late or missed at {at}."),
-    "held_up": Alert(("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
-    "problem": Alert(("code",), "a schedule cannot add its task", "{name}: {why}"),
-    "backup": Alert((), "the backup is old", "The last one was made {days} days ago."),
-    "backup_failed": Alert(("disk",), "the daily backup failed", "{why}"),
-    "failed": Alert((), "failed", "{function}: {why} (task {id})")}
-
-
-class Conditions:
-    """What is wrong here at this moment. The methods named like a row of ALERTS give, by subject,
-    what its sentence is filled with; `held` says that its alert is open, which then ends later."""
-
-    def __init__(self, database, settings, claims, rhythm,
-                 modes, catalogue):
-        self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
-
-    def disk(self, held=False):
-        """The file system of the data is nearly full."""
-        free = free_bytes(self._database.folder)
-        return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
-
-    def log(self, _=False):
-        """Something keeps the database's log from being written back."""
-        size = self._database.wal_bytes() if self._database.journal == "wal" else 0
-        return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
-
-    def code(self, _=False):
-        """tasks.py cannot be read."""
-        error = self._catalogue.state()["error"]
-        if not error:
-            return {}
-        place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
-        return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
-
-    def no_worker(self, _=False):
-        """Tasks could start, and none does: starts fail, or who should work does not come."""
-        if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
-            return {}
-        if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
-            return {}
-        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
-        why = (self.awaited(mode) or failure and failure["message"])
-        return {"": {"why": why}} if why else {}
-
-    def awaited(self, mode):
-        """Who should work in this mode and does not come, as a part of a sentence; else None."""
-        if mode == "service" and not self._rhythm.has_service():
-            return "worker.py --service is not there"
-        if mode != "cron":
-            return None
-        cron = self._rhythm.visitor("cron")
-        return None if cron and cron["comes"] else "cron has not come lately"
-
-    def waiting(self, held=False):
-        """The oldest task that could start has waited longer than an admin wants."""
-        limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
-        if not limit or not waited or not self._settings.get("NbMaxWorker"):
-            return {}
-        limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
-        return {"": {"minutes": waited // 60}} if waited > limit else {}
-
-    def missed(self, _=False):
-        """Schedules whose newest run was late or came in the place of several."""
-        least = MISSED_SECONDS + (self._rhythm.period() or 0)
-        found = self._database.all("""
-            SELECT id, name, function, late_at, coalesce((
-                SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
-                AND message LIKE 'missed, %' AND at BETWEEN last_at-86400*31 AND last_at
-            ), last_at) AS first_at
-            FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
-        return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
-                for row in found if row["late_at"] - row["first_at"] > least}
-
-    def held_up(self, _=False):
-        """Schedules whose runs wait for a task that does not end."""
-        now = self._database.clock.now()
-        found = ((row, why_held_up(row, now)) for row in self._database.all(
-            "SELECT id, name, function, overlap, %s FROM schedule "
-            "WHERE paused=0 AND gone_at IS NULL" % HELD_UP))
-        return {str(row["id"]): {"name": _schedule_name(row), "why": why} for row, why in found if why}
-
-    def problem(self, _=False):
-        """Schedules that could not add their task the last time."""
-        return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
-                for row in self._database.all(
-                    "SELECT id, name, function, problem FROM schedule "
-                    "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
-
-    def backup(self, _=False):
-        """The last backup is too old, if there ever was one."""
-        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
-        age = self._database.clock.now() - last["at"] if last and days else -math.inf
-        return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
-
-    def backup_failed(self, _=False):
-        """The daily backup has failed, and was not made since."""
-        known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
-        return {"": {"why": known["error"]}} if known and known["error"] else {}
-
-
-def _schedule_name(row):
-    return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
 def failure_group(function, kind, message):
@@ -9034,9 +9207,9 @@ class Alerts:
 
     def _held(self, open_codes):
         """Find all that is wrong now but failed tasks."""
-        return {(code, subject): Trouble(shorten(ALERTS[code].sentence.format(**seen), 500))
-                for code in ALERTS if code != "failed"
-                for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
+        return {(code, finding.subject): Trouble(shorten(str(finding), 500))
+                for code, row in FINDINGS.items() if row.alert and code != "failed"
+                for finding in getattr(self._conditions, code)(code in open_codes)}
 
     def _failures(self, rows,
                   span):
@@ -9053,9 +9226,8 @@ class Alerts:
             if key not in rows and key not in found and len(found) + len(rows) >= ALERT_GROUPS_MAX:
                 key = "failed", "%s: and others" % row["function"]
             why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
-            sentence = ALERTS["failed"].sentence.format(
-                function=row["function"], id=row["task_id"], why=why)
-            found[key] = Trouble(sentence, found[key].number + 1 if key in found else 1)
+            finding = Finding("failed", function=row["function"], id=row["task_id"], why=why)
+            found[key] = Trouble(str(finding), found[key].number + 1 if key in found else 1)
         return found
 
     def _asked_for(self, span):
@@ -9087,7 +9259,7 @@ class Alerts:
                 transaction.run(
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
                     (text, count, opened_at, now, row["id"]))
-            elif not causes.intersection(ALERTS[code].causes):
+            elif not causes.intersection(FINDINGS[code].causes.split(",")):
                 transaction.ensure("alert", {        # another machine may be faster
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": now})
@@ -9113,7 +9285,7 @@ class Alerts:
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]
-        lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
+        lines += ["Over: %s: %s." % (_title(row), row["text"].rstrip(".")) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
         subject = "%s%s%s" % (
             "" if news else "over: ", _title(first), ", and %d more" % more if more else "")
@@ -9135,9 +9307,9 @@ class Alerts:
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
-        yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
+        yield "%s: %s.%s%s" % (_title(row), row["text"].rstrip("."), count, since)
         for (code, _), (text, _) in seen.items():
-            if row["code"] in ALERTS[code].causes:
+            if row["code"] in FINDINGS[code].causes.split(","):
                 yield "  Therefore: " + text
 
     def all(self):
@@ -9187,7 +9359,7 @@ class Alerts:
 
 def _title(row):
     """What an alert is called in a subject: our words, and the name of a function."""
-    title = ALERTS[row["code"]].title
+    title = FINDINGS[row["code"]].alert
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 
@@ -12144,144 +12316,6 @@ def host_files(queue, visit=None):
              "text": fill_in(text, python, visit)} for name, text in found.items() if text]
 
 
-# access/finding_table.py -----------------------------------------------------
-#
-# FINDINGS: each thing that can be wrong here, or is worth knowing.
-
-      # what somebody sees who looks at something here
-
-
-READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
-BACKUPS = "backups"             # where daily ones are, in the data folder
-BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
-# By their codes: topic, verdict, what is so, what to do; code and sentence for everyone.
-FINDINGS = {
-    "unknown": ("", BAD, "{why}"),
-    "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
-                    "copy all files of one version"),
-    "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
-    "program_open": ("Program", BAD, "every user of this machine can change what runs here",
-                     "chmod o-w {paths}"),
-    "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
-                         "must run as {user}, too; other sites that do can change it"),
-    "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
-    "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
-                  "file system has no modes"),
-    "address_open": ("Data", BAD, "other users can read the database's password",
-                     "chmod 600 {path}"),
-    "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
-                  "storage", "The data folder is gone or cannot be read."),
-    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
-                    "your quota is full, remove something; else see to its owner and rights"),
-    "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
-    "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
-                      "is noticed late"),
-    "disk_low": ("Disk", BAD, "", "remove files, or no task can be added soon"),
-    "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
-                  "storage", "The disk is full: nothing can be added or recorded."),
-    "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
-    "no_admin": ("Admin", NOTE, "none yet",
-                 "open the page and make the first admin, with the code in {file}"),
-    "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
-    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
-                ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
-    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
-                         "get it", "move the folder, and write its path into a file called data"),
-    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
-    "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
-                    "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
-    "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
-                  "open the page by https://, which nearly every host offers"),
-    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
-                      "it is your host's proxy, set trusted_proxies, or https to always"),
-    "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
-    "service_missing": ("Workers", BAD, "No service is there",
-                        "let the host keep worker.py --service running", "no_worker",
-                        "Nothing is running: worker.py --service is not there."),
-    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
-                     "cron_wait", "Waiting for cron, which has not come lately."),
-    "cron_awaited": ("", NOTE, "", "",
-                     "cron_wait", "Waiting for cron{often}; it came last at {at}."),
-    "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
-            "off", "Nothing is running: NbMaxWorker is 0."),
-    "start_failed": ("Workers", BAD, "{why} at {at}", "",
-                     "no_worker", "Nothing is running: {why}. Next try {next}."),
-    "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
-    "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
-    "paused": ("", NOTE, "", "", "paused", "{words}"),
-    "sample_failed": ("Worker", NOTE, "the sample task {id} failed",
-                      "look at its page, which says why"),
-    "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
-                        "copy the same files to all machines"),
-    "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
-                      "which counts", "set the time of this machine by NTP"),
-    "nobody_comes": ("Cron", NOTE, "much waits for visitors",
-                     "give your host's cron a line to copy, or the tick address"),
-    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
-                 "must be ended (fuser '{path}' names it)", "", "storage",
-                 "Something keeps the database's log, {size} MB, from being written back."),
-    "damaged": ("Database", BAD, "{name} is damaged: {why}",
-                "stop everything and put a backup in its place"),
-    "backup_due": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
-                   "one every day, or run python3 jobqueue.py {command} FILE"),
-    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room"),
-    "copy_lags": (
-        "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
-        "answered last may be lost", "put the copy into synchronous_standby_names"),
-    "snapshot_old": (
-        "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
-        "removed rows stay in the tables, so claims become slower",
-        "let that session end, or drop the slot, on the server"),
-    "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
-    "tasks_differ": ("Functions", NOTE,
-                     "different files were read as tasks.py within the last hour: {places}",
-                     "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
-    "hint_unclear": ("Functions", NOTE, "types that are not known, so that their values arrive as they "
-                     "were given, from the page as texts: {names}",
-                     "use one of the types that the handbook lists (Functions), or none"),
-    "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
-    "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
-                   "code_error", "Nothing new is started: an admin has to fix tasks.py."),
-    "schedule_problem": ("Schedules", BAD, "{words}"),
-    "schedule_warning": ("Schedules", NOTE, "{words}"),
-    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
-                  "takes it over", "open the page or run python3 jobqueue.py tick"),
-    "task_old": ("Tasks", NOTE),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
-                   "({at}): it was put back, or was wrong before"),
-    "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
-                      "mend that, then try python3 jobqueue.py alert test"),
-    "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
-                     "process that sends them starts")}
-
-
-HIDDEN = {"why": "an admin sees why", "more": ""}
-
-
-class Finding:
-    """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
-
-    def __init__(self, code, since=None, is_said=True,
-                 **seen):
-        self.code = code
-        self.topic, self.verdict, *forms = FINDINGS[code]
-        self.text, self.remedy, *said = (
-            form.format(**seen) for form in (*forms, "", "", "", "")[:4])
-        self.said = (said[0], said[1]) if said[0] and is_said else None     # to admins
-        self.since = since
-        # What a worker printed before it ended may name paths, servers, passwords.
-        self.said_to_users = self.said and forms[3].format(**{**seen, **HIDDEN}) or None
-
-    def __str__(self):
-        """What is so and what to do."""
-        return ": ".join(filter(None, (self.text, self.remedy)))
-
-
-def readable_time(moment):
-    """A moment as people read it, without its fractions."""
-    return iso(moment)[:19].replace("T", " ") + " UTC"
-
-
 # access/findings.py ----------------------------------------------------------
 #
 # The findings of `check` and of the page This host.
@@ -12297,7 +12331,7 @@ def readable_time(moment):
 
 
 
-def _look_at_program(folder):
+def _check_program(folder):
     other = [name for name in ("worker.py", "static/index.html")
              if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
@@ -12305,7 +12339,7 @@ def _look_at_program(folder):
     if other:
         yield Finding("files_mixed", names=", ".join(other))
     if not knows_scrypt():
-        yield Finding("scrypt_missing")
+        yield Finding("scrypt_missing", why=SCRYPT_MISSING)
     ours, owner = os.getuid(), HOME.stat().st_uid
     open_ones = ["'%s'" % path for path in (
         HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
@@ -12316,7 +12350,7 @@ def _look_at_program(folder):
         yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
 
 
-def _look_at_data(folder):
+def _check_data(folder):
     yield str(folder)
     if not folder.is_dir():
         yield Finding("data_none")
@@ -12328,12 +12362,11 @@ def _look_at_data(folder):
         yield Finding("data_open", folder=folder)
 
 
-def _look_at_disk(folder):
+def _check_disk(folder):
     """How much room there is; a file like a worker's lock is made, written and removed."""
-    free = free_bytes(folder if folder.is_dir() else HOME)
-    yield "%.1f GB free" % (free / 1e9)
-    if free < NARROW_BYTES:
-        yield Finding("disk_low")
+    place = folder if folder.is_dir() else HOME
+    yield "%.1f GB free" % (free_bytes(place) / 1e9)
+    yield from disk_findings(place)
     if not folder.is_dir():
         return
     path = folder / "locks" / ("check-" + random_token(6))
@@ -12355,7 +12388,7 @@ def _look_at_disk(folder):
 
 # About how the page is reached, by a Request.visit().
 
-def _look_at_visit(visit):
+def _check_visit(visit):
     yield DOORS[visit["door"]]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
@@ -12371,7 +12404,7 @@ def _look_at_visit(visit):
 
 # About the queue, by the JobQueue.
 
-def _look_at_admin(queue):
+def _check_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     files = ", ".join(map(str, queue.setup.files()))
     yield "%d users" % len(queue.users.all())
@@ -12383,7 +12416,7 @@ def _look_at_admin(queue):
         yield Finding("code_left", files=files)
 
 
-def _look_at_exposure(queue):
+def _check_exposure(queue):
     folder, seen = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     yield "the data is %s a web folder" % ("inside" if inside else "not inside")
@@ -12397,12 +12430,12 @@ def _look_at_exposure(queue):
         yield Finding("unlooked")
 
 
-def _look_at_workers(queue):
+def _check_workers(queue):
     yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
-def _look_at_worker(queue):
+def _check_worker(queue):
     yield queue.interpreter.path()
     task_id = recall(queue.database, ".sample_task")
     status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
@@ -12412,7 +12445,7 @@ def _look_at_worker(queue):
         yield "the sample task %d: %s" % (task_id, STATUS_WORDS[status])
 
 
-def _look_at_machines(queue):
+def _check_machines(queue):
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
@@ -12427,7 +12460,7 @@ def _look_at_machines(queue):
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
 
 
-def _look_at_ticks(queue):
+def _check_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
@@ -12436,7 +12469,7 @@ def _look_at_ticks(queue):
         yield Finding("nobody_comes")
 
 
-def _look_at_journal(queue):
+def _check_journal(queue):
     database = queue.database
     if database.journal is None:        # a server's own business
         server = database.promises()
@@ -12449,7 +12482,7 @@ def _look_at_journal(queue):
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 
 
-def _look_at_database(queue, reads_all=True):
+def _check_database(queue, reads_all=True):
     database, size = queue.database, queue.database.size()
     if database.journal and size > READ_ALL_BYTES and not reads_all:
         yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
@@ -12462,20 +12495,20 @@ def _look_at_database(queue, reads_all=True):
             database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
 
 
-def _look_at_backup(queue):
+def _check_backup(queue):
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (taken from here)") if last else "none yet"
     if queue.settings.get("backup_hour"):
         yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
-    for failed in queue.conditions.backup_failed().values():
-        yield Finding("backup_failed", why=failed["why"])
-    if not last or queue.conditions.backup():
-        yield Finding("backup_due", command="backup" if queue.database.journal else "export")
+    yield from queue.conditions.backup_failed()
+    yield from queue.conditions.backup()
+    if not last:
+        yield Finding("backup_none", command="backup" if queue.database.journal else "export")
 
 
-def _look_at_functions(queue):
+def _check_functions(queue):
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     functions = queue.catalogue.functions()
@@ -12496,18 +12529,16 @@ def _look_at_functions(queue):
         yield Finding("no_function", file=TASKS_FILE)
 
 
-def _look_at_schedules(queue):
-    found = queue.schedules.find()
-    yield "%d schedules" % len(found)
-    for key in ("problem", "warning"):
-        some = [one for one in found if one[key] and not one["paused"]]
-        if some:
-            yield Finding("schedule_" + key, words="%d of %d, such as %d (%s): %s" % (
-                len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
-                some[0][key]))
+def _check_schedules(queue):
+    yield "%d schedules" % queue.database.value("SELECT count(*) FROM schedule")
+    conditions = queue.conditions
+    for findings in map(list, (conditions.problem(), conditions.missed(), conditions.held_up())):
+        yield from findings[:1]
+        if len(findings) > 1:
+            yield "and %d more" % (len(findings) - 1)
 
 
-def _look_at_tasks(queue):
+def _check_tasks(queue):
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
     leases = queue.claims.leases.left(now)
     failures = database.all(
@@ -12519,10 +12550,10 @@ def _look_at_tasks(queue):
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
     if left < -database.lease_seconds:
         yield Finding("task_lost", id=task_id, seconds=-left)
-    if waited is not None:
+    old = list(queue.conditions.waiting())
+    yield from old
+    if waited is not None and not old:
         yield "the oldest task that could start has waited %d min" % (waited // 60)
-    if queue.conditions.waiting():
-        yield Finding("task_old")
     if failures:
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
@@ -12530,7 +12561,7 @@ def _look_at_tasks(queue):
         yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
-def _look_at_alerts(queue):
+def _check_alerts(queue):
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND " + IS_OPEN)
@@ -12554,12 +12585,10 @@ def _describe_obstacles(queue):
     except OSError:
         yield Finding("data_gone")
         return
-    for seen in queue.conditions.log().values():
-        yield Finding("log_long", size=seen["size"], path=database.path)
+    yield from queue.conditions.log()
     if queue.settings.get("NbMaxWorker") == 0:
         yield Finding("off")
-    for seen in queue.conditions.code().values():
-        yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
+    yield from queue.conditions.code()
 
 
 def _describe_starts(queue):
@@ -12573,14 +12602,15 @@ def _describe_starts(queue):
         yield from _describe_pause(queue)
     if failure:
         # Once the pause is over, the page that is told what comes first tries slices again.
-        is_said = waits and not states - {"starting"} and not (
+        is_for_everyone = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
-        yield Finding("start_failed", failure["at"], is_said, why=failure["message"],
+        yield Finding("start_failed", failure["at"], is_for_everyone, why=failure["message"],
                       at=readable_time(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
-    if queue.conditions.awaited(mode):
-        yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
+    if queue.conditions.absent_starter(mode):
+        yield Finding("cron_missing" if mode == "cron" else "service_missing",
+                      is_for_everyone=nobody_works)
     elif mode == "cron" and nobody_works:
         cron = queue.rhythm.visitor("cron")
         if cron:
@@ -12608,21 +12638,21 @@ def describe_work(queue):
 
 def describe_service(queue, is_admin=True):
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
-    finding = next((one for one in describe_work(queue) if one.said), None)
-    code, text = finding and finding.said or ("ok", "")
-    if finding and not is_admin:
-        text = finding.said_to_users or text
-    return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
+    finding = next((one for one in describe_work(queue) if one.service_code), None)
+    if not finding:
+        return {"code": "ok", "text": "", "since": None}
+    text = finding.service_text if is_admin else finding.service_text_for_users
+    return {"code": finding.service_code, "text": text, "since": iso(finding.since)}
 
 
-HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
-VISIT_TOPICS = {"Web server": _look_at_visit}
+HOST_TOPICS = {"Program": _check_program, "Data": _check_data, "Disk": _check_disk}
+VISIT_TOPICS = {"Web server": _check_visit}
 TOPICS = {
-    "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
-    "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
-    "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
-    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks,
-    "Alerts": _look_at_alerts}
+    "Admin": _check_admin, "Exposure": _check_exposure, "Workers": _check_workers,
+    "Worker": _check_worker, "Machines": _check_machines, "Cron": _check_ticks,
+    "Journal": _check_journal, "Database": _check_database, "Backup": _check_backup,
+    "Functions": _check_functions, "Schedules": _check_schedules, "Tasks": _check_tasks,
+    "Alerts": _check_alerts}
 
 
 class Check(NamedTuple):
@@ -12663,7 +12693,7 @@ def _report(found):
 def check_host(queue, visit=None):
     """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
     looks = {
-        **TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
+        **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
         found += _look(VISIT_TOPICS, visit)

@@ -48,10 +48,10 @@ ROOMS = {
         tasks/claims
         upkeep/tick_history upkeep/schedule_rows upkeep/schedules upkeep/worker_modes upkeep/workers
         upkeep/reaper upkeep/starter upkeep/catalogue upkeep/rollup upkeep/metrics upkeep/retention
-        upkeep/alerts upkeep/notifications upkeep/plan upkeep/forecast upkeep/tick
+        upkeep/finding_table upkeep/conditions upkeep/alerts upkeep/notifications
+        upkeep/plan upkeep/forecast upkeep/tick
         access/people access/accounts access/requests access/remote_workers access/python_task
-        access/python_interface access/host access/finding_table access/findings
-        access/import_checks access/backup
+        access/python_interface access/host access/findings access/import_checks access/backup
         web/http_answer web/http_request web/handlers_tasks web/handlers_site web/routes web/openapi
         web/application web/connections web/servers web/printing web/serve web/clients web/command_rows
         web/commands_tasks web/commands_site web/command_line

@@ -33,7 +33,7 @@ from ..store.settings import recall, remember
 from ..tasks.leases import UNCONFIRMED, Outcome
 from ..upkeep.tick_history import NOTE_SECONDS
 from ..upkeep.rollup import HOUR_KEYS
-from ..upkeep.alerts import DAILY_BACKUP
+from ..upkeep.conditions import DAILY_BACKUP
 from .import_checks import OWN_SETTINGS, check_row
 from .python_interface import JobQueue
 

@@ -31,25 +31,26 @@ from ..store.settings import recall
 from ..tasks.followers import lanes
 from ..upkeep.tick_history import VISITORS
 from ..upkeep.worker_modes import take_lock
-from ..upkeep.alerts import IS_OPEN, NARROW_BYTES, UNSENT_SECONDS, is_message_due
-from .people import knows_scrypt
+from ..upkeep.finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
+from ..upkeep.conditions import disk_findings
+from ..upkeep.alerts import IS_OPEN, UNSENT_SECONDS, is_message_due
+from .people import SCRYPT_MISSING, knows_scrypt
 from .python_interface import JobQueue
 from .host import DOORS, WEB_FOLDERS, exposure, is_open, read_text
-from .finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
 
 if TYPE_CHECKING:
     from typing import TypeVar, Union
 
     from ..base.types import JsonObject
+    from ..upkeep.finding_table import Findings, Lines
     from .host import Visit
-    from .finding_table import Look
 
 if TYPE_CHECKING:
     Found = tuple[str, Union[str, Finding]]     # the topic, and what was seen
     About = TypeVar("About")                    # what is looked at
 
 
-def _look_at_program(folder: Path) -> Look:
+def _check_program(folder: Path) -> Lines:
     other = [name for name in ("worker.py", "static/index.html")
              if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
@@ -57,7 +58,7 @@ def _look_at_program(folder: Path) -> Look:
     if other:
         yield Finding("files_mixed", names=", ".join(other))
     if not knows_scrypt():
-        yield Finding("scrypt_missing")
+        yield Finding("scrypt_missing", why=SCRYPT_MISSING)
     ours, owner = os.getuid(), HOME.stat().st_uid
     open_ones = ["'%s'" % path for path in (
         HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
@@ -68,7 +69,7 @@ def _look_at_program(folder: Path) -> Look:
         yield Finding("program_of_other", owner=user_name(owner), user=user_name(ours))
 
 
-def _look_at_data(folder: Path) -> Look:
+def _check_data(folder: Path) -> Lines:
     yield str(folder)
     if not folder.is_dir():
         yield Finding("data_none")
@@ -80,12 +81,11 @@ def _look_at_data(folder: Path) -> Look:
         yield Finding("data_open", folder=folder)
 
 
-def _look_at_disk(folder: Path) -> Look:
+def _check_disk(folder: Path) -> Lines:
     """How much room there is; a file like a worker's lock is made, written and removed."""
-    free = free_bytes(folder if folder.is_dir() else HOME)
-    yield "%.1f GB free" % (free / 1e9)
-    if free < NARROW_BYTES:
-        yield Finding("disk_low")
+    place = folder if folder.is_dir() else HOME
+    yield "%.1f GB free" % (free_bytes(place) / 1e9)
+    yield from disk_findings(place)
     if not folder.is_dir():
         return
     path = folder / "locks" / ("check-" + random_token(6))
@@ -107,7 +107,7 @@ def _look_at_disk(folder: Path) -> Look:
 
 # About how the page is reached, by a Request.visit().
 
-def _look_at_visit(visit: Visit) -> Look:
+def _check_visit(visit: Visit) -> Lines:
     yield DOORS[visit["door"]]
     if visit["door"] == "mod_wsgi embedded":
         yield Finding("door_shared")
@@ -123,7 +123,7 @@ def _look_at_visit(visit: Visit) -> Look:
 
 # About the queue, by the JobQueue.
 
-def _look_at_admin(queue: JobQueue) -> Look:
+def _check_admin(queue: JobQueue) -> Lines:
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
     files = ", ".join(map(str, queue.setup.files()))
     yield "%d users" % len(queue.users.all())
@@ -135,7 +135,7 @@ def _look_at_admin(queue: JobQueue) -> Look:
         yield Finding("code_left", files=files)
 
 
-def _look_at_exposure(queue: JobQueue) -> Look:
+def _check_exposure(queue: JobQueue) -> Lines:
     folder, seen = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     yield "the data is %s a web folder" % ("inside" if inside else "not inside")
@@ -149,12 +149,12 @@ def _look_at_exposure(queue: JobQueue) -> Look:
         yield Finding("unlooked")
 
 
-def _look_at_workers(queue: JobQueue) -> Look:
+def _check_workers(queue: JobQueue) -> Lines:
     yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
-def _look_at_worker(queue: JobQueue) -> Look:
+def _check_worker(queue: JobQueue) -> Lines:
     yield queue.interpreter.path()
     task_id = recall(queue.database, ".sample_task")
     status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
@@ -164,7 +164,7 @@ def _look_at_worker(queue: JobQueue) -> Look:
         yield "the sample task %d: %s" % (task_id, STATUS_WORDS[status])
 
 
-def _look_at_machines(queue: JobQueue) -> Look:
+def _check_machines(queue: JobQueue) -> Lines:
     database = queue.database
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
@@ -179,7 +179,7 @@ def _look_at_machines(queue: JobQueue) -> Look:
         yield Finding("clock_differs", seconds=abs(ahead), way=way)
 
 
-def _look_at_ticks(queue: JobQueue) -> Look:
+def _check_ticks(queue: JobQueue) -> Lines:
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
@@ -188,7 +188,7 @@ def _look_at_ticks(queue: JobQueue) -> Look:
         yield Finding("nobody_comes")
 
 
-def _look_at_journal(queue: JobQueue) -> Look:
+def _check_journal(queue: JobQueue) -> Lines:
     database = queue.database
     if database.journal is None:        # a server's own business
         server = database.promises()
@@ -201,7 +201,7 @@ def _look_at_journal(queue: JobQueue) -> Look:
     yield "%s on %s" % (database.journal.upper(), file_system(database.folder))
 
 
-def _look_at_database(queue: JobQueue, reads_all: bool = True) -> Look:
+def _check_database(queue: JobQueue, reads_all: bool = True) -> Lines:
     database, size = queue.database, queue.database.size()
     if database.journal and size > READ_ALL_BYTES and not reads_all:
         yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
@@ -214,20 +214,20 @@ def _look_at_database(queue: JobQueue, reads_all: bool = True) -> Look:
             database, "intact, " if database.journal else "", size / 1e6, SCHEMA_VERSION)
 
 
-def _look_at_backup(queue: JobQueue) -> Look:
+def _check_backup(queue: JobQueue) -> Lines:
     last = recall(queue.database, ".backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (taken from here)") if last else "none yet"
     if queue.settings.get("backup_hour"):
         yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
-    for failed in queue.conditions.backup_failed().values():
-        yield Finding("backup_failed", why=failed["why"])
-    if not last or queue.conditions.backup():
-        yield Finding("backup_due", command="backup" if queue.database.journal else "export")
+    yield from queue.conditions.backup_failed()
+    yield from queue.conditions.backup()
+    if not last:
+        yield Finding("backup_none", command="backup" if queue.database.journal else "export")
 
 
-def _look_at_functions(queue: JobQueue) -> Look:
+def _check_functions(queue: JobQueue) -> Lines:
     queue.catalogue.refresh(wait=True)
     state = queue.catalogue.state()
     functions = queue.catalogue.functions()
@@ -248,18 +248,16 @@ def _look_at_functions(queue: JobQueue) -> Look:
         yield Finding("no_function", file=TASKS_FILE)
 
 
-def _look_at_schedules(queue: JobQueue) -> Look:
-    found = queue.schedules.find()
-    yield "%d schedules" % len(found)
-    for key in ("problem", "warning"):
-        some = [one for one in found if one[key] and not one["paused"]]
-        if some:
-            yield Finding("schedule_" + key, words="%d of %d, such as %d (%s): %s" % (
-                len(some), len(found), some[0]["id"], some[0]["name"] or some[0]["function"],
-                some[0][key]))
+def _check_schedules(queue: JobQueue) -> Lines:
+    yield "%d schedules" % queue.database.value("SELECT count(*) FROM schedule")
+    conditions = queue.conditions
+    for findings in map(list, (conditions.problem(), conditions.missed(), conditions.held_up())):
+        yield from findings[:1]
+        if len(findings) > 1:
+            yield "and %d more" % (len(findings) - 1)
 
 
-def _look_at_tasks(queue: JobQueue) -> Look:
+def _check_tasks(queue: JobQueue) -> Lines:
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
     leases = queue.claims.leases.left(now)
     failures = database.all(
@@ -271,10 +269,10 @@ def _look_at_tasks(queue: JobQueue) -> Look:
     left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
     if left < -database.lease_seconds:
         yield Finding("task_lost", id=task_id, seconds=-left)
-    if waited is not None:
+    old = list(queue.conditions.waiting())
+    yield from old
+    if waited is not None and not old:
         yield "the oldest task that could start has waited %d min" % (waited // 60)
-    if queue.conditions.waiting():
-        yield Finding("task_old")
     if failures:
         yield "%d failed in the last day, most often %s (%d)" % (
             sum(row["failed"] for row in failures), *failures[0])
@@ -282,7 +280,7 @@ def _look_at_tasks(queue: JobQueue) -> Look:
         yield Finding("clock_back", seconds=newest - now, at=readable_time(newest))
 
 
-def _look_at_alerts(queue: JobQueue) -> Look:
+def _check_alerts(queue: JobQueue) -> Lines:
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND " + IS_OPEN)
@@ -298,7 +296,7 @@ def _look_at_alerts(queue: JobQueue) -> Look:
 
 # What is said to everyone, too. In the order in which it matters; a list has the first sentence.
 
-def _describe_obstacles(queue: JobQueue) -> Iterator[Finding]:
+def _describe_obstacles(queue: JobQueue) -> Findings:
     database = queue.database
     try:
         if free_bytes(database.folder) < 1 << 20:
@@ -306,15 +304,13 @@ def _describe_obstacles(queue: JobQueue) -> Iterator[Finding]:
     except OSError:
         yield Finding("data_gone")
         return
-    for seen in queue.conditions.log().values():
-        yield Finding("log_long", size=seen["size"], path=database.path)
+    yield from queue.conditions.log()
     if queue.settings.get("NbMaxWorker") == 0:
         yield Finding("off")
-    for seen in queue.conditions.code().values():
-        yield Finding("code_error", file=TASKS_FILE, why=seen["why"])
+    yield from queue.conditions.code()
 
 
-def _describe_starts(queue: JobQueue) -> Iterator[Finding]:
+def _describe_starts(queue: JobQueue) -> Findings:
     """Who starts workers, and what becomes of the tasks that could be run now."""
     failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide().mode
     waits = queue.claims.claimable(1) > 0
@@ -325,14 +321,15 @@ def _describe_starts(queue: JobQueue) -> Iterator[Finding]:
         yield from _describe_pause(queue)
     if failure:
         # Once the pause is over, the page that is told what comes first tries slices again.
-        is_said = waits and not states - {"starting"} and not (
+        is_for_everyone = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
-        yield Finding("start_failed", failure["at"], is_said, why=failure["message"],
+        yield Finding("start_failed", failure["at"], is_for_everyone, why=failure["message"],
                       at=readable_time(failure["at"]), next=time_of_day(failure["next"]))
     if mode == "slice" and waits and queue.starter.needed():
         yield Finding("slices_awaited")
-    if queue.conditions.awaited(mode):
-        yield Finding("cron_missing" if mode == "cron" else "service_missing", is_said=nobody_works)
+    if queue.conditions.absent_starter(mode):
+        yield Finding("cron_missing" if mode == "cron" else "service_missing",
+                      is_for_everyone=nobody_works)
     elif mode == "cron" and nobody_works:
         cron = queue.rhythm.visitor("cron")
         if cron:
@@ -344,7 +341,7 @@ def _describe_starts(queue: JobQueue) -> Iterator[Finding]:
                       more=", and " + failure["message"] if failure else "")
 
 
-def _describe_pause(queue: JobQueue) -> Iterator[Finding]:
+def _describe_pause(queue: JobQueue) -> Findings:
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     found = [queue.queues.blocked(name, queue.claims.machine) for name in names]
     held = [one for one in found if one.code not in ("external", "machines")]
@@ -352,7 +349,7 @@ def _describe_pause(queue: JobQueue) -> Iterator[Finding]:
         yield Finding("paused", words=held[0][1])
 
 
-def describe_work(queue: JobQueue) -> Iterator[Finding]:
+def describe_work(queue: JobQueue) -> Findings:
     """Yield what keeps tasks from being run, most important first; found as far as is asked."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
@@ -360,21 +357,21 @@ def describe_work(queue: JobQueue) -> Iterator[Finding]:
 
 def describe_service(queue: JobQueue, is_admin: bool = True) -> JsonObject:
     """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
-    finding = next((one for one in describe_work(queue) if one.said), None)
-    code, text = finding and finding.said or ("ok", "")
-    if finding and not is_admin:
-        text = finding.said_to_users or text
-    return {"code": code, "text": text, "since": iso(finding.since) if finding else None}
+    finding = next((one for one in describe_work(queue) if one.service_code), None)
+    if not finding:
+        return {"code": "ok", "text": "", "since": None}
+    text = finding.service_text if is_admin else finding.service_text_for_users
+    return {"code": finding.service_code, "text": text, "since": iso(finding.since)}
 
 
-HOST_TOPICS = {"Program": _look_at_program, "Data": _look_at_data, "Disk": _look_at_disk}
-VISIT_TOPICS = {"Web server": _look_at_visit}
-TOPICS: dict[str, Callable[[JobQueue], Look]] = {
-    "Admin": _look_at_admin, "Exposure": _look_at_exposure, "Workers": _look_at_workers,
-    "Worker": _look_at_worker, "Machines": _look_at_machines, "Cron": _look_at_ticks,
-    "Journal": _look_at_journal, "Database": _look_at_database, "Backup": _look_at_backup,
-    "Functions": _look_at_functions, "Schedules": _look_at_schedules, "Tasks": _look_at_tasks,
-    "Alerts": _look_at_alerts}
+HOST_TOPICS = {"Program": _check_program, "Data": _check_data, "Disk": _check_disk}
+VISIT_TOPICS = {"Web server": _check_visit}
+TOPICS: dict[str, Callable[[JobQueue], Lines]] = {
+    "Admin": _check_admin, "Exposure": _check_exposure, "Workers": _check_workers,
+    "Worker": _check_worker, "Machines": _check_machines, "Cron": _check_ticks,
+    "Journal": _check_journal, "Database": _check_database, "Backup": _check_backup,
+    "Functions": _check_functions, "Schedules": _check_schedules, "Tasks": _check_tasks,
+    "Alerts": _check_alerts}
 
 
 class Check(NamedTuple):
@@ -392,7 +389,7 @@ class Report(NamedTuple):
     findings: list[Finding]
 
 
-def _look(topics: Mapping[str, Callable[[About], Look]], about: About) -> Iterator[Found]:
+def _look(topics: Mapping[str, Callable[[About], Lines]], about: About) -> Iterator[Found]:
     """Yield what is seen of each topic, whatever goes wrong on the way."""
     for topic, look in topics.items():
         try:
@@ -414,8 +411,8 @@ def _report(found: list[Found]) -> Report:
 
 def check_host(queue: JobQueue, visit: Visit | None = None) -> Report:
     """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
-    looks: dict[str, Callable[[JobQueue], Look]] = {
-        **TOPICS, "Database": functools.partial(_look_at_database, reads_all=not visit)}
+    looks: dict[str, Callable[[JobQueue], Lines]] = {
+        **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
     found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
         found += _look(VISIT_TOPICS, visit)

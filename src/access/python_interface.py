@@ -41,7 +41,8 @@ from ..upkeep.starter import Starter
 from ..upkeep.catalogue import Catalogue
 from ..upkeep.metrics import Fold, Metrics
 from ..upkeep.retention import Keeping
-from ..upkeep.alerts import Alerts, Conditions
+from ..upkeep.conditions import Conditions
+from ..upkeep.alerts import Alerts
 from ..upkeep.forecast import Forecast
 from ..upkeep.tick import Tick
 from .people import Users

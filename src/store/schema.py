@@ -281,7 +281,7 @@ CREATE TABLE IF NOT EXISTS shift (          -- a worker's life, as far as worker
 );
 CREATE TABLE IF NOT EXISTS alert (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    code TEXT NOT NULL,                 -- one of ALERTS
+    code TEXT NOT NULL,                 -- of FINDINGS
     subject TEXT NOT NULL,              -- what it is about: a function and its error, a schedule
     text TEXT NOT NULL,                 -- the latest sentence
     count INTEGER NOT NULL DEFAULT 1,

@@ -39,6 +39,8 @@ from src.upkeep.catalogue import *
 from src.upkeep.rollup import *
 from src.upkeep.metrics import *
 from src.upkeep.retention import *
+from src.upkeep.finding_table import *
+from src.upkeep.conditions import *
 from src.upkeep.alerts import *
 from src.upkeep.notifications import *
 from src.upkeep.plan import *
@@ -51,7 +53,6 @@ from src.access.remote_workers import *
 from src.access.python_task import *
 from src.access.python_interface import *
 from src.access.host import *
-from src.access.finding_table import *
 from src.access.findings import *
 from src.access.import_checks import *
 from src.access.backup import *

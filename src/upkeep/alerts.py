@@ -24,17 +24,15 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import PAGE_ROWS
 from ..base.errors import Conflict, NotFound
-from ..base.time_and_text import dump_json, iso, shorten, time_of_day
-from ..store.connection import Connection, Reader, free_bytes
+from ..base.time_and_text import dump_json, iso, shorten
+from ..store.connection import Connection, Reader
 from ..store.database import Database
-from ..store.sqlite_connection import WAL_ALARM_BYTES
 from ..store.settings import MAIL_ADDRESS, Settings, recall, remember, web_label
-from ..tasks.claims import Claims
-from .schedule_rows import HELD_UP, why_held_up
-from .tick_history import Rhythm, take_mark
-from .worker_modes import START_ERRORS, Modes
+from .tick_history import take_mark
+from .worker_modes import START_ERRORS
+from .finding_table import FINDINGS, Finding
 from .starter import Starter
-from .catalogue import Catalogue
+from .conditions import Conditions
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     AlertKey = tuple[str, str]          # code, subject
-    Wrong = dict[str, dict[str, object]]    # what is wrong: the words for a sentence, by subject
 
     class MessageContent(TypedDict, total=False):
         """What a message says. `thread` is the id of the alert that it is about first."""
@@ -59,23 +56,12 @@ REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
 QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
 ALERT_GROUPS_MAX = 50           # different failures told in one look
-MISSED_SECONDS = 600.0
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
 MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
 UNSENT_SECONDS = 900            # after which `check` says that messages wait
-NARROW_BYTES = 256 << 20        # left on the disk
-DAILY_BACKUP = ".daily_backup"  # when it began last, if it is done, what went wrong
-
-
-class Alert(NamedTuple):
-    """A row of ALERTS."""
-
-    causes: tuple[str, ...]             # what silences it
-    title: str
-    sentence: str
 
 
 class Trouble(NamedTuple):
@@ -90,120 +76,6 @@ class Recipient(NamedTuple):
 
     channel: str                        # mail, webhook or function
     name: str
-
-
-ALERTS = {
-    "disk": Alert((), "the disk is nearly full", "Only {free} MB are left on the disk."),
-    "log": Alert(("disk",), "the database's log is long",
-                 "It has grown to {size} MB: a program keeps it from being written back."),
-    "code": Alert((), "tasks.py is broken", "tasks.py cannot be read: {why}"),
-    "no_worker": Alert(("disk",), "no worker starts", "Tasks wait, and {why}."),
-    "waiting": Alert(("disk", "code", "no_worker"), "tasks wait long",
-                     "The oldest task that could start has waited {minutes} min."),
-    "missed": Alert(("disk", "no_worker"), "a schedule was missed",
-                    "Runs of {name} were late or missed at {at}."),
-    "held_up": Alert(("disk", "code", "no_worker"), "a schedule waits long", "{name}: {why}"),
-    "problem": Alert(("code",), "a schedule cannot add its task", "{name}: {why}"),
-    "backup": Alert((), "the backup is old", "The last one was made {days} days ago."),
-    "backup_failed": Alert(("disk",), "the daily backup failed", "{why}"),
-    "failed": Alert((), "failed", "{function}: {why} (task {id})")}
-
-
-class Conditions:
-    """What is wrong here at this moment. The methods named like a row of ALERTS give, by subject,
-    what its sentence is filled with; `held` says that its alert is open, which then ends later."""
-
-    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: Rhythm,
-                 modes: Modes, catalogue: Catalogue) -> None:
-        self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
-
-    def disk(self, held: bool = False) -> Wrong:
-        """The file system of the data is nearly full."""
-        free = free_bytes(self._database.folder)
-        return {"": {"free": free >> 20}} if free < NARROW_BYTES * (1.2 if held else 1) else {}
-
-    def log(self, _: bool = False) -> Wrong:
-        """Something keeps the database's log from being written back."""
-        size = self._database.wal_bytes() if self._database.journal == "wal" else 0
-        return {"": {"size": size >> 20}} if size > WAL_ALARM_BYTES else {}
-
-    def code(self, _: bool = False) -> Wrong:
-        """tasks.py cannot be read."""
-        error = self._catalogue.state()["error"]
-        if not error:
-            return {}
-        place = ", line ".join(str(error[key]) for key in ("file", "line") if error[key])
-        return {"": {"why": error["message"] + (" (%s)" % place if place else "")}}
-
-    def no_worker(self, _: bool = False) -> Wrong:
-        """Tasks could start, and none does: starts fail, or who should work does not come."""
-        if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
-            return {}
-        if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
-            return {}
-        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
-        why = (self.awaited(mode) or failure and failure["message"])
-        return {"": {"why": why}} if why else {}
-
-    def awaited(self, mode: str) -> str | None:
-        """Who should work in this mode and does not come, as a part of a sentence; else None."""
-        if mode == "service" and not self._rhythm.has_service():
-            return "worker.py --service is not there"
-        if mode != "cron":
-            return None
-        cron = self._rhythm.visitor("cron")
-        return None if cron and cron["comes"] else "cron has not come lately"
-
-    def waiting(self, held: bool = False) -> Wrong:
-        """The oldest task that could start has waited longer than an admin wants."""
-        limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
-        if not limit or not waited or not self._settings.get("NbMaxWorker"):
-            return {}
-        limit = max(limit, 2 * (self._rhythm.period() or 0)) / (2 if held else 1)
-        return {"": {"minutes": waited // 60}} if waited > limit else {}
-
-    def missed(self, _: bool = False) -> Wrong:
-        """Schedules whose newest run was late or came in the place of several."""
-        least = MISSED_SECONDS + (self._rhythm.period() or 0)
-        found = self._database.all("""
-            SELECT id, name, function, late_at, coalesce((
-                SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
-                AND message LIKE 'missed, %' AND at BETWEEN last_at-86400*31 AND last_at
-            ), last_at) AS first_at
-            FROM schedule WHERE paused=0 AND gone_at IS NULL AND late_at>=last_at""")
-        return {str(row["id"]): {"name": _schedule_name(row), "at": time_of_day(row["late_at"])}
-                for row in found if row["late_at"] - row["first_at"] > least}
-
-    def held_up(self, _: bool = False) -> Wrong:
-        """Schedules whose runs wait for a task that does not end."""
-        now = self._database.clock.now()
-        found = ((row, why_held_up(row, now)) for row in self._database.all(
-            "SELECT id, name, function, overlap, %s FROM schedule "
-            "WHERE paused=0 AND gone_at IS NULL" % HELD_UP))
-        return {str(row["id"]): {"name": _schedule_name(row), "why": why} for row, why in found if why}
-
-    def problem(self, _: bool = False) -> Wrong:
-        """Schedules that could not add their task the last time."""
-        return {str(row["id"]): {"name": _schedule_name(row), "why": row["problem"]}
-                for row in self._database.all(
-                    "SELECT id, name, function, problem FROM schedule "
-                    "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL")}
-
-    def backup(self, _: bool = False) -> Wrong:
-        """The last backup is too old, if there ever was one."""
-        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
-        age = self._database.clock.now() - last["at"] if last and days else -math.inf
-        return {"": {"days": int(age // 86400)}} if age >= 86400 * days else {}
-
-    def backup_failed(self, _: bool = False) -> Wrong:
-        """The daily backup has failed, and was not made since."""
-        known = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
-        return {"": {"why": known["error"]}} if known and known["error"] else {}
-
-
-def _schedule_name(row: Row) -> str:
-    return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
 def failure_group(function: str, kind: str | None, message: str) -> str:
@@ -293,9 +165,9 @@ class Alerts:
 
     def _held(self, open_codes: set[str]) -> dict[AlertKey, Trouble]:
         """Find all that is wrong now but failed tasks."""
-        return {(code, subject): Trouble(shorten(ALERTS[code].sentence.format(**seen), 500))
-                for code in ALERTS if code != "failed"
-                for subject, seen in getattr(self._conditions, code)(code in open_codes).items()}
+        return {(code, finding.subject): Trouble(shorten(str(finding), 500))
+                for code, row in FINDINGS.items() if row.alert and code != "failed"
+                for finding in getattr(self._conditions, code)(code in open_codes)}
 
     def _failures(self, rows: Mapping[AlertKey, Row],
                   span: tuple[int, int]) -> dict[AlertKey, Trouble]:
@@ -312,9 +184,8 @@ class Alerts:
             if key not in rows and key not in found and len(found) + len(rows) >= ALERT_GROUPS_MAX:
                 key = "failed", "%s: and others" % row["function"]
             why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
-            sentence = ALERTS["failed"].sentence.format(
-                function=row["function"], id=row["task_id"], why=why)
-            found[key] = Trouble(sentence, found[key].number + 1 if key in found else 1)
+            finding = Finding("failed", function=row["function"], id=row["task_id"], why=why)
+            found[key] = Trouble(str(finding), found[key].number + 1 if key in found else 1)
         return found
 
     def _asked_for(self, span: tuple[int, int]) -> dict[str, list[str]]:
@@ -346,7 +217,7 @@ class Alerts:
                 transaction.run(
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
                     (text, count, opened_at, now, row["id"]))
-            elif not causes.intersection(ALERTS[code].causes):
+            elif not causes.intersection(FINDINGS[code].causes.split(",")):
                 transaction.ensure("alert", {        # another machine may be faster
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": now})
@@ -372,7 +243,7 @@ class Alerts:
         if not recipients:
             return False
         lines = [line for row in news for line in self._lines(row, seen)]
-        lines += ["Over: %s. %s" % (_title(row), row["text"]) for row in over]
+        lines += ["Over: %s: %s." % (_title(row), row["text"].rstrip(".")) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
         subject = "%s%s%s" % (
             "" if news else "over: ", _title(first), ", and %d more" % more if more else "")
@@ -394,9 +265,9 @@ class Alerts:
         """What a message says of an alert, and of what follows from it."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
-        yield "%s. %s%s%s" % (_title(row), row["text"], count, since)
+        yield "%s: %s.%s%s" % (_title(row), row["text"].rstrip("."), count, since)
         for (code, _), (text, _) in seen.items():
-            if row["code"] in ALERTS[code].causes:
+            if row["code"] in FINDINGS[code].causes.split(","):
                 yield "  Therefore: " + text
 
     def all(self) -> JsonObject:
@@ -446,7 +317,7 @@ class Alerts:
 
 def _title(row: Row) -> str:
     """What an alert is called in a subject: our words, and the name of a function."""
-    title = ALERTS[row["code"]].title
+    title = FINDINGS[row["code"]].alert
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 

@@ -18,7 +18,8 @@ from .reaper import Reaper
 from .starter import Starter
 from .metrics import Fold
 from .retention import Keeping
-from .alerts import DAILY_BACKUP, Alerts
+from .conditions import DAILY_BACKUP
+from .alerts import Alerts
 
 TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
 TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick

@@ -23,7 +23,7 @@ from ..upkeep.alerts import SENDING_SECONDS
 from ..upkeep.notifications import CUT_OFF
 from ..access.python_interface import JobQueue
 from ..access.host import host_files
-from ..access.finding_table import BAD
+from ..upkeep.finding_table import BAD
 from ..access.findings import check_installation, next_step
 from ..access.backup import back_up, export_lines, export_to, import_lines, restore
 from .handlers_site import PREVIEW, preview_rule

@@ -302,13 +302,12 @@ class TestFindings(HostTestCase):
         tree = ast.parse((ROOT / "jobqueue.py").read_text("utf-8"))
         found = {}
         for call in ast.walk(tree):
-            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
-                seen = {one.arg for one in call.keywords}
+            name = getattr(call, "func", None) and getattr(call.func, "id", "")
+            if name in ("Finding", "_schedule_finding") and (
+                    isinstance(call.args[0], (ast.Constant, ast.IfExp))):
+                seen = {one.arg for one in call.keywords} | ({"name"} if name != "Finding" else set())
                 codes = [one.value for one in ast.walk(call.args[0])
                          if isinstance(one, ast.Constant) and one.value in jobqueue.FINDINGS]
-                if isinstance(call.args[0], ast.BinOp):         # "schedule_" + key
-                    codes = [code for code in jobqueue.FINDINGS
-                             if code.startswith(call.args[0].left.value)]
                 self.assertTrue(codes, ast.dump(call))
                 found.update(dict.fromkeys(codes, seen))
         return found
@@ -316,12 +315,13 @@ class TestFindings(HostTestCase):
     def test_each_row_is_found_somewhere_with_what_it_is_filled_with(self):
         found = self.found()
         self.assertEqual(set(found), set(jobqueue.FINDINGS))
-        for code, (topic, verdict, *texts) in jobqueue.FINDINGS.items():
+        for code, row in jobqueue.FINDINGS.items():
+            topic, verdict, texts = row.topic, row.verdict, row[2:6]
             places = {name for text in texts for _, name, _, _ in Formatter().parse(text) if name}
             self.assertLessEqual(places, found[code], code)
             self.assertIn(topic, {"", *jobqueue.HOST_TOPICS, *jobqueue.VISIT_TOPICS, *jobqueue.TOPICS})
             self.assertIn(verdict, ("bad", "note", "ok"))
-            self.assertIn(len(texts), (0, 1, 2, 4), code)
+            self.assertEqual(bool(row.service_code), bool(row.service_text), code)
             self.assertNotRegex("".join(texts[1:2]), r"^\w+ (it|something)\b", "the advice tells it alone")
 
     def test_what_is_bad_is_what_comes_next(self):

@@ -150,8 +150,8 @@ def told():
     for one in jobqueue.SETTINGS.values():
         yield from (one.group, one.label, one.help, *(() if one.unit == "seconds" else (one.unit,)))
         yield from set(one.schema.get("enum", ())) & {"no", "yes", "always"}
-    for one in jobqueue.ALERTS.values():
-        yield one.title
+    for one in jobqueue.FINDINGS.values():
+        yield from filter(None, [one.alert])
     yield from (*jobqueue.HOST_TOPICS, *jobqueue.VISIT_TOPICS, *jobqueue.TOPICS)
     yield from jobqueue.DOORS.values()
     for path in (STATIC / "hosts").glob("[a-z]*"):

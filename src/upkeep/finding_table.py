@@ -1,27 +1,46 @@
-"""FINDINGS: each thing that can be wrong here, or is worth knowing."""
+"""FINDINGS: each thing that can be wrong here, or is worth knowing.
+
+A row has the texts of a finding for all places that report it: `check`, the page This host, the
+sentence above lists, and alerts. A row with a title is also an alert, under the same code.
+"""
 from __future__ import annotations
 
 from ..base.head import TYPE_CHECKING
+from ..base.types import NamedTuple
 from ..base.time_and_text import iso
-from ..upkeep.worker_modes import MODE_WORDS
-from .people import SCRYPT_MISSING
+from .worker_modes import MODE_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Union
 
 if TYPE_CHECKING:
-    Look = Iterator[Union[str, "Finding"]]      # what somebody sees who looks at something here
+    Findings = Iterator["Finding"]
+    Lines = Iterator[Union[str, "Finding"]]
 
 READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
 BACKUPS = "backups"             # where daily ones are, in the data folder
 BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
-# By their codes: topic, verdict, what is so, what to do; code and sentence for everyone.
-FINDINGS: dict[str, tuple[str, ...]] = {
+
+
+class FindingRow(NamedTuple):
+    """A row of FINDINGS. The texts are templates, filled with the values of a Finding."""
+
+    topic: str                          # of `check`; empty: `check` does not show it
+    verdict: str
+    text: str = ""                      # what is wrong
+    remedy: str = ""                    # what to do
+    service_code: str = ""              # of the state of the service, for every user
+    service_text: str = ""
+    alert: str = ""                     # title of the alert; empty: it is none
+    causes: str = ""                    # codes of the alerts that explain this one and silence it
+
+
+_ROWS: dict[str, tuple[str, ...]] = {
     "unknown": ("", BAD, "{why}"),
     "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
                     "copy all files of one version"),
-    "scrypt_missing": ("Program", BAD, SCRYPT_MISSING),
+    "scrypt_missing": ("Program", BAD, "{why}"),
     "program_open": ("Program", BAD, "every user of this machine can change what runs here",
                      "chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
@@ -38,7 +57,8 @@ FINDINGS: dict[str, tuple[str, ...]] = {
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
-    "disk_low": ("Disk", BAD, "", "remove files, or no task can be added soon"),
+    "disk": ("Disk", BAD, "only {free} MB are left", "remove files, or no task can be added soon",
+             "", "", "the disk is nearly full"),
     "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
     "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
@@ -57,6 +77,7 @@ FINDINGS: dict[str, tuple[str, ...]] = {
     "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
                       "it is your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
+    "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service is there",
                         "let the host keep worker.py --service running", "no_worker",
                         "Nothing is running: worker.py --service is not there."),
@@ -79,14 +100,19 @@ FINDINGS: dict[str, tuple[str, ...]] = {
                       "which counts", "set the time of this machine by NTP"),
     "nobody_comes": ("Cron", NOTE, "much waits for visitors",
                      "give your host's cron a line to copy, or the tick address"),
-    "log_long": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
-                 "must be ended (fuser '{path}' names it)", "", "storage",
-                 "Something keeps the database's log, {size} MB, from being written back."),
+    "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
+            "must be ended (fuser '{path}' names it)", "", "storage",
+            "Something keeps the database's log, {size} MB, from being written back.",
+            "the database's log is long", "disk"),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
-    "backup_due": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
-                   "one every day, or run python3 jobqueue.py {command} FILE"),
-    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room"),
+    "backup_none": ("Backup", NOTE, "", "download one from the page This host, set backup_hour for "
+                    "one every day, or run python3 jobqueue.py {command} FILE"),
+    "backup": ("Backup", NOTE, "the last one was made {days} days ago", "download one from the page "
+               "This host, set backup_hour for one every day, or run python3 jobqueue.py {command} FILE",
+               "", "", "the backup is old"),
+    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room",
+                      "", "", "the daily backup failed", "disk"),
     "copy_lags": (
         "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
         "answered last may be lost", "put the copy into synchronous_standby_names"),
@@ -102,40 +128,49 @@ FINDINGS: dict[str, tuple[str, ...]] = {
                      "were given, from the page as texts: {names}",
                      "use one of the types that the handbook lists (Functions), or none"),
     "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
-    "code_error": ("Functions", BAD, "{file} cannot be read: {why}", "",
-                   "code_error", "Nothing new is started: an admin has to fix tasks.py."),
-    "schedule_problem": ("Schedules", BAD, "{words}"),
-    "schedule_warning": ("Schedules", NOTE, "{words}"),
+    "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
+             "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
+    "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
+                "a schedule cannot add its task", "code"),
+    "missed": ("Schedules", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
+               "a schedule was missed", "disk,no_worker"),
+    "held_up": ("Schedules", NOTE, "{name}: {why}", "", "", "",
+                "a schedule waits long", "disk,code,no_worker"),
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
-    "task_old": ("Tasks", NOTE),
+    "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
+                "tasks wait long", "disk,code,no_worker"),
+    "failed": ("", NOTE, "{function}: {why} (task {id})", "", "", "", "failed"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
                    "({at}): it was put back, or was wrong before"),
     "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
                      "process that sends them starts")}
-
-
+FINDINGS = {code: FindingRow(*row) for code, row in _ROWS.items()}
 HIDDEN = {"why": "an admin sees why", "more": ""}
 
 
 class Finding:
-    """A row of FINDINGS that is true here, filled in with what was `seen` `since` then."""
+    """A row of FINDINGS that is true here, with its texts filled in.
 
-    def __init__(self, code: str, since: float | None = None, is_said: bool = True,
-                 **seen: object) -> None:
-        self.code = code
-        self.topic, self.verdict, *forms = FINDINGS[code]
-        self.text, self.remedy, *said = (
-            form.format(**seen) for form in (*forms, "", "", "", "")[:4])
-        self.said = (said[0], said[1]) if said[0] and is_said else None     # to admins
-        self.since = since
-        # What a worker printed before it ended may name paths, servers, passwords.
-        self.said_to_users = self.said and forms[3].format(**{**seen, **HIDDEN}) or None
+    `subject` tells findings of the same code apart, such as two schedules. `since` is the time at
+    which it began. `is_for_everyone` is False where a row's sentence for every user does not hold.
+    """
+
+    def __init__(self, code: str, since: float | None = None, is_for_everyone: bool = True,
+                 subject: str = "", **values: object) -> None:
+        row = FINDINGS[code]
+        self.code, self.subject, self.since = code, subject, since
+        self.topic, self.verdict = row.topic, row.verdict
+        self.text, self.remedy = row.text.format(**values), row.remedy.format(**values)
+        # What a worker printed before it ended may name paths, servers and passwords.
+        self.service_code = row.service_code if is_for_everyone else ""
+        self.service_text = row.service_text.format(**values)
+        self.service_text_for_users = row.service_text.format(**{**values, **HIDDEN})
 
     def __str__(self) -> str:
-        """What is so and what to do."""
+        """Return the text and the remedy in one line."""
         return ": ".join(filter(None, (self.text, self.remedy)))
 
 
