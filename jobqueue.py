@@ -5805,7 +5805,7 @@ class TaskList:
 
 
 PORTION_ROWS = 200              # of a bulk action in one short transaction
-ACTION_ROWS = 1000              # of a bulk action in one request
+ACTION_ROWS = 1000              # that a bulk action reads at once
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS = {
@@ -5871,13 +5871,17 @@ class Actions:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
-    def act(self, action, wanted, low, top, owner_id=None,
-            by=None):
-        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`."""
-        rows, going_on = self._tasks.find(
-            wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
-        done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
-        return Acted(done, top if going_on is None else min(going_on, top))
+    def act(self, action, wanted, low, top, seconds,
+            owner_id=None, by=None):
+        """Do an action to the tasks of a filter with ids above `low` up to `top`, see act_on().
+        It stops behind the portion in which the time is over."""
+        deadline, done = self._clock.monotonic() + seconds, 0
+        while low < top and not (done and self._clock.monotonic() > deadline):
+            rows, cursor = self._tasks.find(
+                wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+            done += self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
+            low = top if cursor is None else min(cursor, top)
+        return Acted(done, low)
 
     def act_on(self, action, ids, owner_id=None,
                by=None):
@@ -13978,63 +13982,53 @@ ACTION = titled("Action", object_of(
     ids={"type": "array", "items": integer_within(1, INTEGER_MAX), "maxItems": 1000},
     filter=about(object_of(**WHICH_TASKS), "as in the query of a list; instead of ids"),
     expected_count=about(number_within(0, INTEGER_MAX, ["integer", "null"]),
-                         "with a filter, at first: how many match; if it is null, 409 says it"),
-    **{"continue": {"type": ["string", "null"],
-                    "pattern": "[0-9]{1,15}-[0-9]{1,15}-[0-9]{1,15}(-[0-9]{0,16})?",
+                         "with a filter, at first: at most so many match; null: 409 says how many"),
+    **{"continue": {"type": "string", "pattern": "[0-9]{1,15}-[0-9]{1,15}",
                     "patternMessage": "must be what the answer before said"}}))
-
-
-class ActedOnFilter(NamedTuple):
-    """How far an action came: how many it changed, and how many are left at most."""
-
-    done: "int"
-    remaining: "int"
-    going_on: "str | None"                # how to go on, if it has to
+COUNT_SECONDS = 5.0             # of the tasks that match a filter
+ACTION_SECONDS = 3.0            # of one request; the next one goes on
 
 
 def _act_on_filter(queue, request, given):
-    """Do an action to the tasks that a filter wants and that were there at first.
-    They are counted first. That may take several requests, too: how to go on then ends with the
-    count that is expected."""
+    """Do an action to the tasks that match a filter, as far as the time allows.
+
+    1. The first request counts the tasks. It is refused if they are more than expected_count.
+    2. Tasks are changed in the order of their ids. The newest id of the first request is the bound.
+    3. `continue` has the last changed id and the bound. The next request goes on behind it.
+    """
     action, wanted = given["action"], _wanted(queue, request, given["filter"])
-    expected = given.get("expected_count")
-    place = given.get("continue") or "0-%d-0-%s" % (
-        queue.database.last_id("task"), "" if expected is None else int(expected))
-    parts = place.split("-")
-    low, top, number = map(int, parts[:3])
-    if len(parts) > 3:
-        counts, low = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top)
-        number += sum(counts)
-        if low < top:
-            return ActedOnFilter(0, number + top - low, "%d-%d-%d-%s" % (low, top, number, parts[3]))
-        if parts[3] != str(number):
+    low, top = map(int, (given.get("continue") or "0-%d" % queue.database.last_id("task")).split("-"))
+    counts, reached = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top, COUNT_SECONDS)
+    count, expected = sum(counts), given.get("expected_count")
+    if "continue" not in given:
+        if reached < top:
+            raise field_error("filter", "matches tasks that take too long to count: narrow it, such as "
+                                        "by a function or a time")
+        if expected is None or count > expected:
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
-                           "confirm this number." % number,
-                           wrong("expected_count", "must be %d now" % number), count=number)
-        low = 0
-    done, low = queue.actions.act(action, wanted, low, top, *request.person.who)
+                           "confirm this number." % count,
+                           wrong("expected_count", "must be %d now" % count), count=count)
+    done, low = queue.actions.act(action, wanted, low, top, ACTION_SECONDS, *request.person.who)
     if low >= top:
-        return ActedOnFilter(done, 0, None)
-    remaining = max(0, number - done)
-    return ActedOnFilter(done, remaining, "%d-%d-%d" % (low, top, remaining))
+        return {"done": done, "remaining": 0, "continue": None}
+    return {"done": done, "remaining": max(0, count - done), "continue": "%d-%d" % (low, top)}
 
 
 def post_actions(queue, request):
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
-    With a filter: repeat with what the answer said as continue, until that is null."""
+    With a filter: repeat with the `continue` of the answer, until that is null."""
     given = request.given
     if ("ids" in given) == ("filter" in given):
         raise field_error("filter", "or ids must be given, and not both")
     if "ids" in given:
         done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
-        acted = ActedOnFilter(done, 0, None)
+        acted = {"done": done, "remaining": 0, "continue": None}
     else:
         acted = _act_on_filter(queue, request, given)
-    if acted.done:
-        queue.actions.note_bulk(given["action"], acted.done, given.get("filter"),
+    if acted["done"]:
+        queue.actions.note_bulk(given["action"], acted["done"], given.get("filter"),
                                 *request.person.who)
-    return {"action": given["action"], "done": acted.done, "remaining": acted.remaining,
-            "continue": acted.going_on}
+    return {"action": given["action"], **acted}
 
 
 UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})

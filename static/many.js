@@ -223,13 +223,8 @@ class Bulk {
  * @returns {Promise<number>}
  */
 async function countFor(action, filter) {
-  /** @type {Record<string, unknown>} */
-  let rest = {};
   try {
-    do {
-      const part = await request('POST', 'api/tasks/actions', { action, filter, ...rest });
-      rest = { continue: part.continue };
-    } while (rest.continue);
+    await request('POST', 'api/tasks/actions', { action, filter, expected_count: 0 });
   } catch (error) {
     if (error instanceof ApiError && error.status === 409) return error.count;
     throw error;

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Rows = list[TaskRow]
 
 PORTION_ROWS = 200              # of a bulk action in one short transaction
-ACTION_ROWS = 1000              # of a bulk action in one request
+ACTION_ROWS = 1000              # that a bulk action reads at once
 
 # What can be done to many tasks, and in which statuses.
 ACTIONS: dict[str, tuple[int, ...]] = {
@@ -98,13 +98,17 @@ class Actions:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
 
-    def act(self, action: str, wanted: Filter, low: int, top: int, owner_id: int | None = None,
-            by: str | None = None) -> Acted:
-        """As act_on(), to the first of the wanted tasks with ids above `low` up to `top`."""
-        rows, going_on = self._tasks.find(
-            wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
-        done = self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
-        return Acted(done, top if going_on is None else min(going_on, top))
+    def act(self, action: str, wanted: Filter, low: int, top: int, seconds: float,
+            owner_id: int | None = None, by: str | None = None) -> Acted:
+        """Do an action to the tasks of a filter with ids above `low` up to `top`, see act_on().
+        It stops behind the portion in which the time is over."""
+        deadline, done = self._clock.monotonic() + seconds, 0
+        while low < top and not (done and self._clock.monotonic() > deadline):
+            rows, cursor = self._tasks.find(
+                wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+            done += self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
+            low = top if cursor is None else min(cursor, top)
+        return Acted(done, low)
 
     def act_on(self, action: str, ids: list[int], owner_id: int | None = None,
                by: str | None = None) -> int:
