@@ -498,6 +498,16 @@ class Clock:
 
 
 
+def seconds_since(moment, now):
+    """Return the seconds from a recorded moment until now, infinite if the moment is in the future.
+
+    A moment is in the future after the clock was set back. Nothing may then wait for that moment:
+    a clock that was a year ahead for a second would stop alerts, starts and backups for a year.
+    So time is never held at the latest moment that was recorded.
+    """
+    return now - moment if moment <= now + CLOCK_SLACK_SECONDS else math.inf
+
+
 class Every:
     """What is to be done every so many seconds: at once, then again after that time."""
 
@@ -6579,7 +6589,7 @@ def take_mark(path, now, least):
     ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
     where it cannot be set: they only do the same twice."""
     with contextlib.suppress(OSError):
-        if 0 <= round(now - os.stat(path).st_mtime, 3) < least:
+        if round(seconds_since(os.stat(path).st_mtime, now), 3) < least:
             return False
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -6596,13 +6606,12 @@ class Rhythm:
     def note(self, caller):
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
-        if -CLOCK_SLACK_SECONDS < now - self._known(self._database)["seen"].get(caller, 0.0) < NOTE_SECONDS:
+        if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
                 self._database.transaction(durable=False) as transaction:   # worth no error
             known = self._known(transaction)
-            elapsed = now - max(known["seen"].values(), default=now)
-            if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
+            if seconds_since(max(known["seen"].values(), default=now), now) >= 30 * 86400:
                 known = {"seen": {}, "visits": {}}
             known["seen"][caller] = now
             if caller in VISITORS:
@@ -6628,12 +6637,12 @@ class Rhythm:
         period = gaps[len(gaps) // 2] if gaps else None
         patience = 2 * period + 300 if period is not None else ONE_VISIT_SECONDS
         return {"last_at": visits[-1], "period": period,
-                "comes": self._clock.now() - visits[-1] < patience}
+                "comes": seconds_since(visits[-1], self._clock.now()) < patience}
 
     def is_resident(self):
         """True while a server of ours runs, or a worker that never ends by itself."""
         last = self._known(self._database)["seen"].get("server", -math.inf)
-        return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
+        return seconds_since(last, self._clock.now()) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self):
         """True while a worker that never ends by itself is there."""
@@ -6811,7 +6820,8 @@ def why_held_up(row, now):
 
 
 def _warning(row, now):
-    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
+    was_late = (row["late_at"] is not None
+                and seconds_since(row["late_at"], now) < LATE_TOLD_SECONDS)
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
@@ -7502,7 +7512,7 @@ class Modes:
     def _lost(self, db):
         """What is known of the last row of losses here; nothing once the clock was put back."""
         lost = recall(db, ".workers_lost " + self._claims.machine)
-        if lost and lost["at"] <= self._clock.now():
+        if lost and seconds_since(lost["at"], self._clock.now()) < math.inf:
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
 
@@ -8896,9 +8906,10 @@ _ROWS = {
              "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
-    "missed": ("Schedules", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
+    "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
+    "missed": ("", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
                "a schedule was missed", "disk,no_worker"),
-    "held_up": ("Schedules", NOTE, "{name}: {why}", "", "", "",
+    "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),
@@ -9064,9 +9075,13 @@ class Conditions:
             yield Finding("backup_failed", why=state["error"])
 
 
+def schedule_name(row):
+    """Return how a finding names a schedule."""
+    return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
+
+
 def _schedule_finding(code, row, **values):
-    name = "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
-    return Finding(code, subject=str(row["id"]), name=name, **values)
+    return Finding(code, subject=str(row["id"]), name=schedule_name(row), **values)
 
 
 # upkeep/alerts.py ------------------------------------------------------------
@@ -9183,7 +9198,7 @@ class Alerts:
         than another process finds another state and leaves it."""
         before = recall(self._database, ".alerts") or {}
         told_at = before.get("told_at", 0)
-        if 0 <= now - told_at < PACE_SECONDS:
+        if seconds_since(told_at, now) < PACE_SECONDS:
             return
         newest = self._database.value("SELECT max(id) FROM activity") or 0
         span = before.get("seen", newest), newest
@@ -10290,7 +10305,7 @@ class Tick:
             return
         last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
         known = last or {"at": -math.inf, "done": True}
-        age = abs(now - known["at"])
+        age = seconds_since(known["at"], now)
         if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
             return
         error = None if known["done"] else known["error"] or "It was not finished."
@@ -12534,9 +12549,11 @@ def _check_functions(queue):
 
 
 def _check_schedules(queue):
-    yield "%d schedules" % queue.database.value("SELECT count(*) FROM schedule")
-    conditions = queue.conditions
-    for findings in map(list, (conditions.problem(), conditions.missed(), conditions.held_up())):
+    schedules = queue.schedules.find()
+    yield "%d schedules" % len(schedules)
+    warnings = (Finding("schedule_warning", name=schedule_name(row), why=row["warning"])
+                for row in schedules if row["warning"])
+    for findings in map(list, (queue.conditions.problem(), warnings)):
         yield from findings[:1]
         if len(findings) > 1:
             yield "and %d more" % (len(findings) - 1)

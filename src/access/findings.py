@@ -32,7 +32,7 @@ from ..tasks.followers import lanes
 from ..upkeep.tick_history import VISITORS
 from ..upkeep.worker_modes import take_lock
 from ..upkeep.finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
-from ..upkeep.conditions import disk_findings
+from ..upkeep.conditions import disk_findings, schedule_name
 from ..upkeep.alerts import IS_OPEN, UNSENT_SECONDS, is_message_due
 from .people import SCRYPT_MISSING, knows_scrypt
 from .python_interface import JobQueue
@@ -249,9 +249,11 @@ def _check_functions(queue: JobQueue) -> Lines:
 
 
 def _check_schedules(queue: JobQueue) -> Lines:
-    yield "%d schedules" % queue.database.value("SELECT count(*) FROM schedule")
-    conditions = queue.conditions
-    for findings in map(list, (conditions.problem(), conditions.missed(), conditions.held_up())):
+    schedules = queue.schedules.find()
+    yield "%d schedules" % len(schedules)
+    warnings = (Finding("schedule_warning", name=schedule_name(row), why=row["warning"])
+                for row in schedules if row["warning"])
+    for findings in map(list, (queue.conditions.problem(), warnings)):
         yield from findings[:1]
         if len(findings) > 1:
             yield "and %d more" % (len(findings) - 1)

@@ -16,7 +16,7 @@ from enum import Enum
 from pathlib import Path
 
 from .head import TYPE_CHECKING
-from .limits import INTEGER_MAX, JSON_MAX_DEPTH
+from .limits import CLOCK_SLACK_SECONDS, INTEGER_MAX, JSON_MAX_DEPTH
 from .errors import Malformed, field_error
 
 if TYPE_CHECKING:
@@ -39,6 +39,16 @@ class Clock:
 
 if TYPE_CHECKING:
     AnyClock = Union[Clock, type[Clock]]
+
+
+def seconds_since(moment: float, now: float) -> float:
+    """Return the seconds from a recorded moment until now, infinite if the moment is in the future.
+
+    A moment is in the future after the clock was set back. Nothing may then wait for that moment:
+    a clock that was a year ahead for a second would stop alerts, starts and backups for a year.
+    So time is never held at the latest moment that was recorded.
+    """
+    return now - moment if moment <= now + CLOCK_SLACK_SECONDS else math.inf
 
 
 class Every:

@@ -24,7 +24,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import PAGE_ROWS
 from ..base.errors import Conflict, NotFound
-from ..base.time_and_text import dump_json, iso, shorten
+from ..base.time_and_text import dump_json, iso, seconds_since, shorten
 from ..store.connection import Connection, Reader
 from ..store.database import Database
 from ..store.settings import MAIL_ADDRESS, Settings, recall, remember, web_label
@@ -137,7 +137,7 @@ class Alerts:
         than another process finds another state and leaves it."""
         before = recall(self._database, ".alerts") or {}
         told_at = before.get("told_at", 0)
-        if 0 <= now - told_at < PACE_SECONDS:
+        if seconds_since(told_at, now) < PACE_SECONDS:
             return
         newest: int = self._database.value("SELECT max(id) FROM activity") or 0
         span = before.get("seen", newest), newest

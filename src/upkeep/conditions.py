@@ -24,7 +24,7 @@ from .worker_modes import Modes
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..base.types import Row
+    from ..base.types import JsonObject, Row
     from .finding_table import Findings
 
 MISSED_SECONDS = 600.0
@@ -141,6 +141,10 @@ class Conditions:
             yield Finding("backup_failed", why=state["error"])
 
 
+def schedule_name(row: Row | JsonObject) -> str:
+    """Return how a finding names a schedule."""
+    return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
+
+
 def _schedule_finding(code: str, row: Row, **values: Any) -> Finding:
-    name = "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
-    return Finding(code, subject=str(row["id"]), name=name, **values)
+    return Finding(code, subject=str(row["id"]), name=schedule_name(row), **values)

@@ -132,9 +132,10 @@ _ROWS: dict[str, tuple[str, ...]] = {
              "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
-    "missed": ("Schedules", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
+    "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
+    "missed": ("", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
                "a schedule was missed", "disk,no_worker"),
-    "held_up": ("Schedules", NOTE, "{name}: {why}", "", "", "",
+    "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
     "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
                   "takes it over", "open the page or run python3 jobqueue.py tick"),

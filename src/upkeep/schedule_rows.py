@@ -15,7 +15,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import SCRIPTS_FOLDER, STATUS_WORDS
 from ..base.errors import Invalid, wrong
-from ..base.time_and_text import iso, storable, time_of_day
+from ..base.time_and_text import iso, seconds_since, storable, time_of_day
 from ..base.schedule_rules import RULE_HINT, Rule, parse_rule, preview
 from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, about, object_of, or_null,
                            summarize, text_up_to, titled)
@@ -179,7 +179,8 @@ def why_held_up(row: ScheduleRow, now: float) -> str | None:
 
 
 def _warning(row: ScheduleRow, now: float) -> str | None:
-    was_late = row["late_at"] is not None and 0 <= now - row["late_at"] < LATE_TOLD_SECONDS
+    was_late = (row["late_at"] is not None
+                and seconds_since(row["late_at"], now) < LATE_TOLD_SECONDS)
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (

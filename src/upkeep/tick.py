@@ -5,7 +5,7 @@ import math
 
 from ..base.limits import TICK_SECONDS
 from ..base.errors import Busy, complain, in_passing
-from ..base.time_and_text import Every, iso
+from ..base.time_and_text import Every, iso, seconds_since
 from ..store.connection import Reader
 from ..store.database import Database
 from ..store.settings import Settings, recall, remember
@@ -135,7 +135,7 @@ class Tick:
             return
         last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
         known = last or {"at": -math.inf, "done": True}
-        age = abs(now - known["at"])
+        age = seconds_since(known["at"], now)
         if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
             return
         error = None if known["done"] else known["error"] or "It was not finished."

@@ -11,9 +11,9 @@ import os
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import CLOCK_SLACK_SECONDS, TICK_SECONDS
+from ..base.limits import TICK_SECONDS
 from ..base.errors import JobQueueError
-from ..base.time_and_text import iso
+from ..base.time_and_text import iso, seconds_since
 from ..store.connection import Reader
 from ..store.database import Database
 from ..store.settings import recall, remember
@@ -49,7 +49,7 @@ def take_mark(path: Path, now: float, least: float) -> bool:
     ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
     where it cannot be set: they only do the same twice."""
     with contextlib.suppress(OSError):
-        if 0 <= round(now - os.stat(path).st_mtime, 3) < least:
+        if round(seconds_since(os.stat(path).st_mtime, now), 3) < least:
             return False
     with contextlib.suppress(OSError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
@@ -66,13 +66,12 @@ class Rhythm:
     def note(self, caller: str) -> None:
         """Remember now and then that somebody ticks; after a jump of the clock only that."""
         now = self._clock.now()
-        if -CLOCK_SLACK_SECONDS < now - self._known(self._database)["seen"].get(caller, 0.0) < NOTE_SECONDS:
+        if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
                 self._database.transaction(durable=False) as transaction:   # worth no error
             known = self._known(transaction)
-            elapsed = now - max(known["seen"].values(), default=now)
-            if not -CLOCK_SLACK_SECONDS < elapsed < 30 * 86400:
+            if seconds_since(max(known["seen"].values(), default=now), now) >= 30 * 86400:
                 known = {"seen": {}, "visits": {}}
             known["seen"][caller] = now
             if caller in VISITORS:
@@ -98,12 +97,12 @@ class Rhythm:
         period = gaps[len(gaps) // 2] if gaps else None
         patience = 2 * period + 300 if period is not None else ONE_VISIT_SECONDS
         return {"last_at": visits[-1], "period": period,
-                "comes": self._clock.now() - visits[-1] < patience}
+                "comes": seconds_since(visits[-1], self._clock.now()) < patience}
 
     def is_resident(self) -> bool:
         """True while a server of ours runs, or a worker that never ends by itself."""
         last = self._known(self._database)["seen"].get("server", -math.inf)
-        return abs(self._clock.now() - last) < 2 * NOTE_SECONDS or self.has_service()
+        return seconds_since(last, self._clock.now()) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self) -> bool:
         """True while a worker that never ends by itself is there."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import math
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from pathlib import Path
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.errors import SetupError, field_error
-from ..base.time_and_text import time_of_day
+from ..base.time_and_text import seconds_since, time_of_day
 from ..store.connection import Connection, Reader
 from ..store.database import Database
 from ..store.settings import Settings, recall, remember
@@ -201,6 +202,6 @@ class Modes:
     def _lost(self, db: Reader) -> _Losses:
         """What is known of the last row of losses here; nothing once the clock was put back."""
         lost: _Losses | None = recall(db, ".workers_lost " + self._claims.machine)
-        if lost and lost["at"] <= self._clock.now():
+        if lost and seconds_since(lost["at"], self._clock.now()) < math.inf:
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
