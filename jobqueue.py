@@ -32,6 +32,7 @@ Contents (each room uses only the rooms above it)
     store/postgres.py              PostgreSQL: the lock row, the server's time, notifications.
     store/data_folder.py           The data folder: made, opened, repaired.
     store/log_and_activity.py      The log of attempts, and the activity: each event and its actor.
+    store/state.py                 State: what the program itself keeps in the database, a row each.
     store/settings.py              Settings: an admin changes them while everything runs.
     tasks/queues.py                Named lanes and their limits: which may start something now.
     tasks/followers.py             Turns; tasks after others are released, or fail with them.
@@ -1915,9 +1916,15 @@ class Deadline(threading.local):
 # log do without, because it costs a page in every commit. So does each index that holds the
 # status of a task, since every change moves its entries: two must do.
 
-SCHEMA_VERSION = 7              # of SCHEMA; PRAGMA user_version says it of a database
+SCHEMA_VERSION = 8              # of SCHEMA; PRAGMA user_version says it of a database
 
-SCHEMA = """
+STATE_TABLE = """
+CREATE TABLE IF NOT EXISTS state (      -- what the program itself keeps
+    name TEXT PRIMARY KEY NOT NULL,     -- of STATE
+    value TEXT NOT NULL                 -- JSON
+);
+"""
+SCHEMA = STATE_TABLE + """
 CREATE TABLE IF NOT EXISTS user (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL COLLATE NOCASE UNIQUE,
@@ -1958,7 +1965,7 @@ CREATE TABLE IF NOT EXISTS known_address (  -- where a user logged in from latel
 );
 CREATE TABLE IF NOT EXISTS setting (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE,          -- one of SETTINGS, or .name for what we remember ourselves
+    name TEXT NOT NULL UNIQUE,          -- of SETTINGS
     value TEXT NOT NULL                 -- JSON
 );
 CREATE TABLE IF NOT EXISTS function (
@@ -2221,8 +2228,15 @@ ALTER TABLE activity ADD COLUMN service REAL;
 ALTER TABLE activity ADD COLUMN machine TEXT;
 ALTER TABLE activity ADD COLUMN actor TEXT;
 ALTER TABLE log ADD COLUMN at REAL;
+DELETE FROM setting WHERE name='.rhythm';
 """
-MIGRATIONS = {0: "", 7: "", 6: FROM_6, 4: FROM_6 + """
+FROM_7 = STATE_TABLE + """
+INSERT OR IGNORE INTO state (name, value) SELECT substr(name, 2), value FROM setting
+WHERE name IN ('.alerts', '.backup', '.catalogue', '.daily_backup', '.doubts', '.exposure', '.files',
+    '.folded', '.keeping', '.rhythm', '.start_failure', '.tasks_files', '.used_code');
+DELETE FROM setting WHERE substr(name, 1, 1)='.';
+"""
+MIGRATIONS = {0: "", SCHEMA_VERSION: "", 7: FROM_7, 6: FROM_6 + FROM_7, 4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
 ALTER TABLE worker ADD COLUMN runner_birth TEXT;
 ALTER TABLE schedule ADD COLUMN late_at REAL;
@@ -2242,7 +2256,7 @@ SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after
 WHERE settled=0 AND (status IS NULL OR status IN ENDED);
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
-"""}
+""" + FROM_7}
 
 
 def statements(script):
@@ -3726,6 +3740,7 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
+            self._migrate(link)
             if link.value(SERVER_SCHEMAS) > 1:
                 raise SetupError("The tables of the database %s lie in several schemas: set the "
                                  "search_path of its role to one of them." % self)
@@ -3741,6 +3756,19 @@ class PostgresDatabase(Database):
         elif known != epoch:
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
+
+    @staticmethod
+    def _migrate(link):
+        """Bring tables of an older version to the newest, in one transaction that shuts out others."""
+        version = link.value("SELECT version FROM jobqueue")
+        if version == SCHEMA_VERSION or not MIGRATIONS.get(version):
+            return                      # _checked() refuses what is left
+        link.ask("BEGIN; SELECT version FROM jobqueue FOR UPDATE")
+        version = link.value("SELECT version FROM jobqueue")
+        if MIGRATIONS.get(version):     # else another process was faster
+            link.ask(to_postgres(replace_patterns(MIGRATIONS[version], SCHEMA_OTHERWISE)))
+            link.run("UPDATE jobqueue SET version=?", (SCHEMA_VERSION,))
+        link.run("COMMIT")
 
     def _refuse_shared_sessions(self, link):
         """Raise SetupError if two connections are given one session of the server's by turns."""
@@ -4116,6 +4144,46 @@ def read_log(db, task_id, attempt, offset=0,
     return LogPart("".join(parts), at, cut, times)
 
 
+# store/state.py --------------------------------------------------------------
+#
+# State: what the program itself keeps in the database, a row each.
+#
+# Settings are what people choose; these rows are what the program has learnt. STATE documents each.
+# An export has those of EXPORTED_STATE: the others are about this host.
+
+STATE = {                       # {name: what its JSON holds}
+    "alerts": "the newest row of activity that alerts have seen, and when a message was last sent",
+    "backup": "when and where the last backup or export was written",
+    "catalogue": "the functions' file, its error or that they are samples, as last announced",
+    "daily_backup": "when the last daily backup began, whether it is done, its error",
+    "doubts": "leases that missed two renewals, by name: from when on others may take them over",
+    "exposure": "which private addresses the web server gives away, and when that was tried",
+    "files": "the machine whose data folder holds the files of tasks",
+    "folded": "the id of the last row of activity that is counted in the rollup",
+    "keeping": "when retention last ran, and from when on it trusts the clock",
+    "rhythm": "who did the maintenance last, and the last visits of cron and others",
+    "sample_task": "the id of the last sample task that the page added",
+    "start_failure": "why a worker could not start, how often, and when it is tried again",
+    "tasks_files": "who has read which tasks.py lately",
+    "used_code": "digest of the last setup code that was used",
+    "workers_lost": "by machine: workers that were lost young, the last time, their tasks"}
+EXPORTED_STATE = ("catalogue", "folded")
+
+
+def remember(transaction, name, value):
+    """Store a value of STATE; None removes it."""
+    if value is None:
+        transaction.run("DELETE FROM state WHERE name=?", (name,))
+    else:
+        transaction.upsert("state", {"name": name}, {"value": dump_json(value)})
+
+
+def recall(db, name):
+    """Return a value of STATE, None if there is none."""
+    text = db.value("SELECT value FROM state WHERE name=?", (name,))
+    return None if text is None else json.loads(text)
+
+
 # store/settings.py -----------------------------------------------------------
 #
 # Settings: an admin changes them while everything runs.
@@ -4292,18 +4360,12 @@ def tidy_setting(name, value):
         raise field_error(name, str(error)) from None
 
 
-def remember(transaction, name, value):
-    """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
+def store_setting(transaction, name, value):
+    """Store the value of a setting; None goes back to its default."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
     else:
         transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
-
-
-def recall(db, name):
-    """What `remember` kept, or None."""
-    text = db.value("SELECT value FROM setting WHERE name=?", (name,))
-    return None if text is None else json.loads(text)
 
 
 class Settings:
@@ -4328,8 +4390,8 @@ class Settings:
             until, table = self._known
             table = table if self._database.clock.monotonic() <= until else self._read()
             return table.get(name, SETTINGS[name].default)
-        value = recall(transaction, name)
-        return SETTINGS[name].default if value is None else value
+        text = transaction.value("SELECT value FROM setting WHERE name=?", (name,))
+        return SETTINGS[name].default if text is None else json.loads(text)
 
     def describe(self):
         """All settings as the page shows them."""
@@ -4366,7 +4428,7 @@ class Settings:
             raise refusal("Nothing was changed", errors)
         with self._database.transaction() as transaction:
             for name, value in checked.items():
-                remember(transaction, name, value)
+                store_setting(transaction, name, value)
             note(transaction, self._database.clock.now(), "settings_changed", actor=by,
                  message=", ".join(checked))
         self._known = (-math.inf, {})
@@ -4374,7 +4436,7 @@ class Settings:
     def _read(self):
         until = self._database.clock.monotonic() + CACHE_SECONDS
         table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
-            "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
+            "SELECT name, value FROM setting")}
         self._known = (until, table)
         return table
 
@@ -4391,7 +4453,7 @@ class Settings:
             raise field_error(name, "is changed on the host only: python3 jobqueue.py settings %s VALUE"
                               % name)
         if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
-            return recall(self._database, name)
+            return self._read().get(name)
         value = None if value is None else tidy_setting(name, value)
         if value and name in self.tests:
             self.tests[name](value)
@@ -4968,9 +5030,9 @@ class Files:
 
     def settle(self):
         """From now on this machine, whose web server asks, has the files."""
-        if self._database.is_shared and recall(self._database, ".files") != machine_name():
+        if self._database.is_shared and recall(self._database, "files") != machine_name():
             with self._database.transaction() as transaction:
-                remember(transaction, ".files", machine_name())
+                remember(transaction, "files", machine_name())
         self._looks.hasten(0.0)
 
     def site(self, transaction=None):
@@ -4978,7 +5040,7 @@ class Files:
         if not self._database.is_shared:
             return None
         if self._looks.is_due():        # each attempt asks
-            self._machine = recall(transaction or self._database, ".files")
+            self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
             self._settings.get("page_address", transaction), None)
@@ -6183,18 +6245,18 @@ class Leases:
     def doubt(self, now):
         """Note who is late from now on; forget who is so no more."""
         late = self._late(self._database, now)
-        known = recall(self._database, ".doubts") or {}
+        known = recall(self._database, "doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
-                known = recall(transaction, ".doubts") or {}
+                known = recall(transaction, "doubts") or {}
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
-                remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
+                remember(transaction, "doubts", {name: known.get(name, fresh) for name in late})
 
     def silent(self, now, db=None):
         """The names of leases that are over, and whose doubt is as well."""
         db = db or self._database
-        doubts = recall(db, ".doubts") or {}
+        doubts = recall(db, "doubts") or {}
         late = self._late(db, now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
@@ -6205,7 +6267,7 @@ class Leases:
             "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))
         if row is None:
             return None
-        return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
+        return lease_name(claim, row) in (recall(self._database, "doubts") or ())
 
     def _late(self, db, now):
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
@@ -6616,7 +6678,7 @@ class Rhythm:
             known["seen"][caller] = now
             if caller in VISITORS:
                 known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
-            remember(transaction, ".rhythm", known)
+            remember(transaction, "rhythm", known)
 
     def state(self):
         """Who did the housekeeping last and how often it is done, as people are shown it."""
@@ -6657,7 +6719,7 @@ class Rhythm:
 
     @staticmethod
     def _known(db):
-        known = recall(db, ".rhythm")
+        known = recall(db, "rhythm")
         return known or {"seen": {}, "visits": {}}
 
 
@@ -7498,23 +7560,31 @@ class Modes:
             return
         if not is_loss or (row["state"] != "starting"
                            and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
-            remember(transaction, ".workers_lost " + self._claims.machine, None)
+            self._store_losses(transaction, None)
             return
         tasks = [task["id"] for task in transaction.all(
             "SELECT id FROM task WHERE status=RUNNING AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
-        remember(transaction, ".workers_lost " + self._claims.machine,
-                 {"count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
+        self._store_losses(transaction, {
+            "count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
-            remember(transaction, ".start_failure", None)   # it is of the mode that is left
+            remember(transaction, "start_failure", None)   # it is of the mode that is left
 
     def _lost(self, db):
-        """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost = recall(db, ".workers_lost " + self._claims.machine)
+        """Return the last losses in a row on this machine; none once the clock was set back."""
+        lost = (recall(db, "workers_lost") or {}).get(self._claims.machine)
         if lost and seconds_since(lost["at"], self._clock.now()) < math.inf:
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
+
+    def _store_losses(self, transaction, losses):
+        by_machine = recall(transaction, "workers_lost") or {}
+        before = by_machine.pop(self._claims.machine, None)
+        if losses:
+            by_machine[self._claims.machine] = losses
+        if losses or before:
+            remember(transaction, "workers_lost", by_machine or None)
 
 
 # upkeep/workers.py -----------------------------------------------------------
@@ -7574,7 +7644,7 @@ class Workers:
                 "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
                 "id=? AND lock=? AND state='starting'", (worker_id, lock))
             if changed:
-                remember(transaction, ".start_failure", None)
+                remember(transaction, "start_failure", None)
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
                      machine=self._claims.machine)
             return changed == 1
@@ -7631,11 +7701,11 @@ class Workers:
     def start_failed(self, transaction, message):
         """Remember why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
-        before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
+        before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
         tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
-        remember(transaction, ".start_failure", failure)
+        remember(transaction, "start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since, until=math.inf):
@@ -7841,7 +7911,7 @@ class Starter:
         missing = max(self._claims.claimable(room + ready, db), least) - ready
         if missing <= 0:
             return 0
-        failure = recall(db, ".start_failure")
+        failure = recall(db, "start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
@@ -7943,7 +8013,7 @@ class Starter:
 CATALOGUE_SECONDS = 10.0
 AGAIN_SECONDS = 2.0                     # from a failed reading to the next; then twice as long each time
 AGAIN_MAX_SECONDS = 60.0
-READERS, READER_SECONDS = ".tasks_files", 3600.0    # who read which tasks.py, and for how long that counts
+READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
 
 
 class _Known(NamedTuple):
@@ -8000,7 +8070,7 @@ class Catalogue:
 
     def schedules(self):
         """What @schedule said in tasks.py when it could be read the last time, as of now."""
-        state = recall(self._database, ".catalogue") or self.state()
+        state = recall(self._database, "catalogue") or self.state()
         return state.get("schedules", [])
 
     def refresh(self, wait=False):
@@ -8041,11 +8111,11 @@ class Catalogue:
         if state != before or state["error"] or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
             with self._database.transaction(durable=False) as transaction:
-                remember(transaction, ".catalogue", state)
+                remember(transaction, "catalogue", state)
                 if functions is not None:
                     self._replace(transaction, functions)
                 if readers is not None:
-                    remember(transaction, READERS, readers)
+                    remember(transaction, "tasks_files", readers)
             self._known = _NOTHING
         return state["files"]
 
@@ -8066,7 +8136,7 @@ class Catalogue:
 
     def readers(self):
         """Return who read which tasks.py within the last hour."""
-        now, known = self._database.clock.now(), recall(self._database, READERS) or {}
+        now, known = self._database.clock.now(), recall(self._database, "tasks_files") or {}
         return {place: one for place, one in known.items() if abs(now - one["at"]) < READER_SECONDS}
 
     def _replace(self, transaction, functions):
@@ -8088,7 +8158,7 @@ class Catalogue:
         """Return what is known, read again after CACHE_SECONDS."""
         now, known = self._database.clock.monotonic(), self._known
         if known.until < now:
-            state = recall(self._database, ".catalogue") or _NOTHING.state
+            state = recall(self._database, "catalogue") or _NOTHING.state
             functions = {row["name"]: self._function(row) for row in self._database.all(
                 "SELECT * FROM function ORDER BY id")}
             self._add_remote(functions)
@@ -8162,7 +8232,6 @@ class Catalogue:
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
 FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
-FOLDED = ".folded"              # under this name: the id of the last row that was folded
 SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
 LARGEST = 2.0 ** 53             # second or byte that counts
 RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
@@ -8514,7 +8583,7 @@ class Fold:
 
     def mark(self):
         """The id of the last row that is folded."""
-        return recall(self._database, FOLDED) or 0
+        return recall(self._database, "folded") or 0
 
     def fold(self):
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
@@ -8523,9 +8592,9 @@ class Fold:
             return False
         rows, tally = self.tally(mark)
         with self._database.transaction(durable=False) as transaction:
-            if rows and (recall(transaction, FOLDED) or 0) == mark:
+            if rows and (recall(transaction, "folded") or 0) == mark:
                 self._store(transaction, tally)
-                remember(transaction, FOLDED, rows[-1]["id"])
+                remember(transaction, "folded", rows[-1]["id"])
         return len(rows) == FOLD_ROWS
 
     def tally(self, mark):
@@ -8726,7 +8795,7 @@ class Keeping:
 
     def _trusts_clock(self, now):
         """False until days have passed since the clock was found far from where it was."""
-        known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
+        known = recall(self._database, "keeping") or {"seen": 0.0, "from": 0.0}
         seen = known["seen"]
         start = known["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
@@ -8735,7 +8804,7 @@ class Keeping:
             start = now + doubt
         if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
             with self._database.transaction(durable=False) as transaction:
-                remember(transaction, ".keeping", {"seen": now, "from": start})
+                remember(transaction, "keeping", {"seen": now, "from": start})
         return now >= start
 
     def _portions(self, now):
@@ -8963,7 +9032,6 @@ def readable_time(moment):
 
 MISSED_SECONDS = 600.0
 LOW_DISK_BYTES = 256 << 20
-DAILY_BACKUP = ".daily_backup"  # when the last daily backup began, whether it is done, its error
 
 
 def disk_findings(folder, is_open=False):
@@ -9009,7 +9077,7 @@ class Conditions:
             return
         if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
             return
-        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
+        mode, failure = self._modes.decide().mode, recall(self._database, "start_failure")
         why = self.absent_starter(mode) or failure and failure["message"]
         if why:
             yield Finding("no_worker", why=why)
@@ -9060,7 +9128,7 @@ class Conditions:
 
     def backup(self, _=False):
         """Yield a finding while the newest backup is older than alert_backup_days."""
-        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
+        last, days = recall(self._database, "backup"), self._settings.get("alert_backup_days")
         if not last or not days:
             return
         age = self._database.clock.now() - last["at"]
@@ -9070,7 +9138,7 @@ class Conditions:
 
     def backup_failed(self, _=False):
         """Yield a finding from a failed daily backup until the next one that succeeds."""
-        state = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
+        state = self._settings.get("backup_hour") and recall(self._database, "daily_backup")
         if state and state["error"]:
             yield Finding("backup_failed", why=state["error"])
 
@@ -9196,7 +9264,7 @@ class Alerts:
     def look(self, now):
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
-        before = recall(self._database, ".alerts") or {}
+        before = recall(self._database, "alerts") or {}
         told_at = before.get("told_at", 0)
         if seconds_since(told_at, now) < PACE_SECONDS:
             return
@@ -9209,7 +9277,7 @@ class Alerts:
         if before.get("seen") == newest and not (seen or rows):
             return
         with self._database.transaction(durable=False) as transaction:
-            if (recall(transaction, ".alerts") or {}) != before:
+            if (recall(transaction, "alerts") or {}) != before:
                 return
             self._open(transaction, rows, seen, now)
             over = [row for key, row in rows.items()
@@ -9222,7 +9290,7 @@ class Alerts:
                     if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
             state = {"seen": newest, "told_at": told_at}
             if state != before:
-                remember(transaction, ".alerts", state)
+                remember(transaction, "alerts", state)
 
     def _held(self, open_codes):
         """Find all that is wrong now but failed tasks."""
@@ -10168,7 +10236,7 @@ class Forecast:
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
         if room < 0 or (mode == "detached" and (lives or not recall(
-                self._database, ".start_failure"))):
+                self._database, "start_failure"))):
             sizes[here] += room
         elif mode == "cron" and room and not lives and cron and cron["comes"]:
             sizes[here] = 1
@@ -10303,16 +10371,16 @@ class Tick:
         now, hour = self._clock.now(), self._settings.get("backup_hour")
         if not hour:
             return
-        last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
+        last, began = recall(self._database, "daily_backup"), now - 3600 * int(hour)
         known = last or {"at": -math.inf, "done": True}
         age = seconds_since(known["at"], now)
         if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
             return
         error = None if known["done"] else known["error"] or "It was not finished."
         with self._database.transaction() as transaction:
-            if recall(transaction, DAILY_BACKUP) != last:
+            if recall(transaction, "daily_backup") != last:
                 return                  # another process begins it
-            remember(transaction, DAILY_BACKUP, {
+            remember(transaction, "daily_backup", {
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")
 
@@ -10797,10 +10865,10 @@ class SetUp:
         code = self._check(code, files, address)
         columns = self._users.prepare(name, password, "admin")
         with self._database.transaction() as transaction:
-            if recall(transaction, ".used_code") == digest(code):   # its file cannot be deleted
+            if recall(transaction, "used_code") == digest(code):   # its file cannot be deleted
                 raise Denied("This code has been used: delete its file, or write another code into "
                              "it.", wrong("code", "has been used"))
-            remember(transaction, ".used_code", digest(code))
+            remember(transaction, "used_code", digest(code))
             if not is_first:
                 self._reset(transaction, columns, doubtful)
             elif self._users.has_admin(transaction):
@@ -10844,7 +10912,7 @@ class SetUp:
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
-            remember(transaction, setting, None)
+            store_setting(transaction, setting, None)
         forgive(transaction, user_subject(name))
 
 
@@ -12259,14 +12327,14 @@ def is_open(path):
 
 def exposure(queue):
     """Return what note_exposure() kept."""
-    known = recall(queue.database, ".exposure")
+    known = recall(queue.database, "exposure")
     return known or {"exposed": None, "at": None}
 
 
 def note_exposure(queue, exposed):
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
-        remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
+        remember(transaction, "exposure", {"exposed": exposed, "at": queue.database.clock.now()})
 
 
 def canary_token(folder):
@@ -12301,7 +12369,7 @@ def add_sample(queue, owner_id):
     options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
     [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
     with queue.database.transaction() as transaction:
-        remember(transaction, ".sample_task", task_id)
+        remember(transaction, "sample_task", task_id)
     queue.start_workers()
     return queue.get_json(task_id)
 
@@ -12456,7 +12524,7 @@ def _check_workers(queue):
 
 def _check_worker(queue):
     yield queue.interpreter.path()
-    task_id = recall(queue.database, ".sample_task")
+    task_id = recall(queue.database, "sample_task")
     status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
     if status == FAILED:
         yield Finding("sample_failed", id=task_id)
@@ -12515,7 +12583,7 @@ def _check_database(queue, reads_all=True):
 
 
 def _check_backup(queue):
-    last = recall(queue.database, ".backup")
+    last = recall(queue.database, "backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (taken from here)") if last else "none yet"
@@ -12614,7 +12682,7 @@ def _describe_obstacles(queue):
 
 def _describe_starts(queue):
     """Who starts workers, and what becomes of the tasks that could be run now."""
-    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide().mode
+    failure, mode = recall(queue.database, "start_failure"), queue.modes.decide().mode
     waits = queue.claims.claimable(1) > 0
     states = {row["state"] for row in queue.database.all(
         "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()
@@ -12758,7 +12826,6 @@ def next_step(report):
 #
 # Import checks: every value of an export is judged before it is stored, as the API would.
 
-OWN_SETTINGS = (".catalogue", FOLDED)   # of those whose names begin with a dot: what is exported
 COLUMN_KINDS = {
     "INTEGER": {"type": "integer", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
     "REAL": {"type": "number", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
@@ -12768,7 +12835,7 @@ TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name 
 CHOSEN = {    # what a column may hold besides its kind
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
     "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
-    "setting": {"name": {"enum": [*SETTINGS, *OWN_SETTINGS]}},
+    "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},
     "queue": {"name": OPTION_SCHEMAS["queue"], "external": integer_within(0, 2)},
     "schedule": {"id": ROW_ID, "source": {"enum": ["person", "code", "folder"]},
@@ -12812,7 +12879,8 @@ def _check_password(text):
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS = {
     ("user", "password"): _check_password,
-    ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
+    ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(2, (str, int)),
+    ("state", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
     ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),
     ("queue", "machines"): _json_of(2, (list,)),
     ("schedule", "arguments"): _json_of(JSON_MAX_DEPTH), ("schedule", "options"): _json_of(2),
@@ -12839,7 +12907,7 @@ def check_row(table, row):
                 check(row[column])
             except ValueError as error:
                 raise ValueError("%s.%s %s" % (table, column, error)) from None
-    if table == "setting" and row["name"] in SETTINGS:
+    if table == "setting":
         tidy_setting(row["name"], read_json(row["value"]))
 
 
@@ -12862,7 +12930,7 @@ EXPORTED = {                    # {table: what tells its rows apart}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
-    "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
+    "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
@@ -12911,7 +12979,7 @@ def _replacing(queue, target, kind):
         raise SetupError("The %s cannot be written to %s: %s."
                          % (kind, target, error.strerror)) from None
     with queue.database.transaction() as transaction:
-        remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
+        remember(transaction, "backup", {"at": queue.database.clock.now(), "path": str(target)})
 
 
 def back_up(queue, target):
@@ -12948,7 +13016,10 @@ def restore(folder, file, force=False):
     try:
         take_backup(file, part)
         with open_exclusively(part, mode) as link:
-            remember(link, DAILY_BACKUP, None)
+            link.run("BEGIN IMMEDIATE")
+            migrate(link)
+            remember(link, "daily_backup", None)
+            link.run("COMMIT")
         if not force:
             _refuse_living(path, mode, now)
         for ending in ("-wal", "-shm", "-journal"):
@@ -12971,7 +13042,7 @@ def _refuse_living(path, mode, now):
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
         with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
-            known = mode == "truncate" and recall(link, ".rhythm")
+            known = mode == "truncate" and recall(link, "rhythm")
         seen = known["seen"].values() if known else ()
     except Busy:
         seen = [now]
@@ -12997,11 +13068,10 @@ def _rows_of(db, table):
 
 
 def _exported(db):
-    """Yield all that is kept, but what is remembered of this host."""
+    """Yield the rows of all tables; of `state` those that are not about this host."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
-            name = row["name"] if table == "setting" else ""
-            if not name.startswith(".") or name in OWN_SETTINGS:
+            if table != "state" or row["name"] in EXPORTED_STATE:
                 yield table, row
 
 

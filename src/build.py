@@ -43,7 +43,7 @@ ROOMS = {
         base/values base/options
         store/connection store/schema store/database store/sqlite_connection store/write_lock store/sqlite
         store/postgres_sql store/postgres_connection store/postgres store/data_folder store/log_and_activity
-        store/settings
+        store/state store/settings
         tasks/queues tasks/followers tasks/files tasks/adding tasks/task_list tasks/actions tasks/leases
         tasks/claims
         upkeep/tick_history upkeep/schedule_rows upkeep/schedules upkeep/worker_modes upkeep/workers

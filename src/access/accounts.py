@@ -14,7 +14,8 @@ from ..base.time_and_text import digest, dump_json, iso, random_token, storable
 from ..store.connection import Connection, private_path, write_private
 from ..store.database import Database
 from ..store.log_and_activity import note
-from ..store.settings import recall, remember
+from ..store.state import recall, remember
+from ..store.settings import store_setting
 from .people import (SCRYPT_COST, SESSION_SECONDS, STORED_PASSWORD, Person, Users,
                      address_subject, changed_at, count_guess, end_sessions, forgive, may_guess,
                      note_use, note_user, plain_code, user_subject, verify_password, wrong_log_in,
@@ -84,10 +85,10 @@ class SetUp:
         code = self._check(code, files, address)
         columns = self._users.prepare(name, password, "admin")
         with self._database.transaction() as transaction:
-            if recall(transaction, ".used_code") == digest(code):   # its file cannot be deleted
+            if recall(transaction, "used_code") == digest(code):   # its file cannot be deleted
                 raise Denied("This code has been used: delete its file, or write another code into "
                              "it.", wrong("code", "has been used"))
-            remember(transaction, ".used_code", digest(code))
+            remember(transaction, "used_code", digest(code))
             if not is_first:
                 self._reset(transaction, columns, doubtful)
             elif self._users.has_admin(transaction):
@@ -131,7 +132,7 @@ class SetUp:
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
-            remember(transaction, setting, None)
+            store_setting(transaction, setting, None)
         forgive(transaction, user_subject(name))
 
 

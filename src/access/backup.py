@@ -26,15 +26,14 @@ from ..base.errors import (Busy, Conflict, JobQueueError, Malformed, SetupError,
 from ..base.time_and_text import Clock, iso, random_token, read_json, shorten, storable
 from ..store.connection import (Connection, Reader, file_identity, free_bytes, private_path,
                                 write_private)
-from ..store.schema import SCHEMA_VERSION
+from ..store.schema import SCHEMA_VERSION, migrate
 from ..store.sqlite import Journal, open_exclusively, safe_journal, take_backup
 from ..store.data_folder import create_data_folder, own_database
-from ..store.settings import recall, remember
+from ..store.state import EXPORTED_STATE, recall, remember
 from ..tasks.leases import UNCONFIRMED, Outcome
 from ..upkeep.tick_history import NOTE_SECONDS
 from ..upkeep.rollup import HOUR_KEYS
-from ..upkeep.conditions import DAILY_BACKUP
-from .import_checks import OWN_SETTINGS, check_row
+from .import_checks import check_row
 from .python_interface import JobQueue
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ EXPORTED = {                    # {table: what tells its rows apart}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
-    "slot": "schedule_id, at", "unsettled": "task_id", "request": "owner_id, key",
+    "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
 COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
@@ -99,7 +98,7 @@ def _replacing(queue: JobQueue, target: Path | str, kind: str) -> Iterator[Path]
         raise SetupError("The %s cannot be written to %s: %s."
                          % (kind, target, error.strerror)) from None
     with queue.database.transaction() as transaction:
-        remember(transaction, ".backup", {"at": queue.database.clock.now(), "path": str(target)})
+        remember(transaction, "backup", {"at": queue.database.clock.now(), "path": str(target)})
 
 
 def back_up(queue: JobQueue, target: Path | str) -> None:
@@ -136,7 +135,10 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
     try:
         take_backup(file, part)
         with open_exclusively(part, mode) as link:
-            remember(link, DAILY_BACKUP, None)
+            link.run("BEGIN IMMEDIATE")
+            migrate(link)
+            remember(link, "daily_backup", None)
+            link.run("COMMIT")
         if not force:
             _refuse_living(path, mode, now)
         for ending in ("-wal", "-shm", "-journal"):
@@ -159,7 +161,7 @@ def _refuse_living(path: Path, mode: str, now: float) -> None:
     """Conflict if anybody has the database open or, where that does not show, was here lately."""
     try:
         with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
-            known = mode == "truncate" and recall(link, ".rhythm")
+            known = mode == "truncate" and recall(link, "rhythm")
         seen = known["seen"].values() if known else ()
     except Busy:
         seen = [now]
@@ -185,11 +187,10 @@ def _rows_of(db: Reader, table: str) -> Iterator[JsonObject]:
 
 
 def _exported(db: Reader) -> Iterator[Item]:
-    """Yield all that is kept, but what is remembered of this host."""
+    """Yield the rows of all tables; of `state` those that are not about this host."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
-            name = row["name"] if table == "setting" else ""
-            if not name.startswith(".") or name in OWN_SETTINGS:
+            if table != "state" or row["name"] in EXPORTED_STATE:
                 yield table, row
 
 

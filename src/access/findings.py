@@ -27,7 +27,7 @@ from ..store.connection import free_bytes
 from ..store.schema import SCHEMA_VERSION
 from ..store.sqlite import file_system
 from ..store.data_folder import user_name
-from ..store.settings import recall
+from ..store.state import recall
 from ..tasks.followers import lanes
 from ..upkeep.tick_history import VISITORS
 from ..upkeep.worker_modes import take_lock
@@ -156,7 +156,7 @@ def _check_workers(queue: JobQueue) -> Lines:
 
 def _check_worker(queue: JobQueue) -> Lines:
     yield queue.interpreter.path()
-    task_id = recall(queue.database, ".sample_task")
+    task_id = recall(queue.database, "sample_task")
     status = task_id and queue.database.value("SELECT status FROM task WHERE id=?", (task_id,))
     if status == FAILED:
         yield Finding("sample_failed", id=task_id)
@@ -215,7 +215,7 @@ def _check_database(queue: JobQueue, reads_all: bool = True) -> Lines:
 
 
 def _check_backup(queue: JobQueue) -> Lines:
-    last = recall(queue.database, ".backup")
+    last = recall(queue.database, "backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
         " (taken from here)") if last else "none yet"
@@ -314,7 +314,7 @@ def _describe_obstacles(queue: JobQueue) -> Findings:
 
 def _describe_starts(queue: JobQueue) -> Findings:
     """Who starts workers, and what becomes of the tasks that could be run now."""
-    failure, mode = recall(queue.database, ".start_failure"), queue.modes.decide().mode
+    failure, mode = recall(queue.database, "start_failure"), queue.modes.decide().mode
     waits = queue.claims.claimable(1) > 0
     states = {row["state"] for row in queue.database.all(
         "SELECT state FROM worker WHERE mode<>'remote'")} if waits else set()

@@ -20,7 +20,7 @@ from ..base.time_and_text import random_token
 from ..base.values import TASK_DEFAULTS
 from ..store.connection import write_private
 from ..store.data_folder import user_name
-from ..store.settings import recall, remember
+from ..store.state import recall, remember
 from ..tasks.adding import Order
 from .python_interface import JobQueue
 
@@ -75,14 +75,14 @@ def is_open(path: Path) -> bool:
 
 def exposure(queue: JobQueue) -> Exposure:
     """Return what note_exposure() kept."""
-    known: Exposure | None = recall(queue.database, ".exposure")
+    known: Exposure | None = recall(queue.database, "exposure")
     return known or {"exposed": None, "at": None}
 
 
 def note_exposure(queue: JobQueue, exposed: list[str]) -> None:
     """Keep what an admin's browser could fetch of what is private."""
     with queue.database.transaction() as transaction:
-        remember(transaction, ".exposure", {"exposed": exposed, "at": queue.database.clock.now()})
+        remember(transaction, "exposure", {"exposed": exposed, "at": queue.database.clock.now()})
 
 
 def canary_token(folder: Path) -> str | None:
@@ -117,7 +117,7 @@ def add_sample(queue: JobQueue, owner_id: int) -> JsonObject:
     options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
     [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
     with queue.database.transaction() as transaction:
-        remember(transaction, ".sample_task", task_id)
+        remember(transaction, "sample_task", task_id)
     queue.start_workers()
     return queue.get_json(task_id)
 

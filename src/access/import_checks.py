@@ -11,14 +11,13 @@ from ..base.errors import join_errors
 from ..base.time_and_text import is_deep, read_json
 from ..base.values import OPTION_SCHEMAS, WHO_MAY_ADD, check_value, integer_within, text_like
 from ..store.schema import SCHEMA
+from ..store.state import EXPORTED_STATE
 from ..store.settings import SETTINGS, tidy_setting
-from ..upkeep.rollup import FOLDED
 from .people import NAME_PATTERN, ROLES, SCRYPT_COST, TOKEN_SCOPES
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Schema
 
-OWN_SETTINGS = (".catalogue", FOLDED)   # of those whose names begin with a dot: what is exported
 COLUMN_KINDS: dict[str, Schema] = {
     "INTEGER": {"type": "integer", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
     "REAL": {"type": "number", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
@@ -28,7 +27,7 @@ TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name 
 CHOSEN: dict[str, dict[str, Schema]] = {    # what a column may hold besides its kind
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
     "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
-    "setting": {"name": {"enum": [*SETTINGS, *OWN_SETTINGS]}},
+    "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},
     "queue": {"name": OPTION_SCHEMAS["queue"], "external": integer_within(0, 2)},
     "schedule": {"id": ROW_ID, "source": {"enum": ["person", "code", "folder"]},
@@ -72,7 +71,8 @@ def _check_password(text: str) -> None:
 _ANY_JSON = (dict, list, str, int, float, bool, type(None))
 TEXT_CHECKS: dict[tuple[str, str], Callable[[str], None]] = {
     ("user", "password"): _check_password,
-    ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
+    ("token", "limits"): _json_of(2), ("setting", "value"): _json_of(2, (str, int)),
+    ("state", "value"): _json_of(RESULT_MAX_DEPTH, _ANY_JSON),
     ("function", "schema"): _json_of(RESULT_MAX_DEPTH), ("function", "options"): _json_of(2),
     ("queue", "machines"): _json_of(2, (list,)),
     ("schedule", "arguments"): _json_of(JSON_MAX_DEPTH), ("schedule", "options"): _json_of(2),
@@ -99,5 +99,5 @@ def check_row(table: str, row: JsonObject) -> None:
                 check(row[column])
             except ValueError as error:
                 raise ValueError("%s.%s %s" % (table, column, error)) from None
-    if table == "setting" and row["name"] in SETTINGS:
+    if table == "setting":
         tidy_setting(row["name"], read_json(row["value"]))

@@ -16,7 +16,7 @@ from ..base.errors import Busy, Conflict, JobQueueError, SetupError, StorageBrok
 from ..base.time_and_text import Clock, random_token, shorten
 from .connection import (BUSY, FULL, OWNER_GONE, UNUSABLE, OneThread, emptied, find_database,
                          write_private)
-from .schema import SCHEMA, SCHEMA_VERSION, another_version
+from .schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION, another_version
 from .database import Database
 from .sqlite import safe_journal
 from .postgres_sql import (NO_EPOCH, SCHEMA_OTHERWISE, SERVER_SCHEMA, replace_patterns,
@@ -173,6 +173,7 @@ class PostgresDatabase(Database):
                     link.run("INSERT INTO jobqueue VALUES (?, ?)",
                              (SCHEMA_VERSION, random_token(8)))
                 link.run("COMMIT")
+            self._migrate(link)
             if link.value(SERVER_SCHEMAS) > 1:
                 raise SetupError("The tables of the database %s lie in several schemas: set the "
                                  "search_path of its role to one of them." % self)
@@ -188,6 +189,19 @@ class PostgresDatabase(Database):
         elif known != epoch:
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
+
+    @staticmethod
+    def _migrate(link: ServerConnection) -> None:
+        """Bring tables of an older version to the newest, in one transaction that shuts out others."""
+        version = link.value("SELECT version FROM jobqueue")
+        if version == SCHEMA_VERSION or not MIGRATIONS.get(version):
+            return                      # _checked() refuses what is left
+        link.ask("BEGIN; SELECT version FROM jobqueue FOR UPDATE")
+        version = link.value("SELECT version FROM jobqueue")
+        if MIGRATIONS.get(version):     # else another process was faster
+            link.ask(to_postgres(replace_patterns(MIGRATIONS[version], SCHEMA_OTHERWISE)))
+            link.run("UPDATE jobqueue SET version=?", (SCHEMA_VERSION,))
+        link.run("COMMIT")
 
     def _refuse_shared_sessions(self, link: ServerConnection) -> None:
         """Raise SetupError if two connections are given one session of the server's by turns."""

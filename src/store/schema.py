@@ -13,9 +13,15 @@ from collections.abc import Iterator
 from ..base.errors import SetupError
 from .connection import Connection
 
-SCHEMA_VERSION = 7              # of SCHEMA; PRAGMA user_version says it of a database
+SCHEMA_VERSION = 8              # of SCHEMA; PRAGMA user_version says it of a database
 
-SCHEMA = """
+STATE_TABLE = """
+CREATE TABLE IF NOT EXISTS state (      -- what the program itself keeps
+    name TEXT PRIMARY KEY NOT NULL,     -- of STATE
+    value TEXT NOT NULL                 -- JSON
+);
+"""
+SCHEMA = STATE_TABLE + """
 CREATE TABLE IF NOT EXISTS user (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL COLLATE NOCASE UNIQUE,
@@ -56,7 +62,7 @@ CREATE TABLE IF NOT EXISTS known_address (  -- where a user logged in from latel
 );
 CREATE TABLE IF NOT EXISTS setting (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name TEXT NOT NULL UNIQUE,          -- one of SETTINGS, or .name for what we remember ourselves
+    name TEXT NOT NULL UNIQUE,          -- of SETTINGS
     value TEXT NOT NULL                 -- JSON
 );
 CREATE TABLE IF NOT EXISTS function (
@@ -319,8 +325,15 @@ ALTER TABLE activity ADD COLUMN service REAL;
 ALTER TABLE activity ADD COLUMN machine TEXT;
 ALTER TABLE activity ADD COLUMN actor TEXT;
 ALTER TABLE log ADD COLUMN at REAL;
+DELETE FROM setting WHERE name='.rhythm';
 """
-MIGRATIONS = {0: "", 7: "", 6: FROM_6, 4: FROM_6 + """
+FROM_7 = STATE_TABLE + """
+INSERT OR IGNORE INTO state (name, value) SELECT substr(name, 2), value FROM setting
+WHERE name IN ('.alerts', '.backup', '.catalogue', '.daily_backup', '.doubts', '.exposure', '.files',
+    '.folded', '.keeping', '.rhythm', '.start_failure', '.tasks_files', '.used_code');
+DELETE FROM setting WHERE substr(name, 1, 1)='.';
+"""
+MIGRATIONS = {0: "", SCHEMA_VERSION: "", 7: FROM_7, 6: FROM_6 + FROM_7, 4: FROM_6 + """
 ALTER TABLE worker ADD COLUMN runner_pid INTEGER;
 ALTER TABLE worker ADD COLUMN runner_birth TEXT;
 ALTER TABLE schedule ADD COLUMN late_at REAL;
@@ -340,7 +353,7 @@ SELECT DISTINCT after_id, status FROM task_after LEFT JOIN task ON task.id=after
 WHERE settled=0 AND (status IS NULL OR status IN ENDED);
 DROP TABLE IF EXISTS task_key;
 DROP TABLE IF EXISTS machine;
-"""}
+""" + FROM_7}
 
 
 def statements(script: str) -> Iterator[str]:

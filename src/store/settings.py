@@ -200,18 +200,12 @@ def tidy_setting(name: str, value: Any) -> int | str:
         raise field_error(name, str(error)) from None
 
 
-def remember(transaction: Connection, name: str, value: Any) -> None:
-    """Keep a value under a name; None forgets it. Names of our own begin with a dot."""
+def store_setting(transaction: Connection, name: str, value: int | str | None) -> None:
+    """Store the value of a setting; None goes back to its default."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
     else:
         transaction.upsert("setting", {"name": name}, {"value": dump_json(value)})
-
-
-def recall(db: Reader, name: str) -> Any:
-    """What `remember` kept, or None."""
-    text = db.value("SELECT value FROM setting WHERE name=?", (name,))
-    return None if text is None else json.loads(text)
 
 
 class Settings:
@@ -236,8 +230,8 @@ class Settings:
             until, table = self._known
             table = table if self._database.clock.monotonic() <= until else self._read()
             return table.get(name, SETTINGS[name].default)
-        value = recall(transaction, name)
-        return SETTINGS[name].default if value is None else value
+        text = transaction.value("SELECT value FROM setting WHERE name=?", (name,))
+        return SETTINGS[name].default if text is None else json.loads(text)
 
     def describe(self) -> list[dict[str, Any]]:
         """All settings as the page shows them."""
@@ -274,7 +268,7 @@ class Settings:
             raise refusal("Nothing was changed", errors)
         with self._database.transaction() as transaction:
             for name, value in checked.items():
-                remember(transaction, name, value)
+                store_setting(transaction, name, value)
             note(transaction, self._database.clock.now(), "settings_changed", actor=by,
                  message=", ".join(checked))
         self._known = (-math.inf, {})
@@ -282,7 +276,7 @@ class Settings:
     def _read(self) -> dict[str, Any]:
         until = self._database.clock.monotonic() + CACHE_SECONDS
         table = {row["name"]: json.loads(row["value"]) for row in self._database.all(
-            "SELECT name, value FROM setting WHERE name NOT LIKE '.%'")}
+            "SELECT name, value FROM setting")}
         self._known = (until, table)
         return table
 
@@ -299,7 +293,7 @@ class Settings:
             raise field_error(name, "is changed on the host only: python3 jobqueue.py settings %s VALUE"
                               % name)
         if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
-            return recall(self._database, name)
+            return self._read().get(name)
         value = None if value is None else tidy_setting(name, value)
         if value and name in self.tests:
             self.tests[name](value)

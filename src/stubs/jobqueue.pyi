@@ -19,6 +19,7 @@ from src.store.postgres_connection import *
 from src.store.postgres import *
 from src.store.data_folder import *
 from src.store.log_and_activity import *
+from src.store.state import *
 from src.store.settings import *
 from src.tasks.queues import *
 from src.tasks.followers import *

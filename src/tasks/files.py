@@ -30,7 +30,8 @@ from ..store.connection import (FULL, Connection, Reader, cannot_write, find_dat
                                 open_folder, private_folder, private_path, write_part)
 from ..store.database import Database
 from ..store.log_and_activity import append_log, log_length
-from ..store.settings import Settings, recall, remember
+from ..store.state import recall, remember
+from ..store.settings import Settings
 
 if TYPE_CHECKING:
     from typing import BinaryIO, Protocol
@@ -206,9 +207,9 @@ class Files:
 
     def settle(self) -> None:
         """From now on this machine, whose web server asks, has the files."""
-        if self._database.is_shared and recall(self._database, ".files") != machine_name():
+        if self._database.is_shared and recall(self._database, "files") != machine_name():
             with self._database.transaction() as transaction:
-                remember(transaction, ".files", machine_name())
+                remember(transaction, "files", machine_name())
         self._looks.hasten(0.0)
 
     def site(self, transaction: Reader | None = None) -> FileSite | None:
@@ -216,7 +217,7 @@ class Files:
         if not self._database.is_shared:
             return None
         if self._looks.is_due():        # each attempt asks
-            self._machine = recall(transaction or self._database, ".files")
+            self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
             self._settings.get("page_address", transaction), None)

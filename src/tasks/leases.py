@@ -17,7 +17,7 @@ from ..base.values import (TEXT, TEXT_OR_NULL, check_value, integer_within, numb
                            or_null)
 from ..store.connection import BY_CLAIM, THEN_JOIN, Reader
 from ..store.database import Database
-from ..store.settings import recall, remember
+from ..store.state import recall, remember
 from .queues import SPARE
 
 if TYPE_CHECKING:
@@ -209,18 +209,18 @@ class Leases:
     def doubt(self, now: float) -> None:
         """Note who is late from now on; forget who is so no more."""
         late = self._late(self._database, now)
-        known: dict[str, Row] = recall(self._database, ".doubts") or {}
+        known: dict[str, Row] = recall(self._database, "doubts") or {}
         if late.keys() != known.keys():
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
-                known = recall(transaction, ".doubts") or {}
+                known = recall(transaction, "doubts") or {}
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
-                remember(transaction, ".doubts", {name: known.get(name, fresh) for name in late})
+                remember(transaction, "doubts", {name: known.get(name, fresh) for name in late})
 
     def silent(self, now: float, db: Reader | None = None) -> set[str]:
         """The names of leases that are over, and whose doubt is as well."""
         db = db or self._database
-        doubts = recall(db, ".doubts") or {}
+        doubts = recall(db, "doubts") or {}
         late = self._late(db, now) if doubts else {}
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
@@ -231,7 +231,7 @@ class Leases:
             "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))
         if row is None:
             return None
-        return lease_name(claim, row) in (recall(self._database, ".doubts") or ())
+        return lease_name(claim, row) in (recall(self._database, "doubts") or ())
 
     def _late(self, db: Reader, now: float) -> dict[str, float]:
         """{name: seconds left} of the leases of workers and tasks that missed two renewals."""

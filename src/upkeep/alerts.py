@@ -27,7 +27,8 @@ from ..base.errors import Conflict, NotFound
 from ..base.time_and_text import dump_json, iso, seconds_since, shorten
 from ..store.connection import Connection, Reader
 from ..store.database import Database
-from ..store.settings import MAIL_ADDRESS, Settings, recall, remember, web_label
+from ..store.state import recall, remember
+from ..store.settings import MAIL_ADDRESS, Settings, web_label
 from .tick_history import take_mark
 from .worker_modes import START_ERRORS
 from .finding_table import FINDINGS, Finding
@@ -135,7 +136,7 @@ class Alerts:
     def look(self, now: float) -> None:
         """Compare what holds with the rows; one transaction, if anything changes. Who was slower
         than another process finds another state and leaves it."""
-        before = recall(self._database, ".alerts") or {}
+        before = recall(self._database, "alerts") or {}
         told_at = before.get("told_at", 0)
         if seconds_since(told_at, now) < PACE_SECONDS:
             return
@@ -148,7 +149,7 @@ class Alerts:
         if before.get("seen") == newest and not (seen or rows):
             return
         with self._database.transaction(durable=False) as transaction:
-            if (recall(transaction, ".alerts") or {}) != before:
+            if (recall(transaction, "alerts") or {}) != before:
                 return
             self._open(transaction, rows, seen, now)
             over = [row for key, row in rows.items()
@@ -161,7 +162,7 @@ class Alerts:
                     if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
             state = {"seen": newest, "told_at": told_at}
             if state != before:
-                remember(transaction, ".alerts", state)
+                remember(transaction, "alerts", state)
 
     def _held(self, open_codes: set[str]) -> dict[AlertKey, Trouble]:
         """Find all that is wrong now but failed tasks."""

@@ -16,7 +16,7 @@ from ..base.time_and_text import (Every, digest, dump_json, iso, machine_name, n
 from ..base.values import TASK_DEFAULTS
 from ..store.connection import Connection
 from ..store.database import Database
-from ..store.settings import recall, remember
+from ..store.state import recall, remember
 from .worker_modes import START_ERRORS, Interpreter, explain_start_error, file_stamps
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
 CATALOGUE_SECONDS = 10.0
 AGAIN_SECONDS = 2.0                     # from a failed reading to the next; then twice as long each time
 AGAIN_MAX_SECONDS = 60.0
-READERS, READER_SECONDS = ".tasks_files", 3600.0    # who read which tasks.py, and for how long that counts
+READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
 
 
 class _Known(NamedTuple):
@@ -125,7 +125,7 @@ class Catalogue:
 
     def schedules(self) -> list[JsonObject]:
         """What @schedule said in tasks.py when it could be read the last time, as of now."""
-        state: CatalogueState = recall(self._database, ".catalogue") or self.state()
+        state: CatalogueState = recall(self._database, "catalogue") or self.state()
         return state.get("schedules", [])
 
     def refresh(self, wait: bool = False) -> None:
@@ -166,11 +166,11 @@ class Catalogue:
         if state != before or state["error"] or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
             with self._database.transaction(durable=False) as transaction:
-                remember(transaction, ".catalogue", state)
+                remember(transaction, "catalogue", state)
                 if functions is not None:
                     self._replace(transaction, functions)
                 if readers is not None:
-                    remember(transaction, READERS, readers)
+                    remember(transaction, "tasks_files", readers)
             self._known = _NOTHING
         return state["files"]
 
@@ -191,7 +191,7 @@ class Catalogue:
 
     def readers(self) -> dict[str, _Reader]:
         """Return who read which tasks.py within the last hour."""
-        now, known = self._database.clock.now(), recall(self._database, READERS) or {}
+        now, known = self._database.clock.now(), recall(self._database, "tasks_files") or {}
         return {place: one for place, one in known.items() if abs(now - one["at"]) < READER_SECONDS}
 
     def _replace(self, transaction: Connection, functions: list[AnnouncedFunction]) -> None:
@@ -213,7 +213,7 @@ class Catalogue:
         """Return what is known, read again after CACHE_SECONDS."""
         now, known = self._database.clock.monotonic(), self._known
         if known.until < now:
-            state: CatalogueState = recall(self._database, ".catalogue") or _NOTHING.state
+            state: CatalogueState = recall(self._database, "catalogue") or _NOTHING.state
             functions = {row["name"]: self._function(row) for row in self._database.all(
                 "SELECT * FROM function ORDER BY id")}
             self._add_remote(functions)

@@ -12,7 +12,8 @@ from ..base.limits import TASKS_FILE
 from ..base.time_and_text import time_of_day
 from ..store.connection import free_bytes
 from ..store.database import Database
-from ..store.settings import Settings, recall
+from ..store.state import recall
+from ..store.settings import Settings
 from ..store.sqlite_connection import WAL_ALARM_BYTES
 from ..tasks.claims import Claims
 from .catalogue import Catalogue
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 MISSED_SECONDS = 600.0
 LOW_DISK_BYTES = 256 << 20
-DAILY_BACKUP = ".daily_backup"  # when the last daily backup began, whether it is done, its error
 
 
 def disk_findings(folder: Path, is_open: bool = False) -> Findings:
@@ -75,7 +75,7 @@ class Conditions:
             return
         if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
             return
-        mode, failure = self._modes.decide().mode, recall(self._database, ".start_failure")
+        mode, failure = self._modes.decide().mode, recall(self._database, "start_failure")
         why = self.absent_starter(mode) or failure and failure["message"]
         if why:
             yield Finding("no_worker", why=why)
@@ -126,7 +126,7 @@ class Conditions:
 
     def backup(self, _: bool = False) -> Findings:
         """Yield a finding while the newest backup is older than alert_backup_days."""
-        last, days = recall(self._database, ".backup"), self._settings.get("alert_backup_days")
+        last, days = recall(self._database, "backup"), self._settings.get("alert_backup_days")
         if not last or not days:
             return
         age = self._database.clock.now() - last["at"]
@@ -136,7 +136,7 @@ class Conditions:
 
     def backup_failed(self, _: bool = False) -> Findings:
         """Yield a finding from a failed daily backup until the next one that succeeds."""
-        state = self._settings.get("backup_hour") and recall(self._database, DAILY_BACKUP)
+        state = self._settings.get("backup_hour") and recall(self._database, "daily_backup")
         if state and state["error"]:
             yield Finding("backup_failed", why=state["error"])
 

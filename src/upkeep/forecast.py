@@ -13,7 +13,8 @@ import threading
 from ..base.head import TYPE_CHECKING
 from ..base.limits import CACHE_SECONDS, COUNT_MAX, INTEGER_MAX, PENDING, RUNNING, SCHEDULED, WAITING
 from ..store.database import Database
-from ..store.settings import Settings, recall
+from ..store.state import recall
+from ..store.settings import Settings
 from ..tasks.queues import Queues
 from ..tasks.followers import ENDED, next_turn
 from ..tasks.claims import Claims
@@ -145,7 +146,7 @@ class Forecast:
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
         if room < 0 or (mode == "detached" and (lives or not recall(
-                self._database, ".start_failure"))):
+                self._database, "start_failure"))):
             sizes[here] += room
         elif mode == "cron" and room and not lives and cron and cron["comes"]:
             sizes[here] = 1

@@ -17,8 +17,9 @@ from ..base.time_and_text import dump_json, iso
 from ..base.values import is_number
 from ..store.connection import BY_CLAIM, Connection
 from ..store.database import Database
-from ..store.settings import Settings, recall, remember
-from .rollup import (ALL_TIME, COUNTS, DAY, ESCAPED, FOLDED, HOUR, HOUR_KEYS, NO_TIMES, RUNS_TOLD,
+from ..store.state import recall, remember
+from ..store.settings import Settings
+from .rollup import (ALL_TIME, COUNTS, DAY, ESCAPED, HOUR, HOUR_KEYS, NO_TIMES, RUNS_TOLD,
                      SIX_HOURS, STEPS, LatestRun, Shift, Sums, Tally, Times, bucket_top,
                      latest_runs)
 
@@ -76,7 +77,7 @@ class Fold:
 
     def mark(self) -> int:
         """The id of the last row that is folded."""
-        return recall(self._database, FOLDED) or 0
+        return recall(self._database, "folded") or 0
 
     def fold(self) -> bool:
         """Fold a portion, if enough is there or it has waited for long; True if there is more."""
@@ -85,9 +86,9 @@ class Fold:
             return False
         rows, tally = self.tally(mark)
         with self._database.transaction(durable=False) as transaction:
-            if rows and (recall(transaction, FOLDED) or 0) == mark:
+            if rows and (recall(transaction, "folded") or 0) == mark:
                 self._store(transaction, tally)
-                remember(transaction, FOLDED, rows[-1]["id"])
+                remember(transaction, "folded", rows[-1]["id"])
         return len(rows) == FOLD_ROWS
 
     def tally(self, mark: int) -> tuple[Sequence[Row], Tally]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ..base.time_and_text import Every
 from ..store.database import Database
-from ..store.settings import Settings, recall, remember
+from ..store.state import recall, remember
+from ..store.settings import Settings
 from ..tasks.adding import REQUEST_SECONDS
 from ..tasks.actions import Actions
 from .rollup import HOUR_KEYS
@@ -47,7 +48,7 @@ class Keeping:
 
     def _trusts_clock(self, now: float) -> bool:
         """False until days have passed since the clock was found far from where it was."""
-        known = recall(self._database, ".keeping") or {"seen": 0.0, "from": 0.0}
+        known = recall(self._database, "keeping") or {"seen": 0.0, "from": 0.0}
         seen: float = known["seen"]
         start: float = known["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
@@ -56,7 +57,7 @@ class Keeping:
             start = now + doubt
         if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
             with self._database.transaction(durable=False) as transaction:
-                remember(transaction, ".keeping", {"seen": now, "from": start})
+                remember(transaction, "keeping", {"seen": now, "from": start})
         return now >= start
 
     def _portions(self, now: float) -> Iterator[bool]:

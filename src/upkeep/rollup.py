@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
 FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
-FOLDED = ".folded"              # under this name: the id of the last row that was folded
 SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
 LARGEST = 2.0 ** 53             # second or byte that counts
 RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function

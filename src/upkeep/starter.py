@@ -8,7 +8,8 @@ from ..base.head import TYPE_CHECKING
 from ..base.limits import HOME, SLICE_SECONDS
 from ..store.connection import Reader
 from ..store.database import Database
-from ..store.settings import Settings, recall
+from ..store.state import recall
+from ..store.settings import Settings
 from ..tasks.claims import Claims
 from .worker_modes import START_ERRORS, START_RETRY_SECONDS, Interpreter, Modes, explain_start_error
 from .workers import Workers
@@ -70,7 +71,7 @@ class Starter:
         missing = max(self._claims.claimable(room + ready, db), least) - ready
         if missing <= 0:
             return 0
-        failure = recall(db, ".start_failure")
+        failure = recall(db, "start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner

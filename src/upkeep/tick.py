@@ -8,7 +8,8 @@ from ..base.errors import Busy, complain, in_passing
 from ..base.time_and_text import Every, iso, seconds_since
 from ..store.connection import Reader
 from ..store.database import Database
-from ..store.settings import Settings, recall, remember
+from ..store.state import recall, remember
+from ..store.settings import Settings
 from ..tasks.files import Files
 from ..tasks.claims import Claims
 from .tick_history import PASSING, Rhythm, take_mark
@@ -18,7 +19,6 @@ from .reaper import Reaper
 from .starter import Starter
 from .metrics import Fold
 from .retention import Keeping
-from .conditions import DAILY_BACKUP
 from .alerts import Alerts
 
 TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
@@ -133,16 +133,16 @@ class Tick:
         now, hour = self._clock.now(), self._settings.get("backup_hour")
         if not hour:
             return
-        last, began = recall(self._database, DAILY_BACKUP), now - 3600 * int(hour)
+        last, began = recall(self._database, "daily_backup"), now - 3600 * int(hour)
         known = last or {"at": -math.inf, "done": True}
         age = seconds_since(known["at"], now)
         if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
             return
         error = None if known["done"] else known["error"] or "It was not finished."
         with self._database.transaction() as transaction:
-            if recall(transaction, DAILY_BACKUP) != last:
+            if recall(transaction, "daily_backup") != last:
                 return                  # another process begins it
-            remember(transaction, DAILY_BACKUP, {
+            remember(transaction, "daily_backup", {
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")
 

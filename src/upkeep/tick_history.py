@@ -16,7 +16,7 @@ from ..base.errors import JobQueueError
 from ..base.time_and_text import iso, seconds_since
 from ..store.connection import Reader
 from ..store.database import Database
-from ..store.settings import recall, remember
+from ..store.state import recall, remember
 
 if TYPE_CHECKING:
     from typing import TypedDict
@@ -76,7 +76,7 @@ class Rhythm:
             known["seen"][caller] = now
             if caller in VISITORS:
                 known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
-            remember(transaction, ".rhythm", known)
+            remember(transaction, "rhythm", known)
 
     def state(self) -> JsonObject:
         """Who did the housekeeping last and how often it is done, as people are shown it."""
@@ -117,5 +117,5 @@ class Rhythm:
 
     @staticmethod
     def _known(db: Reader) -> TickHistory:
-        known: TickHistory | None = recall(db, ".rhythm")
+        known: TickHistory | None = recall(db, "rhythm")
         return known or {"seen": {}, "visits": {}}

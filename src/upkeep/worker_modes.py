@@ -21,7 +21,8 @@ from ..base.errors import SetupError, field_error
 from ..base.time_and_text import seconds_since, time_of_day
 from ..store.connection import Connection, Reader
 from ..store.database import Database
-from ..store.settings import Settings, recall, remember
+from ..store.state import recall, remember
+from ..store.settings import Settings
 from ..tasks.claims import Claims
 from .tick_history import Rhythm
 
@@ -188,20 +189,28 @@ class Modes:
             return
         if not is_loss or (row["state"] != "starting"
                            and row["seen_at"] - row["started_at"] >= YOUNG_SECONDS):
-            remember(transaction, ".workers_lost " + self._claims.machine, None)
+            self._store_losses(transaction, None)
             return
         tasks = [task["id"] for task in transaction.all(
             "SELECT id FROM task WHERE status=RUNNING AND worker_id=?", (row["id"],))]
         if row["started_at"] <= lost["at"] or set(tasks) & set(lost["tasks"]):
             return
-        remember(transaction, ".workers_lost " + self._claims.machine,
-                 {"count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
+        self._store_losses(transaction, {
+            "count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
-            remember(transaction, ".start_failure", None)   # it is of the mode that is left
+            remember(transaction, "start_failure", None)   # it is of the mode that is left
 
     def _lost(self, db: Reader) -> _Losses:
-        """What is known of the last row of losses here; nothing once the clock was put back."""
-        lost: _Losses | None = recall(db, ".workers_lost " + self._claims.machine)
+        """Return the last losses in a row on this machine; none once the clock was set back."""
+        lost: _Losses | None = (recall(db, "workers_lost") or {}).get(self._claims.machine)
         if lost and seconds_since(lost["at"], self._clock.now()) < math.inf:
             return lost
         return {"count": 0, "at": 0.0, "tasks": []}
+
+    def _store_losses(self, transaction: Connection, losses: _Losses | None) -> None:
+        by_machine: dict[str, _Losses] = recall(transaction, "workers_lost") or {}
+        before = by_machine.pop(self._claims.machine, None)
+        if losses:
+            by_machine[self._claims.machine] = losses
+        if losses or before:
+            remember(transaction, "workers_lost", by_machine or None)

@@ -20,7 +20,8 @@ from ..base.time_and_text import random_token, shorten, storable
 from ..store.connection import BY_CLAIM, Connection, Reader, private_path
 from ..store.database import Database
 from ..store.log_and_activity import note
-from ..store.settings import Settings, recall, remember
+from ..store.state import recall, remember
+from ..store.settings import Settings
 from ..tasks.claims import Claims
 from .worker_modes import START_RETRY_SECONDS, STOPPED, Modes
 
@@ -75,7 +76,7 @@ class Workers:
                 "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
                 "id=? AND lock=? AND state='starting'", (worker_id, lock))
             if changed:
-                remember(transaction, ".start_failure", None)
+                remember(transaction, "start_failure", None)
                 note(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
                      machine=self._claims.machine)
             return changed == 1
@@ -132,11 +133,11 @@ class Workers:
     def start_failed(self, transaction: Connection, message: str) -> None:
         """Remember why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
-        before = recall(transaction, ".start_failure") or {"tries": 0, "next": 0}
+        before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
         tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
-        remember(transaction, ".start_failure", failure)
+        remember(transaction, "start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since: float, until: float = math.inf) -> str:

@@ -144,7 +144,7 @@ def make_daily_backup(queue: JobQueue) -> None:
     """The backup of the day, which a tick has begun; the oldest ones go."""
     database = queue.database
     error: str | None = None
-    begun = jobqueue.recall(database, jobqueue.DAILY_BACKUP)
+    begun = jobqueue.recall(database, "daily_backup")
     folder = database.folder / jobqueue.BACKUPS
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -153,7 +153,7 @@ def make_daily_backup(queue: JobQueue) -> None:
     except (JobQueueError, OSError) as problem:
         error = str(problem)
     with database.transaction() as transaction:
-        jobqueue.remember(transaction, jobqueue.DAILY_BACKUP,
+        jobqueue.remember(transaction, "daily_backup",
                           {**begun, "done": not error, "error": error})
 
 

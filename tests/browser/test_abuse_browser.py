@@ -13,7 +13,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import quote
 
-from jobqueue import CACHE_SECONDS
+from jobqueue import CACHE_SECONDS, SETTINGS
 from tests.helpers.browser import Browser, BrowserTestCase
 from tests.helpers.support import PASSWORD, Site, quick_hash, wait_until
 
@@ -221,9 +221,10 @@ class Stage:
             self.site._insert("slot", {"schedule_id": number, "at": now, "message": text})
 
     def remember(self, name, value):
-        """Keep a setting, as if nobody looked at it."""
-        self.site.rows("INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?)",
-                       (name, json.dumps(value)))
+        """Store a setting without a check, or a row of the program's own."""
+        table = "setting" if name in SETTINGS else "state"
+        self.site.rows("DELETE FROM %s WHERE name=?" % table, (name,))
+        self.site.rows("INSERT INTO %s (name, value) VALUES (?, ?)" % table, (name, json.dumps(value)))
 
     def name_parameters(self):
         """Names of parameters that no Python function can have."""
@@ -243,7 +244,7 @@ class Stage:
     def let_no_worker_start(self, place):
         """Say why the last start failed; there is a task to be run, and no worker that lives."""
         now = time.time()
-        self.remember(".start_failure", {"message": self.texts[place], "next": now + 60, "at": now,
+        self.remember("start_failure", {"message": self.texts[place], "next": now + 60, "at": now,
                                          "tries": 1})
         self.site.rows("UPDATE worker SET state='starting'")
         self.change("task", self.ids[place, "text"], status=0, queue="default")

@@ -61,12 +61,12 @@ class HostPage(BrowserTestCase):
 
     def looked(self):
         """What the server was told of what is exposed."""
-        found = self.site.value("SELECT value FROM setting WHERE name='.exposure'")
+        found = self.site.value("SELECT value FROM state WHERE name='exposure'")
         return found and json.loads(found)["exposed"]
 
     def setUp(self):
         super().setUp()
-        self.site.rows("DELETE FROM setting WHERE name='.exposure'")
+        self.site.rows("DELETE FROM state WHERE name='exposure'")
 
     def test_advice_comes_first_then_modes_ticks_and_lines_to_copy(self):
         ana = self.open("ana")
@@ -136,7 +136,7 @@ class HostPage(BrowserTestCase):
     def test_a_look_that_the_host_had_no_time_for_counts_as_none(self):
         ana = self.open("ana")
         wait_until(lambda: self.looked() == [], what="the look")
-        self.site.rows("DELETE FROM setting WHERE name='.exposure'")
+        self.site.rows("DELETE FROM state WHERE name='exposure'")
         self.other_host(ana, served={"worker.py": [503, "busy"]})
         ana.go("#/settings/host")
         ana.see("The server answered 503", "#live")

@@ -531,7 +531,7 @@ WRAPPINGS = ("%s", "(%s)", "%s ;", "1 %s", "a' %s")
 class Injection(WebTestCase):
     """A text that means something to SQL does what a random text does, at every place (H10)."""
 
-    TABLES = ("user", "function", "setting", "task")
+    TABLES = ("user", "function", "setting", "state", "task")
 
     def setUp(self):
         super().setUp()

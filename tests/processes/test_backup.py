@@ -46,7 +46,7 @@ class BackupCase(SiteCase):
 
     def known(self):
         """What the queue remembers of the daily backup."""
-        text = self.site.value("SELECT value FROM setting WHERE name='.daily_backup'")
+        text = self.site.value("SELECT value FROM state WHERE name='daily_backup'")
         return json.loads(text) if text else {}
 
     def make(self):

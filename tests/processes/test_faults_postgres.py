@@ -234,7 +234,7 @@ class TestHolder(PostgresCase):
             self.assertNotEqual(holder.wait(60), 0)
             said = self.site.home.parent / "said"
             said.write_text(said.read_text().replace("Traceback", "expected"))
-        self.assertIsNone(self.site.value("SELECT value FROM setting WHERE name='.held'"))
+        self.assertIsNone(self.site.value("SELECT value FROM state WHERE name='.held'"))
 
 
 class TestOrder(PostgresCase):
@@ -246,13 +246,13 @@ class TestOrder(PostgresCase):
                 text = ("from jobqueue import JobQueue\nqueue = JobQueue(patience=60)\n"
                         "for _ in range(30):\n"
                         "    with queue.database.transaction() as link:\n"
-                        "        n = int(link.value(\"SELECT value FROM setting WHERE name='.n'\"))\n"
-                        "        link.run(\"UPDATE setting SET value=? WHERE name='.n'\", (str(n + 1),))\n")
-                self.site.rows("DELETE FROM setting WHERE name='.n'")
-                self.site.rows("INSERT INTO setting (name, value) VALUES ('.n', '0')")
+                        "        n = int(link.value(\"SELECT value FROM state WHERE name='.n'\"))\n"
+                        "        link.run(\"UPDATE state SET value=? WHERE name='.n'\", (str(n + 1),))\n")
+                self.site.rows("DELETE FROM state WHERE name='.n'")
+                self.site.rows("INSERT INTO state (name, value) VALUES ('.n', '0')")
                 writers = [self.site._start(["-c", text]) for _ in range(4)]
                 self.assertEqual([writer.wait(120) for writer in writers], [0] * 4)
-                self.assertEqual(self.site.value("SELECT value FROM setting WHERE name='.n'"), "120")
+                self.assertEqual(self.site.value("SELECT value FROM state WHERE name='.n'"), "120")
 
 
 class TestLost(PostgresCase):
@@ -360,7 +360,7 @@ class TestVanished(NetworkCase):
             self.assertEqual(holder.stdout.readline(), b"held\n")
             self.machine.cut("silent")
             people.are_heard()
-        self.assertIsNone(self.site.value("SELECT value FROM setting WHERE name='.held'"))
+        self.assertIsNone(self.site.value("SELECT value FROM state WHERE name='.held'"))
 
 
 class TestFailover(PostgresCase):

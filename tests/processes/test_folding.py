@@ -44,5 +44,5 @@ class TestBackfill(TestCase):
                 children[place] = self.start()
         self.assertEqual([child.wait(120) for child in children], [0] * PROCESSES)
         self.assertEqual(self.queue.fold.mark(), len(rows))
-        self.assertEqual(jobqueue.recall(self.database, jobqueue.FOLDED), len(rows))
+        self.assertEqual(jobqueue.recall(self.database, "folded"), len(rows))
         assert_counted(self, self.database)

@@ -109,7 +109,7 @@ class Day(RemoteTestCase):
             queue.claims.machine = name
         self.reserve()                  # one that never reports
         self.write("DELETE FROM activity")
-        self.write("DELETE FROM setting WHERE name='.folded'")
+        self.write("DELETE FROM state WHERE name='folded'")
         self.random, self.ledger, self.known = random.Random(self.seed), [], {}
         self.living, self.dead, self.recent = [], [], collections.deque(maxlen=300)
         self.followers, self.slots, self.claims = set(), set(), 0

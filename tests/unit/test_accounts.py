@@ -182,7 +182,7 @@ class FirstAdmin(FirstAdminCase):
             code = CODE if number < 4 else "ein längerer Code"
             with self.subTest(data=data):
                 path = self.upload(data, name="setup-code-%d.txt" % number)
-                self.write("DELETE FROM setting WHERE name='.used_code'")
+                self.write("DELETE FROM state WHERE name='used_code'")
                 self.setup.redeem(code + " ", "root", "correct horse")
                 self.assertFalse(path.exists())
 

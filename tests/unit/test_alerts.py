@@ -158,7 +158,7 @@ class TestFailures(AlertsCase):
 
     def test_what_failed_before_the_first_look_is_not_told(self):
         self.break_one()
-        self.write("DELETE FROM setting WHERE name='.alerts'")
+        self.write("DELETE FROM state WHERE name='alerts'")
         self.look(times=3)
         self.assertEqual(self.messages(), [])
 
@@ -399,7 +399,7 @@ class TestConditions(AlertsCase):
         self.look(30 * 24 * HOUR)
         self.assertEqual(self.open(), [])
         with self.database.transaction() as transaction:
-            jobqueue.remember(transaction, ".backup", {"at": self.clock.now(), "path": "x"})
+            jobqueue.remember(transaction, "backup", {"at": self.clock.now(), "path": "x"})
         self.look(6 * 24 * HOUR)
         self.assertEqual(self.open(), [])
         self.look(24 * HOUR)

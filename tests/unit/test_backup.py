@@ -133,7 +133,7 @@ class TestDailyBackup(TestCase):
         def recall_then_begin(db, name):
             found = recall(db, name)
             with mock.patch.object(jobqueue, "recall", recall):
-                if name == ".daily_backup" and not self.begun():
+                if name == "daily_backup" and not self.begun():
                     other.tick.run()
             return found
 

@@ -19,7 +19,7 @@ class TestCatalogue(TestCase):
             path = self.home / ("tasks.py" if name == "TASKS_FILE" else "worker.py")
             path.write_text("# %s" % name)
             self.patch(jobqueue, name, path)
-        self.write("DELETE FROM setting")
+        self.write("DELETE FROM state")
         self.write("DELETE FROM function")
         self.catalogue = Catalogue(self.database, self.queue.interpreter)
         self.answers, self.asked = [], 0

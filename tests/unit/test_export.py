@@ -87,7 +87,7 @@ class Exporting(ExportTestCase):
         header, *rows, end = self.lines()
         self.assertEqual(header["jobqueue"]["schema"], jobqueue.SCHEMA_VERSION)
         self.assertEqual(header["jobqueue"]["counters"]["task"], self.database.last_id("task"))
-        for table in set(jobqueue.EXPORTED) - {"setting"}:
+        for table in set(jobqueue.EXPORTED) - {"state"}:
             found = [row[table] for row in rows if table in row]
             kept = self.database.all("SELECT * FROM %s" % table)
             with self.subTest(table):
@@ -98,10 +98,9 @@ class Exporting(ExportTestCase):
 
     def test_what_is_remembered_of_the_host_stays_there(self):
         with self.database.transaction() as transaction:
-            jobqueue.remember(transaction, ".visit", {"door": "cgi"})
-        self.change_settings(linger=30)
-        names = [row["setting"]["name"] for row in self.lines() if "setting" in row]
-        self.assertEqual(names, [".catalogue", "linger"])
+            jobqueue.remember(transaction, "exposure", {"exposed": [], "at": 0.0})
+        names = [row["state"]["name"] for row in self.lines() if "state" in row]
+        self.assertEqual(names, ["catalogue"])
 
     def test_it_is_of_one_moment(self):
         self.add("bob")
@@ -138,7 +137,7 @@ class Exporting(ExportTestCase):
 
     def test_it_counts_as_a_backup(self):
         self.ok("export", self.file)
-        self.assertEqual(jobqueue.recall(self.database, ".backup")["path"], str(self.file))
+        self.assertEqual(jobqueue.recall(self.database, "backup")["path"], str(self.file))
 
 
 class Importing(ExportTestCase):

@@ -425,7 +425,7 @@ class TestKindsOfHosts(HostTestCase):
         self.visit(door=door)
         jobqueue.note_exposure(self.queue, [])
         with self.database.transaction() as transaction:
-            jobqueue.remember(transaction, ".backup", {"at": self.clock.now(), "path": "x"})
+            jobqueue.remember(transaction, "backup", {"at": self.clock.now(), "path": "x"})
         self.change_settings(worker_mode=mode)
         if self.database.journal:
             self.database.journal = "truncate" if more.get("network") else "wal"

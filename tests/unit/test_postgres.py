@@ -456,6 +456,26 @@ class Server(unittest.TestCase):
                 link.run("INSERT INTO jobqueue VALUES (?, ?)",
                          (jobqueue.SCHEMA_VERSION, queue.database._epoch))
 
+    def test_tables_of_the_version_before_are_brought_to_the_newest(self):
+        queue = self.open_with_an_admin()
+        with queue.database.transaction() as link:
+            jobqueue.store_setting(link, "linger", 7)
+            kept = dict(link.all("SELECT name, value FROM state"))
+            link.run("INSERT INTO setting (name, value) SELECT '.' || name, value FROM state")
+            link.run("INSERT INTO setting (name, value) VALUES ('.worker_test', '1')")
+            link.run("DROP TABLE state")
+            link.run("UPDATE jobqueue SET version=7")
+        with self.assertRaisesRegex(jobqueue.SetupError, "schema version 7"):
+            queue.enqueue("add", {"a": 1, "b": 2})
+        address = {"JOBQUEUE_DATABASE": queue.database._address}
+        others = [jobqueue.JobQueue(self.folder, environment=address) for _ in range(2)]
+        for other in others:
+            self.addCleanup(other.close)
+        self.assertEqual(dict(queue.database.all("SELECT name, value FROM state")), kept)
+        self.assertEqual(queue.database.all("SELECT name FROM setting WHERE substr(name, 1, 1)='.'"), [])
+        self.assertEqual(others[0].settings.get("linger"), 7)
+        self.assertEqual(others[1].enqueue("add", {"a": 1, "b": 2}).status, "pending")
+
     def test_machines_whose_clocks_differ_by_an_hour_do_no_harm(self):
         queue = self.open_with_an_admin()
         other = Path(self.folder.parent, "other")

@@ -1,11 +1,12 @@
 """What an admin can change while everything runs."""
 
 import itertools
+import re
 from unittest import mock
 
 import jobqueue
 from jobqueue import SETTINGS, Settings
-from tests.helpers.support import TestCase
+from tests.helpers.support import ROOT, TestCase
 
 
 class TestSettings(TestCase):
@@ -84,7 +85,7 @@ class TestSettings(TestCase):
 
     def test_a_value_is_read_within_the_transaction_that_asks(self):
         with self.database.transaction() as transaction:
-            jobqueue.remember(transaction, "NbMaxWorker", 9)
+            jobqueue.store_setting(transaction, "NbMaxWorker", 9)
             self.assertEqual(self.settings.get("NbMaxWorker", transaction), 9)
             with self.assertRaises(RuntimeError):
                 self.settings.get("NbMaxWorker")
@@ -104,7 +105,14 @@ class TestSettings(TestCase):
 
     def test_our_own_notes_are_no_settings(self):
         with self.assertRaises(jobqueue.Invalid):
-            self.settings.change({".start_failure": None})
+            self.settings.change({"start_failure": None})
+
+    def test_each_row_that_the_program_keeps_is_documented(self):
+        names = set()
+        for name in ("jobqueue.py", "worker.py"):
+            text = (ROOT / name).read_text("utf-8")
+            names |= set(re.findall(r"""\b(?:recall|remember)\(\s*[\w.]+(?: or [\w.]+)?,\s*"(\w+)\"""", text))
+        self.assertEqual(names, set(jobqueue.STATE))
 
     def test_what_is_remembered_is_recalled_and_can_be_forgotten(self):
         with self.database.transaction() as transaction:

@@ -62,7 +62,7 @@ class ModeCase(TestCase):
 
     def cron_came(self, *ago):
         with self.database.transaction() as transaction:
-            jobqueue.remember(transaction, ".rhythm", {
+            jobqueue.remember(transaction, "rhythm", {
                 "visits": {"cron": [self.clock.now() - seconds for seconds in ago]}})
 
     def said(self):
@@ -396,7 +396,7 @@ class TestInterpreter(TestCase):
         self.change_settings(python=path)
         os.unlink(path)
         self.add()
-        self.assertIn(path + " cannot be run", recall(self.database, ".start_failure")["message"])
+        self.assertIn(path + " cannot be run", recall(self.database, "start_failure")["message"])
 
     def test_if_there_is_none_that_is_told(self):
         with mock.patch("sys.executable", ""), mock.patch("sys.prefix", "/nonsense"), \

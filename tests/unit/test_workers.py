@@ -90,7 +90,7 @@ class TestArriving(WorkerCase):
         with self.database.transaction() as transaction:
             self.workers.start_failed(transaction, "process limit")
         self.live()
-        self.assertIsNone(recall(self.database, ".start_failure"))
+        self.assertIsNone(recall(self.database, "start_failure"))
 
     def test_who_says_something_has_a_lease_again(self):
         worker_id, _ = self.live()
@@ -388,7 +388,7 @@ class TestStarting(WorkerCase):
     def test_a_failure_is_remembered_explained_and_leaves_no_row(self):
         self.start_error = BlockingIOError(errno.EAGAIN, "no more processes")
         task_id = self.add()
-        failure = recall(self.database, ".start_failure")
+        failure = recall(self.database, "start_failure")
         self.assertIn("process limit", failure["message"])
         self.assertEqual((failure["tries"], failure["at"], self.count()), (1, self.clock.now(), 0))
         self.assertEqual(self.status(task_id), "pending")
@@ -410,7 +410,7 @@ class TestStarting(WorkerCase):
         self.add()
         pauses = []
         for _ in range(9):
-            failure = recall(self.database, ".start_failure")
+            failure = recall(self.database, "start_failure")
             pauses.append(failure["next"] - self.clock.now())
             self.clock.advance(pauses[-1] - 0.01)
             self.assertEqual(self.queue.starter.start_needed(), 0)
@@ -423,7 +423,7 @@ class TestStarting(WorkerCase):
         self.start_error = OSError(errno.ENOMEM, "no memory")
         with mock.patch.object(self.clock, "uniform", lambda low, high: high):
             self.add()
-        self.assertEqual(recall(self.database, ".start_failure")["next"] - self.clock.now(), 1.5)
+        self.assertEqual(recall(self.database, "start_failure")["next"] - self.clock.now(), 1.5)
 
     def test_a_clock_that_is_put_back_does_not_stop_starting_for_years(self):
         self.start_error = OSError(errno.ENOMEM, "no memory")
@@ -448,7 +448,7 @@ class TestStarting(WorkerCase):
             self.queue.interpreter, "path", side_effect=jobqueue.SetupError("No Python interpreter was found")
         ):
             self.add()
-        self.assertIn("No Python interpreter", recall(self.database, ".start_failure")["message"])
+        self.assertIn("No Python interpreter", recall(self.database, "start_failure")["message"])
 
     def test_a_child_that_ended_early_is_buried_with_its_last_words(self):
         children = []
@@ -465,7 +465,7 @@ class TestStarting(WorkerCase):
         children[0].returncode = 1
         self.assertEqual(self.queue.starter.start_needed(), 0)
         self.assertEqual(self.count(), 0)
-        message = recall(self.database, ".start_failure")["message"]
+        message = recall(self.database, "start_failure")["message"]
         self.assertIn("exit code 1", message)
         self.assertIn("no module named nonsense", message)
 
@@ -474,13 +474,13 @@ class TestStarting(WorkerCase):
         self.write("DELETE FROM worker")
         with mock.patch.object(FakeProcess, "returncode", 0):
             self.tick()
-        self.assertIsNone(recall(self.database, ".start_failure"))
+        self.assertIsNone(recall(self.database, "start_failure"))
 
     def test_a_child_whose_end_the_server_did_not_see_is_missed_as_well(self):
         with mock.patch.object(FakeProcess, "returncode", 0):   # as with SIGCHLD ignored
             self.add()
             self.tick()
-        self.assertIn("exit code 0", recall(self.database, ".start_failure")["message"])
+        self.assertIn("exit code 0", recall(self.database, "start_failure")["message"])
 
     def test_the_log_of_workers_does_not_grow_for_ever(self):
         self.workers.log.write_bytes(b"x" * (jobqueue.WORKER_LOG_MAX_BYTES + 1))
