@@ -28,7 +28,7 @@ TOGETHER = re.compile("|".join((
     "(?:intact, )?{size} MB, schema .*", "{function} failed", "{program} (?:ended with|was ended by) .*")))
 # Rooms of which the page shows nothing: they are for programs, the command line, the host's owner.
 NOT_THE_PAGE = """
-base/options store/schema store/sqlite_connection store/write_lock store/sqlite store/postgres_sql
+base/options store/schema store/state store/sqlite_connection store/write_lock store/sqlite store/postgres_sql
 store/postgres_connection store/postgres store/data_folder access/remote_workers access/python_task
 access/python_interface access/import_checks access/backup web/routes web/openapi web/application
 web/connections web/servers
