@@ -300,14 +300,14 @@ class JobQueueError(Exception):
     request may succeed."""
 
     status, code, exit_code = 500, "error", 1
-    public: "str | None" = None           # what the web is told instead of `detail`, which has paths
-    retry_after: "float | None" = None    # of those that do not say it
+    public: "str | None" = None           # shown to web clients instead of `detail`, which may name paths
+    retry_after: "float | None" = None    # default of this class
 
     def __init__(self, detail: "str", errors: "Iterable[FieldError]" = (), retry_after: "float | None" = None,
                  headers: "Sequence[tuple[str, str]]" = (), **extra: "Any") -> None:
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
-        self.extra = extra              # what programs are told besides
+        self.extra = extra              # further members of the JSON answer
         self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
 
 
@@ -322,19 +322,19 @@ class Malformed(JobQueueError):
 
 
 class Unauthorized(JobQueueError):
-    """Nobody is logged in."""
+    """No user is logged in."""
 
     status, code, exit_code = 401, "unauthorized", 5
 
 
 class Denied(JobQueueError):
-    """Somebody is logged in, but may not do this."""
+    """The user who is logged in may not do this."""
 
     status, code, exit_code = 403, "denied", 5
 
 
 class NotFound(JobQueueError):
-    """Missing or somebody else's: it looks the same."""
+    """The thing does not exist, or belongs to another user: both look the same."""
 
     status, code, exit_code = 404, "not_found", 4
 
@@ -423,17 +423,17 @@ class RetryAfter(Exception):
 
 
 def wrong(field: "str", message: "str") -> "list[FieldError]":
-    """What is wrong with one field, as a list of errors."""
+    """Return a list with one error about a field."""
     return [{"field": field, "message": message}]
 
 
 def field_error(field: "str", message: "str") -> "Invalid":
-    """An Invalid about one field."""
+    """Return an Invalid about one field."""
     return Invalid("%s %s" % (field, message), wrong(field, message))
 
 
 def join_errors(errors: "list[FieldError]") -> "str":
-    """The first of them in one sentence, with the places of tasks as people and programs count."""
+    """Return the first errors in one sentence. Tasks are counted from 1 (row) and from 0 (index)."""
     texts = []
     for error in errors[:5]:
         index = error.get("index")
@@ -443,38 +443,38 @@ def join_errors(errors: "list[FieldError]") -> "str":
 
 
 def refusal(words: "str", errors: "list[FieldError]") -> "Invalid":
-    """The Invalid that says what is not done (`words`) and the first of what is wrong."""
+    """Return an Invalid: `words` say which action failed, the first errors say why."""
     return Invalid("%s: %s" % (words, join_errors(errors)), errors[:ERRORS_MAX])
 
 
 def tasks_refused(errors: "list[FieldError]", alone: "bool") -> "Invalid":
-    """The Invalid for errors with an index, which says nothing where a task is `alone`."""
+    """Return an Invalid for errors of tasks. The index is left out where a task is `alone`."""
     if alone:
-        errors = [{"field": one["field"], "message": one["message"]} for one in errors]
+        errors = [{"field": error["field"], "message": error["message"]} for error in errors]
     return refusal("Nothing was added", errors)
 
 
 def escape_controls(text: "str") -> "str":
-    """Text that steers no terminal, whoever stored it."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: r"\x%02x" % ord(found[0]), text)
+    """Return a text without control characters, which could steer a terminal."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda match: r"\x%02x" % ord(match[0]), text)
 
 
 def complain(text: "str") -> None:
-    """A message for a person, on standard error if there is one."""
+    """Print a message for a person to standard error, if there is one."""
     if sys.stderr:
         with contextlib.suppress(OSError, ValueError):
             print("jobqueue: " + escape_controls(text), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def in_passing(what: "str") -> "Iterator[None]":
-    """What goes wrong in here must not end what it is done beside; others will try it again."""
+def in_passing(action: "str") -> "Iterator[None]":
+    """Report errors of the block instead of raising them. A later tick tries again."""
     try:
         yield
-    except JobQueueError:               # that the queue is busy or cannot be used now is no news
+    except JobQueueError:               # a busy or broken queue is reported elsewhere
         pass
     except Exception as error:
-        complain("%s failed: %s: %s" % (what, type(error).__name__, error))
+        complain("%s failed: %s: %s" % (action, type(error).__name__, error))
 
 
 # base/time_and_text.py -------------------------------------------------------
