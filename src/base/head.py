@@ -6,8 +6,9 @@ Copy jobqueue.py, worker.py and static/ to the host, then
     python3 jobqueue.py add FUNCTION a=1      add a task from a shell or from cron
     python3 jobqueue.py --help                everything else
 
-What tasks can run is declared in tasks.py beside this file, or where JOBQUEUE_TASKS says. Adding
-a task starts a detached worker.py process if fewer than NbMaxWorker run; workers end when idle.
+The functions that tasks run are declared in tasks.py beside this file, or at the path in JOBQUEUE_TASKS.
+Adding a task starts a detached worker.py process if fewer than NbMaxWorker run. Workers end when they are
+idle.
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ if os.name != "posix":
 
 
 def refuse_half(path: str) -> None:
-    """Exit if the end of a file of ours is missing: what an upload left may still be Python."""
+    """Exit if the end of a program file is missing. The start of a broken upload may be valid Python."""
     with open(path, "rb") as file:
         file.seek(-1000, os.SEEK_END)
         if b'"__main__":' not in file.read():
