@@ -17,13 +17,13 @@ STATIC_FOLDER = HOME / "static"
 
 PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
 STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
-DELETE = 2                      # what cancel_requested says, where 1 asks for the end only
+DELETE = 2                      # value of task.cancel_requested: 1 asks for the end, 2 for the removal, too
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
-SELF_FENCE_SECONDS = 50.0       # a worker that others keep from renewing kills its runner by then
+SELF_FENCE_SECONDS = 50.0       # from the last renewal until a worker that cannot renew kills its runner
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
-SLICE_SECONDS = 20.0            # in a request of a program; hosts end those that take longer
+SLICE_SECONDS = 20.0            # of work in a request of a program; hosts end longer requests
 
 WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
 DISK_LOW_BYTES = 100 << 20
@@ -39,5 +39,5 @@ PIECE_BYTES = 64 << 10          # read or written at once
 CACHE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 60.0
-SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # what the page This host adds
+SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # the task that the page This host adds
 LOOPBACK = ("127.0.0.1", "::1")
