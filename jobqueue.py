@@ -21,7 +21,7 @@ Contents (each room uses only the rooms above it)
     base/plain_values.py           Values of people's code as JSON has them: numbers, texts, lists and dictionaries.
     base/schedule_rules.py         Rules of schedules: every N seconds, daily, weekly, cron.
     base/values.py                 One validator for arguments, bodies and settings; options of tasks.
-    base/options.py                The data's place: flag, environment, the file beside the program.
+    base/options.py                The place of the data: flag, environment, the file beside the program.
     store/connection.py            Connection: its verbs, hints and errors, files of the data folder.
     store/schema.py                The tables, and how an older database becomes a newer one.
     store/database.py              Database: reads, writes in transactions, waits until a deadline.
@@ -1561,16 +1561,18 @@ def summarize(arguments_text, files=()):
 
 # base/options.py -------------------------------------------------------------
 #
-# The data's place: flag, environment, the file beside the program.
+# The place of the data: flag, environment, the file beside the program.
 
 FOR_CODE = ("JOBQUEUE_TASKS", "JOBQUEUE_DATA", "JOBQUEUE_UMASK")
 SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
 def data_folder(flag=None, environment=os.environ):
-    """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
-    `data` is a text file, its first line is the folder's path, so that it can be moved out of the
-    web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
+    """Return the data folder: --data, else JOBQUEUE_DATA, else `data` beside this file.
+
+    `data` may also be a text file, so that the folder can be outside the web root with FTP alone. Its
+    first line is the folder's path. If that line is a server's address, the folder is `data-local`.
+    """
     chosen = flag or environment.get("JOBQUEUE_DATA")
     if chosen:
         return Path(os.path.abspath(chosen))
@@ -1579,8 +1581,10 @@ def data_folder(flag=None, environment=os.environ):
 
 
 def database_address(folder, environment=os.environ):
-    """The address of the server that has the database of this folder, "" if SQLite has it:
-    JOBQUEUE_DATABASE, else what the text file `data` says."""
+    """Return the address of the server that has the database of this folder, "" for SQLite.
+
+    It is JOBQUEUE_DATABASE, else the first line of the text file `data`.
+    """
     address = environment.get("JOBQUEUE_DATABASE", "")
     if not address and folder == HOME / "data-local":
         address = _data_line()
@@ -1590,7 +1594,7 @@ def database_address(folder, environment=os.environ):
 
 
 def _data_line():
-    """What the text file `data` says; "data" if it is none."""
+    """Return the first line of the text file `data`, or "data" if there is no such file."""
     beside = HOME / "data"
     try:
         if not beside.is_file():
@@ -1604,14 +1608,16 @@ def _data_line():
 
 
 def code_environment(environment=os.environ):
-    """Return an environment for people's code: what is set for this program, such as the password in
-    JOBQUEUE_DATABASE, is not for each function and program."""
+    """Return an environment for users' code, without the variables of this program.
+
+    They may be secrets, such as the password in JOBQUEUE_DATABASE.
+    """
     return {name: value for name, value in environment.items()
             if name in FOR_CODE or not name.startswith("JOBQUEUE_")}
 
 
 def become_private():
-    """Give what this process makes to its account alone; remember the host's umask for people's code."""
+    """Make new files readable by this account alone. Keep the host's umask for users' code."""
     os.environ.setdefault("JOBQUEUE_UMASK", "%o" % os.umask(0o077))
 
 

@@ -1,4 +1,4 @@
-"""The data's place: flag, environment, the file beside the program."""
+"""The place of the data: flag, environment, the file beside the program."""
 from __future__ import annotations
 
 import os
@@ -13,9 +13,11 @@ SERVER_SCHEMES = ("postgresql://", "postgres://")
 
 
 def data_folder(flag: Path | str | None = None, environment: Mapping[str, str] = os.environ) -> Path:
-    """The one folder that all doors share: --data, JOBQUEUE_DATA, else `data` beside this file. If
-    `data` is a text file, its first line is the folder's path, so that it can be moved out of the
-    web root with FTP alone; or it is the address of a server, and the folder is `data-local`."""
+    """Return the data folder: --data, else JOBQUEUE_DATA, else `data` beside this file.
+
+    `data` may also be a text file, so that the folder can be outside the web root with FTP alone. Its
+    first line is the folder's path. If that line is a server's address, the folder is `data-local`.
+    """
     chosen = flag or environment.get("JOBQUEUE_DATA")
     if chosen:
         return Path(os.path.abspath(chosen))
@@ -24,8 +26,10 @@ def data_folder(flag: Path | str | None = None, environment: Mapping[str, str] =
 
 
 def database_address(folder: Path, environment: Mapping[str, str] = os.environ) -> str:
-    """The address of the server that has the database of this folder, "" if SQLite has it:
-    JOBQUEUE_DATABASE, else what the text file `data` says."""
+    """Return the address of the server that has the database of this folder, "" for SQLite.
+
+    It is JOBQUEUE_DATABASE, else the first line of the text file `data`.
+    """
     address = environment.get("JOBQUEUE_DATABASE", "")
     if not address and folder == HOME / "data-local":
         address = _data_line()
@@ -35,7 +39,7 @@ def database_address(folder: Path, environment: Mapping[str, str] = os.environ) 
 
 
 def _data_line() -> str:
-    """What the text file `data` says; "data" if it is none."""
+    """Return the first line of the text file `data`, or "data" if there is no such file."""
     beside = HOME / "data"
     try:
         if not beside.is_file():
@@ -49,14 +53,16 @@ def _data_line() -> str:
 
 
 def code_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return an environment for people's code: what is set for this program, such as the password in
-    JOBQUEUE_DATABASE, is not for each function and program."""
+    """Return an environment for users' code, without the variables of this program.
+
+    They may be secrets, such as the password in JOBQUEUE_DATABASE.
+    """
     return {name: value for name, value in environment.items()
             if name in FOR_CODE or not name.startswith("JOBQUEUE_")}
 
 
 def become_private() -> None:
-    """Give what this process makes to its account alone; remember the host's umask for people's code."""
+    """Make new files readable by this account alone. Keep the host's umask for users' code."""
     os.environ.setdefault("JOBQUEUE_UMASK", "%o" % os.umask(0o077))
 
 
