@@ -18,7 +18,7 @@ Contents (each room uses only the rooms above it)
     base/limits.py                 Paths, statuses, limits and times that several rooms share.
     base/errors.py                 Errors: one base class; each knows its HTTP status and exit code.
     base/time_and_text.py          The clock, RFC 3339, JSON, tokens, processes.
-    base/plain_values.py           Values of people's code as JSON has them: numbers, texts, lists and dictionaries.
+    base/plain_values.py           Values of users' code as JSON: numbers, texts, lists and dictionaries.
     base/schedule_rules.py         Rules of schedules: every N seconds, daily, weekly, cron.
     base/values.py                 One validator for arguments, bodies and settings; options of tasks.
     base/options.py                The place of the data: flag, environment, the file beside the program.
@@ -788,10 +788,10 @@ def name_signal(number):
 
 # base/plain_values.py --------------------------------------------------------
 #
-# Values of people's code as JSON has them: numbers, texts, lists and dictionaries.
+# Values of users' code as JSON: numbers, texts, lists and dictionaries.
 #
-# WRITTEN has a row for each type that json cannot write and jsonable() does not know. Modules of
-# these types are not imported here: a module that nobody imported has no values.
+# WRITTEN has a row for each type that neither json nor jsonable() can write. The modules of these types are
+# not imported here: there are no values of a module that was never imported.
 
 PLAIN_KEYS = str, int, float, type(None)     # of a dictionary, as json writes them
 
@@ -811,7 +811,10 @@ def count_bytes(value):
 
 def plain_value(value, levels=RESULT_MAX_DEPTH,
                 write_bytes=count_bytes):
-    """Return a value as JSON can say it; TypeError for what has no row, ValueError if it is too deep."""
+    """Return a value as JSON can write it.
+
+    TypeError if its type has no row in WRITTEN, ValueError if it is nested too deeply.
+    """
     write_part = functools.partial(plain_value, levels=levels - 1, write_bytes=write_bytes)
     if isinstance(value, Enum):
         value = jsonable(value)
@@ -844,18 +847,20 @@ def plain_value(value, levels=RESULT_MAX_DEPTH,
 
 def is_of(module, name, value):
     """Return whether a value is of a class; False if its module was never imported."""
-    known = getattr(sys.modules.get(module), name, None)
-    return isinstance(known, type) and isinstance(value, known)
+    kind = getattr(sys.modules.get(module), name, None)
+    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def argument_value(value):
-    """Return a value that Python code gives as JSON has it, bytes as Base64; TypeError or ValueError
-    for what JSON has not."""
+    """Return a Python value as JSON has it, bytes as Base64.
+
+    TypeError or ValueError for a value that JSON cannot write.
+    """
     try:
         return json.loads(dump_json(value))
     except TypeError:
         import base64
-        return plain_value(value, write_bytes=lambda given: base64.b64encode(given).decode("ascii"))
+        return plain_value(value, write_bytes=lambda data: base64.b64encode(data).decode("ascii"))
 
 
 # base/schedule_rules.py ------------------------------------------------------
