@@ -1,9 +1,8 @@
 """Rules of schedules: every N seconds, daily, weekly, cron.
 
-When something is due, without a database. All rules but `every` are kept as a cron expression:
-first the next day that matches is found, then the time on it, as clocks on a wall show them; the
-zone then says which moment that is. Times of day that the clocks skip or repeat are treated as
-Debian's cron does.
+This room computes due times and needs no database. All rules but `every` are kept as a cron expression.
+The next matching day is found first, then the time of that day on a wall clock. The time zone gives the
+moment. Times that the clocks skip or repeat are handled as in Debian's cron.
 """
 from __future__ import annotations
 
@@ -53,8 +52,10 @@ RULE_HINT = ('as "every 5m", "every 2 hours", "daily 01:30", "weekly mon 01:00",
 
 
 class CronField:
-    """One field of a cron expression: its name, its bounds, and names for its values. `special` has
-    what else can be written, and what it stands for; `hint` says it to people."""
+    """A field of a cron expression: its name, its bounds, and names for its values.
+
+    `special` maps further terms to their values. `hint` describes them to people.
+    """
 
     TERM = r"(?:\*|([a-z]+|\d{1,4})(?:-([a-z]+|\d{1,4}))?)(?:/(\d{1,4}))?"
 
@@ -68,7 +69,7 @@ class CronField:
             names[0][:3].lower(), names[-1][:3].lower()) or "", hint)
 
     def parse(self, text: str) -> set[CronValue]:
-        """The values that a list of terms stands for; Invalid names the term that is wrong."""
+        """Return the values of a list of terms; Invalid names a term that is wrong."""
         return {value for term in text.split(",")
                 for value in ([self.special[term]] if term in self.special else self._range(term))}
 
@@ -117,7 +118,7 @@ def _listing(values: Iterable[int], name: Callable[[int], str] = str) -> str:
 
 
 def _pace(values: list[int], unit: str, size: int) -> str:
-    """Some of the minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
+    """Return some minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
     if step < size and size % step == 0 and values == list(range(0, size, step)):
         return "every " + unit if step == 1 else "every %d %ss" % (step, unit)
@@ -139,18 +140,18 @@ class Rule:
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
 
     def meaning(self) -> tuple[Any, ...]:
-        """Return what two spellings of one rule have in common."""
+        """Return a value that is equal for two spellings of one rule."""
         raise NotImplementedError
 
     def next_after(self, at: float) -> float | None:
-        """The first moment later than `at`, or None."""
+        """Return the first moment later than `at`, or None."""
         try:
             return float(self._next(at)) if at < LAST_MOMENT else None
         except OverflowError:
             return None
 
     def upcoming(self, at: float, count: int) -> list[float]:
-        """The next `count` moments after `at`; fewer only if the years end."""
+        """Return the next `count` moments after `at`; fewer only if the years end."""
         moments: list[float] = []
         while len(moments) < count:
             moment = self.next_after(moments[-1] if moments else at)
@@ -160,11 +161,11 @@ class Rule:
         return moments
 
     def local(self, at: float) -> str:
-        """A moment as RFC 3339 with the offset of the rule's zone."""
+        """Return a moment as RFC 3339 with the offset of the rule's zone."""
         return self._aware(at).isoformat(timespec="seconds")
 
     def clock_change(self, at: float) -> str | None:
-        """What the clocks do on the day of this moment, or None."""
+        """Return how the clocks change on the day of this moment, or None."""
         day = self._wall(at).replace(hour=0, minute=0, second=0)
         before, after = [self._offset(min(self._moments(midnight)) - 1)
                          for midnight in (day, day + timedelta(days=1))]
@@ -172,11 +173,11 @@ class Rule:
         return None if before == after else words
 
     def words(self) -> str:
-        """The rule in plain English."""
+        """Return the rule in plain English."""
         raise NotImplementedError
 
     def _next(self, at: float) -> float:
-        """The first moment later than `at`; OverflowError if there is none."""
+        """Return the first moment later than `at`; OverflowError if there is none."""
         raise NotImplementedError
 
     def _aware(self, at: float) -> datetime:
@@ -189,11 +190,11 @@ class Rule:
         return self._aware(at).utcoffset() or timedelta()
 
     def _moments(self, wall: datetime) -> list[int]:
-        """When clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
+        """Return when clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
     def _change(self, low: int, high: int) -> int:
-        """The moment between the two at which the clocks change."""
+        """Return the moment between the two at which the clocks change."""
         offset = self._offset(high)
         while high - low > 1:
             middle = (low + high) // 2
@@ -209,11 +210,11 @@ class Interval(Rule):
         self.seconds, self.start = seconds, start
 
     def meaning(self) -> tuple[Any, ...]:
-        """Return what two spellings of one rule have in common."""
+        """Return a value that is equal for two spellings of one rule."""
         return (self.seconds,)
 
     def words(self) -> str:
-        """The rule in plain English."""
+        """Return the rule in plain English."""
         return how_often(self.seconds, exactly=True).capitalize()
 
     def _next(self, at: float) -> float:
@@ -223,9 +224,12 @@ class Interval(Rule):
 
 
 class Calendar(Rule):
-    """Times of day on days: what a cron expression says. `fixed` rules run once for a time of day
-    that the clocks skip (right after) or repeat (the first time); the others follow the clocks.
-    `both`: dates and weekdays must match, not either."""
+    """A rule that is a cron expression: times of day on certain days.
+
+    `fixed` rules name hours and minutes. They run once for a time of day that the clocks skip (right
+    after it) or repeat (the first time). All others follow the clocks. `both`: dates and weekdays must
+    match, not one of them.
+    """
 
     def __init__(self, text: str, zone: str, tzinfo: tzinfo, fields: list[str]) -> None:
         super().__init__(text, zone, tzinfo)
@@ -233,7 +237,7 @@ class Calendar(Rule):
         self.both = "*" in (fields[-3][0], fields[-1][0])
         fields = fields if len(fields) == 6 else ["0", *fields]
         values = [field.parse(text) for field, text in zip(CRON_FIELDS, fields)]
-        numbers = [sorted(value for value in some if isinstance(value, int)) for some in values]
+        numbers = [sorted(value for value in numbers if isinstance(value, int)) for numbers in values]
         self.clock = numbers[2], numbers[1], numbers[0]
         self.dates, self.months = set(numbers[3]), numbers[4]
         self.weekdays = {(day - 1) % 7 for day in numbers[5]}
@@ -241,12 +245,12 @@ class Calendar(Rule):
         self._days = functools.lru_cache(maxsize=None)(self._find_days)
 
     def meaning(self) -> tuple[Any, ...]:
-        """Return what two spellings of one rule have in common."""
+        """Return a value that is equal for two spellings of one rule."""
         return (self.fixed, self.both, self.clock, self.dates, self.months, self.weekdays,
                 self.weekdays_of)
 
     def _find_days(self, first: int, length: int) -> list[int]:
-        """The days that match in a month of this length whose first is this weekday."""
+        """Return the matching days of a month of this length that begins on weekday `first`."""
         last = (first + length - 1) % 7
         special = {LAST_DAY: length, LAST_WORKDAY: length - max(0, last - 4)}
         dates = {special.get(day, day) for day in self.dates}
@@ -254,11 +258,11 @@ class Calendar(Rule):
         weekdays = {day for weekday in self.weekdays for day in days[weekday]}
         for weekday, which in self.weekdays_of:
             weekdays.update(days[weekday][-1:] if which == LAST else days[weekday][which - 1:which])
-        found = dates & weekdays if self.both else dates | weekdays
-        return sorted(day for day in found if day <= length)
+        days_of_month = dates & weekdays if self.both else dates | weekdays
+        return sorted(day for day in days_of_month if day <= length)
 
     def _days_from(self, start: date) -> Iterator[date]:
-        """The days from `start` on that match, for as long as days and weekdays can differ."""
+        """Yield the days from `start` on that match, for as long as days and weekdays can differ."""
         from calendar import monthrange
         for year in range(start.year, start.year + CALENDAR_YEARS + 1):
             for month in self.months:
@@ -267,7 +271,7 @@ class Calendar(Rule):
                     yield from (day for day in days if day >= start)
 
     def _next_wall(self, wall: datetime) -> datetime:
-        """The next time later than `wall` that matches, as clocks show it."""
+        """Return the next time later than `wall` that matches, as clocks show it."""
         wall += SECOND
         hours, minutes, seconds = self.clock
         for day in self._days_from(wall.date()):
@@ -283,9 +287,9 @@ class Calendar(Rule):
         again = self._moments(wall)[1]
         if again > at and not self.fixed:           # the clocks will show this time once more
             change = self._change(math.floor(at), again)
-            found = self._moments(self._next_wall(wall))[0]
-            if found < change:
-                return found
+            candidate = self._moments(self._next_wall(wall))[0]
+            if candidate < change:
+                return candidate
             wall = self._wall(change) - SECOND
         end = wall.year + CALENDAR_YEARS
         while wall.year <= end:
@@ -303,7 +307,7 @@ class Calendar(Rule):
         raise OverflowError             # the clocks skip its time whenever it would come
 
     def words(self) -> str:
-        """The rule in plain English."""
+        """Return the rule in plain English."""
         hours, minutes, seconds = self.clock
         times = list(itertools.islice(itertools.product(*self.clock), 5))
         days = "every " + self._days_in_words()
@@ -338,7 +342,7 @@ class Calendar(Rule):
 
 
 def _time_zone(name: str) -> tzinfo:
-    """The zone of this name; Invalid says what is wrong with it."""
+    """Return the time zone of this name; Invalid if it is unknown."""
     if name == "UTC":
         return timezone.utc
     import zoneinfo
@@ -353,7 +357,7 @@ def _time_zone(name: str) -> tzinfo:
 
 
 def parse_rule(text: str, zone: str = "UTC", start: float = 0.0) -> Rule:
-    """The Rule that a text stands for; Invalid says what is wrong. `every` counts from `start`."""
+    """Return the Rule of a text; Invalid if it cannot be read. `every` counts from `start`."""
     text = " ".join(text.split()) if isinstance(text, str) else ""
     tzinfo = _time_zone(zone)
     if not (text.isascii() and text.isprintable() and len(text) <= RULE_MAX_CHARACTERS):
@@ -385,7 +389,7 @@ def is_same_rule(text: str, zone: str, other_text: str, other_zone: str) -> bool
 
 
 def preview(rule: Rule, at: float, count: int) -> list[dict[str, str | None]]:
-    """The next `count` moments of a rule after `at`, for people; Invalid if it never comes."""
+    """Return the next `count` moments of a rule after `at`, for people; Invalid if there is none."""
     moments = rule.upcoming(at, count)
     if not moments:
         raise field_error("rule", "never comes: no month has such a day, or the clocks of %s "
