@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Time and chance, so that tests can bring their own."""
+    """The sources of time and chance. Tests use their own."""
 
     now = staticmethod(time.time)
     monotonic = staticmethod(time.monotonic)    # of all processes of a boot; sleep does not count
@@ -32,7 +32,7 @@ class Clock:
 
     @staticmethod
     def uniform(low: float, high: float) -> float:
-        """A random number between the two."""
+        """Return a random number between the two."""
         import random
         return random.uniform(low, high)
 
@@ -44,32 +44,32 @@ if TYPE_CHECKING:
 def seconds_since(moment: float, now: float) -> float:
     """Return the seconds from a recorded moment until now, infinite if the moment is in the future.
 
-    A moment is in the future after the clock was set back. Nothing may then wait for that moment:
-    a clock that was a year ahead for a second would stop alerts, starts and backups for a year.
-    So time is never held at the latest moment that was recorded.
+    A moment is in the future after the clock was set back. Nothing may wait for that moment: a clock that
+    was once a year ahead would stop alerts, starts and backups for a year. For the same reason the
+    program keeps no time of its own that never runs back.
     """
     return now - moment if moment <= now + CLOCK_SLACK_SECONDS else math.inf
 
 
 class Every:
-    """What is to be done every so many seconds: at once, then again after that time."""
+    """A timer that is due at once, then again after each period."""
 
     def __init__(self, seconds: float, clock: AnyClock) -> None:
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
     def is_due(self) -> bool:
-        """True if it is time; then it is so again after `seconds`."""
+        """Return True if the time has come, and begin the next period then."""
         if self._clock.monotonic() < self._at:
             return False
         self.put_off(self._seconds)
         return True
 
     def put_off(self, seconds: float) -> None:
-        """It is due in so many seconds."""
+        """Let the timer be due in so many seconds."""
         self._at = self._clock.monotonic() + seconds
 
     def hasten(self, seconds: float) -> None:
-        """It is due in so many seconds, if it is not sooner anyway."""
+        """Let the timer be due in so many seconds at the latest."""
         self._at = min(self._at, self._clock.monotonic() + seconds)
 
 
@@ -91,7 +91,7 @@ def iso(seconds: float | None) -> str | None:
 
 
 def time_of_day(seconds: float) -> str:
-    """A moment as sentences say it: "12:05 UTC"."""
+    """Return a moment as sentences have it: "12:05 UTC"."""
     return iso(seconds)[11:16] + " UTC"
 
 
@@ -130,7 +130,7 @@ UNITS = (("day", 86400), ("hour", 3600), ("minute", 60), ("second", 1))
 
 
 def how_often(seconds: float, exactly: bool = False) -> str:
-    """How often something comes ("every 15 minutes"); if not `exactly`, as people round it."""
+    """Return a period in words ("every 15 minutes"), rounded unless `exactly`."""
     unit, size = next((unit, size) for unit, size in UNITS if size == 1 or (
         seconds % size == 0 if exactly else seconds >= 2 * size or abs(seconds - size) < size / 10))
     number = round(seconds / size)
@@ -138,7 +138,7 @@ def how_often(seconds: float, exactly: bool = False) -> str:
 
 
 def storable(text: str) -> str:
-    """Text as SQLite can keep it: lone surrogates and NUL are shown as escapes."""
+    """Return a text that SQLite can store: lone surrogates and NUL become escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
@@ -149,7 +149,10 @@ def shorten(text: str, limit: int) -> str:
 
 
 def jsonable(value: Any) -> str | float | list[Any]:
-    """What json.dumps is given for values it does not know: dates, enums, paths, sets, numbers."""
+    """Return a value for json.dumps in place of one of a type that it does not know.
+
+    These types are dates, enums, paths, sets and numbers.
+    """
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
     if isinstance(value, Enum):
@@ -168,7 +171,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def dump_json(value: Any) -> str:
-    """Compact JSON text that SQLite can keep; ValueError or TypeError for what JSON has not."""
+    """Return compact JSON that SQLite can store; ValueError or TypeError for other values."""
     text = _encode(value)
     return text if text.isascii() else storable(text)
 
@@ -210,7 +213,7 @@ _NESTED = dict, list, tuple, set, frozenset
 
 
 def is_deep(value: Any, levels: int) -> bool:
-    """True if lists and dicts are nested deeper than `levels`: not every reader could follow."""
+    """Return True if lists and dicts are nested deeper than `levels`. Some JSON readers would fail."""
     if not isinstance(value, _NESTED):
         return False
     if levels == 0:
@@ -236,7 +239,10 @@ def _place_of_large(value: Any, place: str = "") -> str | None:
 
 
 def load_json(text: str | bytes) -> Any:
-    """A JSON text from outside; Malformed for what would be read differently elsewhere."""
+    """Return the value of a JSON text from outside.
+
+    Malformed for a text that other JSON readers would understand differently.
+    """
     try:
         text = text.lstrip("\ufeff") if isinstance(text, str) else text   # as Windows' editors begin
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
@@ -250,24 +256,24 @@ def load_json(text: str | bytes) -> Any:
 
 
 def random_token(size: int = 16) -> str:
-    """`size` random bytes as text that nobody can guess."""
+    """Return `size` random bytes as text, for secrets."""
     return os.urandom(size).hex()
 
 
 def digest(token: str) -> str:
-    """What is stored of a random token: enough to recognise it, nothing to use."""
+    """Return the SHA-256 of a token. The database stores this, never the token."""
     import hashlib
     return hashlib.sha256(token.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def machine_name() -> str:
-    """This machine, as worker rows call it."""
+    """Return the name of this machine, as in rows of workers."""
     return os.uname().nodename
 
 
 @functools.lru_cache(maxsize=None)
 def boot_id() -> str:
-    """A text that changes at every boot; empty where the system has none."""
+    """Return a text that changes at every boot; empty where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -275,19 +281,22 @@ def boot_id() -> str:
 
 
 def birth(pid: int) -> str | None:
-    """A text that tells this living process from all that ever get its number; None if unknown."""
+    """Return the process start time and pid namespace of a living process; None if unknown.
+
+    Together with the pid they identify a process, even if the pid is used again.
+    """
     try:
-        said = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
-        fields = said.rpartition(")")[2].split()
+        status = Path("/proc/%d/stat" % pid).read_text("ascii", "replace")
+        fields = status.rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19] + os.readlink("/proc/self/ns/pid")
     except (OSError, TypeError, IndexError):
         return None
 
 
-def end_group(pid: int, known: str | None, sleep: Callable[[float], None]) -> bool:
+def end_group(pid: int, born: str | None, sleep: Callable[[float], None]) -> bool:
     """Kill a process, born so, and its group. False while it lives on, as another user's may."""
     for _ in range(20):
-        if known is None or birth(pid) != known:
+        if born is None or birth(pid) != born:
             return True
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
@@ -317,7 +326,7 @@ def read_retry_after(text: str | None, now: float) -> float | None:
 
 
 def name_signal(number: int) -> str:
-    """Return a signal as number and name, with what usually sends it."""
+    """Return a signal's number and name, with its usual sender."""
     try:
         name = signal.Signals(number).name
     except ValueError:
