@@ -171,12 +171,13 @@ if TYPE_CHECKING:
 #
 # NamedTuple and Generic without typing; types that travel between rooms.
 #
-# Importing typing takes as long as a tenth of our own import, so only type checkers do: they read
-# TYPE_CHECKING as true. A name under it may stand in annotations only, which are texts at run time.
+# Importing typing takes a tenth of the time of importing this program. So only type checkers import it:
+# they take TYPE_CHECKING as true. Names under it may stand in annotations only, which are texts at run
+# time.
 
 if TYPE_CHECKING:
     P = typing_extensions.ParamSpec("P", default=...)           # the parameters of a function
-    R = typing_extensions.TypeVar("R", default=Any)             # what it returns
+    R = typing_extensions.TypeVar("R", default=Any)             # the type that it returns
     JsonObject = dict[str, Any]         # a JSON object, of ours or from outside
     Schema = dict[str, Any]             # JSON Schema: see base/values.py
     AnyTuple = tuple[Any, ...]
@@ -206,7 +207,7 @@ else:
     _getter = getattr(collections, "_tuplegetter", lambda place, _: property(operator.itemgetter(place)))
 
     class Generic:
-        """As typing.Generic: only a type checker heeds what stands in the brackets."""
+        """A base class for typing.Generic's syntax. Type checkers read the brackets; nothing else does."""
 
         def __class_getitem__(cls, _: "Any") -> "type":
             return cls
@@ -215,14 +216,14 @@ else:
         """The type of the classes that derive from NamedTuple."""
 
         def __new__(kind, name: "str", bases: "tuple[type, ...]", body: "dict[str, Any]") -> "type":
-            made = super().__new__(kind, name, bases, {**body, "__slots__": ()})
-            fields = tuple(getattr(made, "__annotations__", ()))
+            new_class = super().__new__(kind, name, bases, {**body, "__slots__": ()})
+            fields = tuple(getattr(new_class, "__annotations__", ()))
             if fields:
-                made._fields = made.__match_args__ = fields
-                made._defaults = {field: body[field] for field in fields if field in body}
+                new_class._fields = new_class.__match_args__ = fields
+                new_class._defaults = {field: body[field] for field in fields if field in body}
             for place, field in enumerate(fields):
-                setattr(made, field, _getter(place, ""))
-            return made
+                setattr(new_class, field, _getter(place, ""))
+            return new_class
 
     class NamedTuple(tuple, metaclass=_NamedTupleType):
         """As typing.NamedTuple."""
