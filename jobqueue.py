@@ -1262,9 +1262,9 @@ def preview(rule, at, count):
 #
 # One validator for arguments, bodies and settings; options of tasks.
 #
-# What a value must be is said once, by a schema (a part of JSON Schema 2020-12): check_value()
-# judges arguments, bodies, queries, settings and outcomes by it, parse_text() reads what was typed,
-# and /openapi.json, --help and the forms of the page tell it.
+# A schema (a part of JSON Schema 2020-12) is the one description of a value. check_value() checks
+# arguments, bodies, queries, settings and outcomes with it. parse_text() reads typed texts with it.
+# /openapi.json, --help and the forms of the page are made from it.
 
 
 
@@ -1273,7 +1273,7 @@ SUMMARY_MAX_CHARACTERS = 120
 
 
 def text_like(pattern, message):
-    """Return the schema of a text that matches a pattern; `message` says what would be right."""
+    """Return the schema of a text that matches a pattern; `message` describes a right one."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
@@ -1299,7 +1299,7 @@ def object_of(__required=(), **properties):
 
 
 def titled(title, schema):
-    """The same schema under a name of its own in /openapi.json."""
+    """Return the schema with a name of its own in /openapi.json."""
     return {"title": title, **schema}
 
 
@@ -1308,12 +1308,12 @@ TEXT_OR_NULL = {"type": ["string", "null"]}
 
 
 def about(schema, text):
-    """The same schema with a sentence for people; --help and /openapi.json tell it."""
+    """Return the schema with a description, for --help and /openapi.json."""
     return {**schema, "description": text}
 
 
 def or_null(schema):
-    """The same schema for what may be left empty, too."""
+    """Return a schema that takes null, too."""
     if "enum" in schema:
         return {**schema, "enum": [*schema["enum"], None]}
     kinds = schema["type"]
@@ -1321,12 +1321,12 @@ def or_null(schema):
 
 
 def is_number(value):
-    """True for numbers that every reader of JSON reads alike."""
+    """Return True for a number that every JSON reader reads alike."""
     return type(value) in (int, float) and (
         -INTEGER_MAX <= value <= INTEGER_MAX or type(value) is float and math.isfinite(value))
 
 
-# What can be said about each task of a function: schema and default.
+# The options of each task of a function: schema and default.
 TASK_OPTIONS = {
     "queue": (about(text_like(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,50}",
                               "must be 1 to 50 letters, digits, _ . or -, and not . or .. alone"),
@@ -1397,7 +1397,7 @@ TYPES = {
     "array": JsonType("a list", lambda value: isinstance(value, list), json.loads),
     "object": JsonType("an object", lambda value: isinstance(value, dict), json.loads),
     "null": JsonType("empty", lambda value: value is None, str)}
-# From what says most to what says least: a text is read as the first of these types that it fits.
+# From the narrowest to the widest: a text is read as the first type that it fits.
 TYPES_BY_WIDTH = ("integer", "number", "boolean", "array", "object", "string")
 PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
@@ -1449,16 +1449,16 @@ def _check_list(schema, value, field):
 
 
 def is_plain(schema, value):
-    """True if the type alone decides and is right: the common case, quickly."""
+    """Return True if the type alone decides and is right. This is the common case, and quick."""
     kind = PLAIN_WORDS.get(type(value), "")
     return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
 
 
 def _check_object(schema, value, field):
-    names, others = schema.get("propertyNames"), schema.get("additionalProperties", True)
+    names, extra = schema.get("propertyNames"), schema.get("additionalProperties", True)
     properties = schema.get("properties", {})
-    if others is True and not names and "properties" not in schema:
+    if extra is True and not names and "properties" not in schema:
         return []
     prefix = field + "." if field else ""
     errors = []
@@ -1468,25 +1468,25 @@ def _check_object(schema, value, field):
         if name in properties:
             if not is_plain(properties[name], item):
                 errors += check_value(properties[name], item, prefix + name)
-        elif not others:
+        elif not extra:
             errors += wrong(prefix + shorten(name, 60), "is not known here; known are %s"
                             % shorten(", ".join(properties) or "none", 300))
         else:
             place = prefix + shorten(name, 60)
             errors += names and check_value(names, name, place) or []
-            errors += check_value(others, item, place) if isinstance(others, dict) else []
+            errors += check_value(extra, item, place) if isinstance(extra, dict) else []
     return errors + [{"field": prefix + name, "message": "is missing"}
                      for name in schema.get("required", ()) if name not in value]
 
 
 def choice_names(schema):
-    """What people call the values of an enum: an Enum's are known by their names, too."""
+    """Return the values of an enum as people see them. Those of a Python Enum are its names, too."""
     values, names = schema["enum"], schema.get("enumNames", [])
     return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
 
 def check_value(schema, value, field):
-    """What is wrong with `value`: a list of {"field", "message"}, empty if nothing."""
+    """Return the errors of a value, an empty list if it is right."""
     if "enum" in schema:
         for choice in (*schema["enum"], *schema.get("enumNames", ())):
             if value == choice and type(value) is type(choice):
@@ -1511,7 +1511,7 @@ def check_value(schema, value, field):
 
 
 def checked(schema, value):
-    """`value`; Invalid names every field that is not as `schema` wants it."""
+    """Return the value; Invalid names every field that the schema refuses."""
     errors = check_value(schema, value, "")
     if errors:
         raise Invalid(join_errors(errors), errors[:ERRORS_MAX])
@@ -1519,9 +1519,9 @@ def checked(schema, value):
 
 
 def parse_text(schema, text):
-    """What was typed, read as `schema` wants it; the text itself if that fails."""
+    """Return the value of a typed text by its schema, or the text itself if it cannot be read."""
     if "enum" in schema:
-        return next((one for one in schema["enum"] if text == ("" if one is None else str(one))),
+        return next((value for value in schema["enum"] if text == ("" if value is None else str(value))),
                     text)               # its name will do
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -1531,7 +1531,7 @@ def parse_text(schema, text):
     for kind in kinds:
         with contextlib.suppress(ValueError, KeyError):
             if kind == "array" and not text.startswith("[") and is_single:
-                return [parse_text(one, part.strip()) for one, part in _items(schema, text)]
+                return [parse_text(item, part.strip()) for item, part in _items(schema, text)]
             value = TYPES[kind].parse(text)
             if is_single or TYPES[kind].holds(value):
                 return value
@@ -1546,26 +1546,28 @@ def _items(schema, text):
 
 
 def mask(value):
-    """The same value with what is named like a secret hidden."""
+    """Return the value with the secrets in it masked."""
     if isinstance(value, dict):
         return {name: MASKED if SECRET_NAME.search(name) else mask(item)
                 for name, item in value.items()}
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
-def unmask(value, known):
-    """Return a value in which what is masked is as in the `known` one: it was not changed."""
-    if isinstance(value, dict) and isinstance(known, dict):
-        return {name: known[name] if item == MASKED and SECRET_NAME.search(name) and name in known
-                else unmask(item, known.get(name)) for name, item in value.items()}
-    if isinstance(value, list) and isinstance(known, list) and len(value) == len(known):
-        return list(map(unmask, value, known))
+def unmask(value, stored):
+    """Return the value with masked secrets replaced by those of `stored`: they were not changed."""
+    if isinstance(value, dict) and isinstance(stored, dict):
+        return {name: stored[name] if item == MASKED and SECRET_NAME.search(name) and name in stored
+                else unmask(item, stored.get(name)) for name, item in value.items()}
+    if isinstance(value, list) and isinstance(stored, list) and len(value) == len(stored):
+        return list(map(unmask, value, stored))
     return value
 
 
 def summarize(arguments_text, files=()):
-    """A task's arguments in words: the values in order, secrets masked, shortened; each of `files`,
-    (id, name), by its name."""
+    """Return a task's arguments in words: the values in order, secrets masked, shortened.
+
+    `files` are pairs (id, name); a file is shown by its name.
+    """
     if arguments_text is None:
         return "…"
     try:
