@@ -1654,15 +1654,15 @@ def host_umask():
 #
 # Connection: its verbs, hints and errors, files of the data folder.
 #
-# SQLite and PostgreSQL share these. Other rooms use the verbs of Connection. Only the rooms of store/ about
-# connections and databases, and the schema, know a dialect.
+# SQLite and PostgreSQL share this room. Other rooms use the verbs of Connection. Only the schema and the
+# rooms of store/ about connections and databases know a dialect.
 
 VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
-MANY_AT_ONCE = 500              # values that are looked for
-SEARCH_SECONDS = 0.2            # of looking through a table in one request, and as long to count
-LOOK_SECONDS = 0.02             # of one reading that others may wait for
+MANY_AT_ONCE = 500              # values in one IN list
+SEARCH_SECONDS = 0.2            # of one search in a table, and of one count
+LOOK_SECONDS = 0.02             # of one read while other threads wait
 
-# What another database may leave out, or says otherwise.
+# Hints for SQLite that PostgreSQL leaves out or writes differently.
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
     "INDEXED BY " + index
     for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
@@ -1670,7 +1670,7 @@ BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
 CONTAINS = "instr(lower(%s), lower(?))>0"
 
-# Statements name statuses; ENDED is all that have ended.
+# Statements name statuses. ENDED stands for all final ones.
 STATUS_NUMBERS = {**{word.upper(): str(number) for number, word in enumerate(STATUS_WORDS)},
                   "ENDED": "(%d, %d, %d)" % (SUCCEEDED, FAILED, CANCELLED)}
 STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
@@ -1682,38 +1682,41 @@ UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 
 def cannot_write(folder, error):
-    """The error for this OSError in a folder of ours."""
+    """Return the error for an OSError in the data folder."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageFull(FULL)
     return StorageBroken("Nothing can be written in %s: %s." % (folder, error.strerror))
 
 
 def free_bytes(path):
-    """How much we may still write to the file system that holds `path`; OSError if none does."""
+    """Return the bytes that we may still write to the file system of `path`; OSError if it has none."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
 
 
 def emptied(path):
-    """The error for a database without anything in it: a new one is never begun over it."""
+    """Return the error for an empty database. A new one is never begun over it."""
     return StorageBroken("The database %s is empty: it was overwritten or emptied. "
                          "Put a backup in its place." % path)
 
 
 def find_database(folder, anyhow=False):
-    """The one jobqueue-*.db in `folder`, never empty but `anyhow`; else it is an error."""
+    """Return the path of the one jobqueue-*.db in a folder; SetupError if there are more or none.
+
+    An empty file is an error, too, unless `anyhow`.
+    """
     try:
-        found = [name for name in os.listdir(folder)
+        names = [name for name in os.listdir(folder)
                  if re.fullmatch(r"jobqueue-.*\.(db|server|remote)", name)]
     except OSError as error:
         raise SetupError("The data folder %s cannot be read: %s."
                          % (folder, error.strerror)) from None
-    if len(found) != 1:
+    if len(names) != 1:
         raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
-            folder, ", ".join(sorted(found)) or "no jobqueue-*.db",
-            "Move away what is not in use." if found else
+            folder, ", ".join(sorted(names)) or "no jobqueue-*.db",
+            "Move away what is not in use." if names else
             "(A folder that is new and empty can be deleted: it is made when there is none.)"))
-    path = Path(folder) / found[0]
+    path = Path(folder) / names[0]
     status = path.stat()
     if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
         raise emptied(path)
@@ -1721,18 +1724,22 @@ def find_database(folder, anyhow=False):
 
 
 def private_path(database, name):
-    """`name` with the database's random word in it, beside it: an address nobody can guess.
-    Some web servers give away what is in this folder, whatever is done against that."""
+    """Return the path of a file beside the database, with the database's random word in its name.
+
+    Some web servers deliver files of this folder in spite of .htaccess. Such an address cannot be
+    guessed.
+    """
     stem, dot, ending = name.partition(".")
     word = database.stem.partition("-")[2]
     return database.with_name("%s-%s%s%s" % (stem, word, dot, ending))
 
 
 def private_folder(database, name):
-    """Return a folder beside the database whose name has a word of its own.
+    """Return a folder beside the database whose name has a random word of its own.
 
-    Tasks see and print the paths of their files. So the word is a digest: it does not lead back to the
-    64 random bits in the name of the database."""
+    Tasks see and print the paths of their files. So the word is a digest, from which the 64 random bits
+    in the name of the database cannot be computed.
+    """
     import hashlib
     word = hashlib.sha256(("%s %s" % (name, database.stem)).encode("utf-8", "surrogateescape")).hexdigest()
     return database.with_name("%s-%s" % (name, word[:16]))
@@ -1740,7 +1747,7 @@ def private_folder(database, name):
 
 @contextlib.contextmanager
 def open_folder(folder):
-    """Open a folder, which others may have replaced by a link: then OSError."""
+    """Open a folder; OSError if it is a link, by which another user may have replaced it."""
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield room
@@ -1750,7 +1757,7 @@ def open_folder(folder):
 
 @contextlib.contextmanager
 def write_part(room, pieces, name=None):
-    """Write a hidden file that only we may read into an open folder; the caller gives it its name."""
+    """Write a hidden file into an open folder, readable by us only. The caller renames it."""
     part = "." + (name or random_token(8))
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
@@ -1764,14 +1771,14 @@ def write_part(room, pieces, name=None):
 
 
 def write_private(path, text):
-    """Write a text that only we may read, whole or not at all."""
+    """Write a text, readable by us only, whole or not at all."""
     with open_folder(path.parent.resolve()) as room, \
             write_part(room, [text.encode("utf-8")]) as part:   # the data folder itself may be a link
         os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
 
 
 def file_identity(path):
-    """What stays the same as long as a path leads to the same file; None if it leads nowhere."""
+    """Return an identity of the file at a path, None if there is no file. A replaced file has another one."""
     try:
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -1781,37 +1788,37 @@ def file_identity(path):
 
 @functools.lru_cache(maxsize=1000)
 def with_statuses(statement):
-    """Return a statement with numbers in the place of the names of statuses."""
+    """Return a statement with numbers for the names of statuses."""
     return re.sub(STATUS_NAMES, lambda match: STATUS_NUMBERS[match[0]], statement)
 
 
 class Reader:
-    """What can be read, in terms of all()."""
+    """A base class with the queries of connections and databases, all built on all()."""
 
     def all(self, statement, values=()):
-        """All rows."""
+        """Return all rows."""
         raise NotImplementedError
 
     def one(self, statement, values=()):
-        """The first row, or None."""
+        """Return the first row, or None."""
         rows = self.all(statement, values)
         return rows[0] if rows else None
 
     def value(self, statement, values=()):
-        """The first column of the first row, or None."""
+        """Return the first column of the first row, or None."""
         row = self.one(statement, values)
         return row[0] if row else None
 
     def row(self, statement, values=()):
-        """The first row of a statement that always has one."""
+        """Return the first row of a statement that always has one."""
         return self.all(statement, values)[0]
 
     def all_of(self, statement, values, many):
-        """All rows where `%s`, after all other values, stands for any number of them."""
-        wanted = list(many)
-        for at in range(0, len(wanted), MANY_AT_ONCE):
-            some = wanted[at:at + MANY_AT_ONCE]
-            yield from self.all(statement % ", ".join("?" * len(some)), (*values, *some))
+        """Yield all rows of a statement whose `%s` stands for any number of values, after all others."""
+        all_values = list(many)
+        for at in range(0, len(all_values), MANY_AT_ONCE):
+            portion = all_values[at:at + MANY_AT_ONCE]
+            yield from self.all(statement % ", ".join("?" * len(portion)), (*values, *portion))
 
 
 @functools.lru_cache(maxsize=100)
@@ -1823,17 +1830,20 @@ def insert_statement(words, table, columns, rows=1):
 
 
 class Connection(Reader):
-    """One connection in a few verbs; what to do about errors is its user's business. By itself
-    it is one that is not open yet; its kinds are FileConnection and ServerConnection."""
+    """A connection to a database. Callers handle its errors.
+
+    This base class is a connection that is not open yet. FileConnection and ServerConnection derive from
+    it.
+    """
 
     @property
     def is_broken(self):
-        """True if nothing can be asked any more."""
+        """Return True if the connection cannot be used any more."""
         return True
 
     @property
     def changes(self):
-        """How many rows were added, changed or removed so far."""
+        """Return how many rows were added, changed or removed so far."""
         raise NotImplementedError
 
     def close(self):
@@ -1852,28 +1862,29 @@ class Connection(Reader):
         raise NotImplementedError
 
     def set_last_id(self, table, last):
-        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        """Let new rows of a table have ids above `last`, even if the table is empty."""
         raise NotImplementedError
 
     def all_within(self, seconds, clock, statement,
                    values=()):
-        """All rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer."""
         raise NotImplementedError
 
     def roll_back(self):
         """Undo an open transaction, if there is one."""
 
     def note_ids(self, table, last):
-        """New rows were given ids up to `last`: a file sees by itself that no other gets them."""
+        """Tell the database that rows with ids up to `last` were added. SQLite advances its sequence
+        itself."""
 
-    # Nobody asks these how many rows they change: they may go along with the next question.
+    # These statements return nothing, so PostgreSQL sends them with the next query.
 
     def tell(self, statement, values=()):
-        """Execute."""
+        """Execute a statement."""
         self.run(statement, values)
 
     def tell_many(self, statement, rows):
-        """Execute once for each of `rows`."""
+        """Execute a statement once for each of `rows`."""
         self.many(statement, rows)
 
     def ensure(self, table, row):
@@ -1882,50 +1893,50 @@ class Connection(Reader):
 
     def insert_all(self, table, rows,
                    most=VARIABLES_MAX):
-        """Add rows with the same columns, several by one statement, of at most `most` values.
+        """Add rows with the same columns, with at most `most` values in one statement.
 
-        Half the time of one by one, and the interpreter is given up less often: other threads
-        would each time keep it for a while, and the write lock is held.
+        That takes half the time of single rows. It also holds the write lock for less time, because
+        sqlite3 gives other threads a chance to run after each statement.
         """
         coming = iter(rows)
         first = next(coming, None)
         if first is None:
             return
         coming, size = itertools.chain([first], coming), max(1, most // len(first))
-        for some in iter(lambda: list(itertools.islice(coming, size)), []):
-            self._insert_some(table, tuple(first), [tuple(row.values()) for row in some],
-                              len(some) == size)
+        for portion in iter(lambda: list(itertools.islice(coming, size)), []):
+            self._insert_some(table, tuple(first), [tuple(row.values()) for row in portion],
+                              len(portion) == size)
 
     def _insert_some(self, table, columns, rows,
                      are_full):
         self.tell_many(insert_statement("INSERT", table, columns), rows)
 
     def upsert(self, table, key, row):
-        """Give the row with this key (a dictionary, too) these values, adding it if it is new."""
+        """Update the row with this key, or add it."""
         if not self.update(table, row, " AND ".join(name + "=?" for name in key), key.values()):
             row = {**key, **row}
             self.run(insert_statement("INSERT", table, tuple(row)), tuple(row.values()))
 
     def update(self, table, changes, where,
                values=()):
-        """Change columns of the rows for which `where` holds; return their number."""
+        """Change columns of the rows that fulfil `where`; return their number."""
         return self.run("UPDATE %s SET %s WHERE %s" % (
             table, ", ".join(name + "=?" for name in changes), where), (*changes.values(), *values))
 
 
 class OneThread:
-    """Lets one thread of this process write at a time: that is all where a server does the rest."""
+    """A lock for the threads of this process. With a database server it is the only one needed here."""
 
     def __init__(self, clock):
         self._clock, self._threads = clock, threading.Lock()
 
     def take(self, deadline):
-        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        """Wait for the lock; Busy if this moment (monotonic) comes first."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 
     def give(self):
-        """Let the next one write."""
+        """Release the lock."""
         self._threads.release()
 
 
