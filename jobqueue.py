@@ -31,7 +31,7 @@ Contents (each room uses only the rooms above it)
     store/postgres_sql.py          PostgreSQL's dialect: a statement is translated as a whole.
     store/postgres_connection.py   A connection to a PostgreSQL server, with a deadline for each call.
     store/postgres.py              PostgreSQL: the lock row, the server's time, notifications.
-    store/data_folder.py           The data folder: made, opened, repaired.
+    store/data_folder.py           The data folder: create, open, repair.
     store/log_and_activity.py      The log of attempts, and the activity: each event and its actor.
     store/state.py                 State: what the program itself keeps in the database, a row each.
     store/settings.py              Settings: an admin changes them while everything runs.
@@ -3964,7 +3964,7 @@ class PostgresDatabase(Database):
 
 # store/data_folder.py --------------------------------------------------------
 #
-# The data folder: made, opened, repaired.
+# The data folder: create, open, repair.
 
 DENY = ("<IfModule mod_authz_core.c>\nRequire all denied\n</IfModule>\n"
         "<IfModule !mod_authz_core.c>\nOrder deny,allow\nDeny from all\n</IfModule>\n"
@@ -3984,13 +3984,13 @@ def _fill_data_folder(room, on_server):
     except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
         if mode == "truncate":
             raise
-        for left in room.glob(path.name + "*"):
-            left.unlink()
+        for part in room.glob(path.name + "*"):
+            part.unlink()
         create_database(path, "truncate")
 
 
 def create_data_folder(folder, on_server=False):
-    """Make a complete data folder under another name, then rename it: never half of one."""
+    """Make a complete data folder under another name, then rename it. So there is never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
@@ -4006,7 +4006,7 @@ def create_data_folder(folder, on_server=False):
 
 
 def user_name(number):
-    """A user's name as `sudo -u` understands it: #1000 for one without."""
+    """Return a user's name for `sudo -u`, or #1000 if the number has no name."""
     import pwd
     try:
         return pwd.getpwuid(number).pw_name
@@ -4015,8 +4015,11 @@ def user_name(number):
 
 
 def refuse_other_user(folder):
-    """Files made by another user lock the owner out: say the command that works instead.
-    Copying with FTP opens a folder and its files to all users of the machine: mend that."""
+    """Raise SetupError if the files belong to another user, with the command that works instead.
+
+    Files of two users would lock one of them out. Copying by FTP opens a folder to all users of the
+    machine: that is mended.
+    """
     try:
         status = os.stat(folder)
     except OSError as error:
@@ -4058,7 +4061,7 @@ class OwnedFile(NamedTuple):
 
 
 def own_database(folder):
-    """Return the file of a database that nobody else uses, even if it is damaged."""
+    """Return the file of a database that no other program uses, even if it is damaged."""
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
     if path.suffix == SERVER_FILE:
@@ -4072,8 +4075,11 @@ def own_database(folder):
 
 
 def repair_journal(folder, shared=False):
-    """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
-    Everything must be stopped: the exclusive lock that changing it needs proves that."""
+    """Choose the journal mode anew and write it; return the mode.
+
+    The mode is safe for this file system or, if `shared`, for several machines. Everything must be
+    stopped: changing the mode needs the exclusive lock, which proves that.
+    """
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
     with open_exclusively(path, mode):

@@ -1,4 +1,4 @@
-"""The data folder: made, opened, repaired."""
+"""The data folder: create, open, repair."""
 from __future__ import annotations
 
 import contextlib
@@ -37,13 +37,13 @@ def _fill_data_folder(room: Path, on_server: bool) -> None:
     except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
         if mode == "truncate":
             raise
-        for left in room.glob(path.name + "*"):
-            left.unlink()
+        for part in room.glob(path.name + "*"):
+            part.unlink()
         create_database(path, "truncate")
 
 
 def create_data_folder(folder: Path, on_server: bool = False) -> None:
-    """Make a complete data folder under another name, then rename it: never half of one."""
+    """Make a complete data folder under another name, then rename it. So there is never half of one."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
@@ -59,7 +59,7 @@ def create_data_folder(folder: Path, on_server: bool = False) -> None:
 
 
 def user_name(number: int) -> str:
-    """A user's name as `sudo -u` understands it: #1000 for one without."""
+    """Return a user's name for `sudo -u`, or #1000 if the number has no name."""
     import pwd
     try:
         return pwd.getpwuid(number).pw_name
@@ -68,8 +68,11 @@ def user_name(number: int) -> str:
 
 
 def refuse_other_user(folder: Path) -> None:
-    """Files made by another user lock the owner out: say the command that works instead.
-    Copying with FTP opens a folder and its files to all users of the machine: mend that."""
+    """Raise SetupError if the files belong to another user, with the command that works instead.
+
+    Files of two users would lock one of them out. Copying by FTP opens a folder to all users of the
+    machine: that is mended.
+    """
     try:
         status = os.stat(folder)
     except OSError as error:
@@ -111,7 +114,7 @@ class OwnedFile(NamedTuple):
 
 
 def own_database(folder: Path) -> OwnedFile:
-    """Return the file of a database that nobody else uses, even if it is damaged."""
+    """Return the file of a database that no other program uses, even if it is damaged."""
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
     if path.suffix == SERVER_FILE:
@@ -125,8 +128,11 @@ def own_database(folder: Path) -> OwnedFile:
 
 
 def repair_journal(folder: Path, shared: bool = False) -> str:
-    """Write the database as is safe here or, if it is `shared`, for several machines; the mode.
-    Everything must be stopped: the exclusive lock that changing it needs proves that."""
+    """Choose the journal mode anew and write it; return the mode.
+
+    The mode is safe for this file system or, if `shared`, for several machines. Everything must be
+    stopped: changing the mode needs the exclusive lock, which proves that.
+    """
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
     with open_exclusively(path, mode):
