@@ -2332,9 +2332,9 @@ def migrate(transaction):
 #
 # Database: reads, writes in transactions, waits until a deadline.
 #
-# A kind of database is a subclass: SqliteDatabase, PostgresDatabase.
+# SqliteDatabase and PostgresDatabase derive from it.
 
-SEARCH_ROWS = 64                # looked through at first; then as many as LOOK_SECONDS allow
+SEARCH_ROWS = 64                # of the first range of a search; LOOK_SECONDS sets the next ones
 OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
 
 
@@ -2350,38 +2350,38 @@ class Page(NamedTuple):
 
 
 class Database(Reader):
-    """What is read and written, by any number of threads.
+    """A database, for any number of threads.
 
-    Reading and writing have a connection each; threads take turns at both, because `sqlite3`
-    gives up the interpreter at every row and is slower when they do not. A transaction
+    Reads and writes have a connection each. Threads take turns at both, because `sqlite3` gives up the
+    interpreter at every row and is slower if they do not. A transaction has these steps:
 
-    1. waits for the write lock, until the thread's deadline at most;
-    2. begins, if this process may still write this database;
-    3. runs its block and commits; a stranger who keeps it busy is waited for;
-    4. does what is to follow a commit before it gives up the write lock.
+    1. Wait for the write lock, until the thread's deadline at most.
+    2. Begin, if this process may still write this database.
+    3. Run the block and commit. If another program keeps the file busy, wait.
+    4. Ring the bell and checkpoint, then release the write lock.
 
-    Its kinds know how to _connect(), _begin() and _commit(), and what the _problem() is when the
-    driver raises an error: one that a person should see, or the error itself if it is our mistake.
+    A kind of database implements _connect(), _begin() and _commit(). Its _problem() turns an error of the
+    driver into one for people; an error that is our mistake stays as it is.
     """
 
-    errors: "type[Exception] | tuple[type[Exception], ...]" = ()      # what its driver raises
-    waited = 0.0                        # seconds, for the write lock, the last time
+    errors: "type[Exception] | tuple[type[Exception], ...]" = ()      # that its driver raises
+    waited = 0.0                        # seconds that the last wait for the write lock took
     clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
-    journal: "str | None" = None          # how a file is written
+    journal: "str | None" = None          # how a file is written; None for a server
     pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
-    hears_all = True                    # version_seen() tells of every commit
-    is_shared = False                   # machines have it that do not have this folder
+    hears_all = True                    # True if version_seen() changes with every commit
+    is_shared = False                   # True if machines without this folder use it, too
     has_own_disk = False                # True if no other machine has this folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
     version_words = "PRAGMA user_version"
     snapshot_words: "tuple[str, ...]" = ("BEGIN", "SELECT count(*) FROM sqlite_master")
-    path: "Path"                          # the file in the folder, or the name of the server's
+    path: "Path"                          # of the file in the folder, or of the file that names the server
     _write_lock: "OneThread"
 
     def __init__(self, folder, clock, patience):
         self.folder = Path(folder)
         self.clock = clock
-        self.patience = patience        # seconds until Busy, where no deadline() is sooner
+        self.patience = patience        # seconds until Busy, unless a deadline() comes first
         self.lease_seconds, self.slack_seconds = LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS
         self._deadline = Deadline()
         self._reading, self._looking = threading.Lock(), threading.Lock()
@@ -2396,23 +2396,23 @@ class Database(Reader):
 
     @property
     def alarm(self):
-        """A descriptor that is readable when there may be tasks."""
+        """Return a descriptor that becomes readable when there may be tasks."""
         return None
 
     def ring(self):
-        """Wake other workers that wait: there may be tasks for them, too."""
+        """Wake other idle workers: there may be tasks for them, too."""
 
     def calm(self):
-        """Forget that the alarm rang: who does looks once more before it waits."""
+        """Clear the wake-up. The caller must look for work again before it waits."""
 
     def sign(self):
-        """Show other machines that this one lives, if they ask."""
+        """Show other machines that this one uses the database."""
 
     def check_file(self):
-        """StorageBroken if what we write would be lost."""
+        """Raise StorageBroken if a write would be lost."""
 
     def _open(self, name):
-        """The connection of this name; another one if there is none or it broke."""
+        """Return the connection of this name. Open it first if there is none or it broke."""
         link = getattr(self, name)
         if link.is_broken:
             link = self._connect()
@@ -2432,34 +2432,36 @@ class Database(Reader):
         raise NotImplementedError
 
     def version_seen(self):
-        """A value that changes when anybody commits, ourselves included."""
+        """Return a value that changes with every commit, our own included."""
         raise NotImplementedError
 
     def size(self):
-        """How many bytes it takes."""
+        """Return the size in bytes."""
         raise NotImplementedError
 
     def wal_bytes(self):
-        """Size of the log's file, where there is one."""
+        """Return the size of the write-ahead log in bytes."""
         return 0
 
     def promises(self):
-        """The version of the server that has it, and if a copy may lag behind: no file has one."""
+        """Return the server's version and whether a replica may lag behind. A file has no row."""
         raise NotImplementedError
 
     def damage(self):
-        """What is wrong with the file, None if nothing; all of it is read."""
+        """Return the first damage in the file, or None. The whole file is read."""
         raise NotImplementedError
 
     def copy_to(self, path):
-        """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
+        """Copy everything, as of one moment, into the empty file `path`, and check the copy."""
         raise NotImplementedError
 
     # Reading
 
     def all(self, statement, values=()):
-        """All rows; Busy at the deadline. RuntimeError inside a transaction of this thread, which is
-        read through its own connection."""
+        """Return all rows; Busy at the deadline.
+
+        RuntimeError inside a transaction of this thread: read through the connection of the transaction.
+        """
         self.refuse_inside()
         return self._patiently(lambda: self._read(statement, values))
 
@@ -2474,8 +2476,10 @@ class Database(Reader):
 
     def look(self, statement, values=(),
              seconds=math.inf):
-        """(rows, seconds that took) of what may read much; None for rows if that takes too long.
-        Who reads little does not wait for it, since it has a connection of its own."""
+        """Return the rows of a long read and the seconds that it took; None for rows at the time limit.
+
+        A long read has a connection of its own, so short reads do not wait for it.
+        """
         with self._looking:
             started = self.clock.monotonic()
             rows = self._patiently(lambda: self._open("_looker").all_within(
@@ -2483,36 +2487,40 @@ class Database(Reader):
             return rows, self.clock.monotonic() - started
 
     def last_id(self, table):
-        """The highest id that any row of a table ever had."""
+        """Return the highest id that any row of a table ever had."""
         return self.value(self.last_id_words % table) or 0
 
     def walk(self, statement, values, low, high, seconds,
              newest=False):
-        """Look through ids above `low` up to `high`: yield (rows found, where to go on). These are
-        the first two values of `statement`. One range of ids after the other is read in a moment:
-        a smaller one after one that took too long, a larger one after one that was quick. At least
-        one is read, whatever the time."""
+        """Yield the rows in each range of ids above `low` up to `high`, and the id that was reached.
+
+        The bounds of the range are the first two values of `statement`. Each range is read within a
+        moment. It becomes smaller after a slow read and larger after a quick one. At least one range is
+        read.
+        """
         deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
-            some = (max(low, high - size), high) if newest else (low, min(low + size, high))
+            bounds = (max(low, high - size), high) if newest else (low, min(low + size, high))
             rows, took = self.look(
-                statement, (*some, *values), LOOK_SECONDS if size > 1 else math.inf)
+                statement, (*bounds, *values), LOOK_SECONDS if size > 1 else math.inf)
             if rows is None:
                 size = max(1, size // 4)
             else:
-                moved, (low, high) = True, (low, some[0]) if newest else (some[1], high)
+                moved, (low, high) = True, (low, bounds[0]) if newest else (bounds[1], high)
                 yield rows, high if newest else low
                 size *= 2 if took < LOOK_SECONDS / 3 else 1
-            self.clock.sleep(0.001)         # now it is the turn of others
+            self.clock.sleep(0.001)         # lets other threads read
 
     def search(self, statement, values, low, high, limit,
                seconds, newest=True):
-        """Return at most `limit` rows, as walk() finds them with ids above `low` up to `high`.
-        A long search stops with fewer rows."""
+        """Return at most `limit` rows with ids above `low` up to `high`, see walk().
+
+        A long search stops with fewer rows.
+        """
         rows = []
         place, end = None, low if newest else high
-        for found, reached in self.walk(statement, values, low, high, seconds, newest):
-            rows += found
+        for found_rows, reached in self.walk(statement, values, low, high, seconds, newest):
+            rows += found_rows
             place = None if reached == end else reached + newest
             if len(rows) > limit:
                 return Page(rows[:limit], rows[limit - 1]["id"])
@@ -2520,7 +2528,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def snapshot(self):
-        """A Reader in this block, which sees everything as it is at one moment."""
+        """Yield a connection that sees the database as of one moment."""
         try:
             with contextlib.closing(self._patiently(self._connect)) as link:
                 for words in self.snapshot_words:
@@ -2533,7 +2541,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def deadline(self, seconds=WEB_PATIENCE_SECONDS):
-        """In this block this thread waits until so many seconds from now at most, in all."""
+        """Limit the time that this thread waits in the block, in all."""
         before = self._deadline.at
         self._deadline.at = min(before, self.clock.monotonic() + seconds)
         try:
@@ -2543,7 +2551,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def unhurried(self):
-        """What this block takes (a body that is read) puts this thread's deadline off."""
+        """Stop the thread's deadline while the block runs, such as for reading a body."""
         started = self.clock.monotonic()
         try:
             yield
@@ -2551,11 +2559,11 @@ class Database(Reader):
             self._deadline.at += self.clock.monotonic() - started
 
     def seconds_left(self):
-        """How long this thread may wait now."""
+        """Return how many seconds this thread may still wait."""
         return max(0.0, min(self.patience, self._deadline.at - self.clock.monotonic()))
 
     def _patiently(self, action):
-        """Do `action`, again while the database is busy and the deadline has not passed."""
+        """Do an action; try again while the database is busy and the deadline has not passed."""
         until = 0.0
         while True:
             try:
@@ -2571,24 +2579,24 @@ class Database(Reader):
 
     @property
     def in_transaction(self):
-        """True inside a transaction of this thread."""
+        """Return True inside a transaction of this thread."""
         return self._writer_thread == threading.get_ident()
 
     @contextlib.contextmanager
     def transaction(self, durable=True):
-        """BEGIN ... COMMIT around the block, which gets the connection.
+        """Run the block in a transaction; yield its connection.
 
-        `durable` commits survive a power cut; others survive only the death of processes. Raises
-        Busy, StorageFull or StorageBroken; then nothing was changed.
+        `durable` commits survive a power cut. Others survive only the death of processes. Raises Busy,
+        StorageFull or StorageBroken if nothing was changed.
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
-            asked = self.clock.monotonic()
+            started = self.clock.monotonic()
             self._write_lock.take(self._deadline.at)
             try:
                 self._patiently(lambda: self._begin(durable))
-                self.waited = self.clock.monotonic() - asked    # a server's lock is part of that
+                self.waited = self.clock.monotonic() - started    # including the wait for a server's lock
                 self._writer_thread = threading.get_ident()
                 yield self._writer
                 self._commit(durable)
@@ -2603,12 +2611,12 @@ class Database(Reader):
                 self._write_lock.give()
 
     def alone(self, action):
-        """What action(transaction) returns."""
+        """Run an action in a transaction of its own; return its result."""
         with self.transaction() as transaction:
             return action(transaction)
 
     def together(self, action):
-        """As alone(); a short one may share a commit with those of others."""
+        """Run an action in a transaction, which may be shared (group commit); return its result."""
         return self.alone(action)
 
 
