@@ -4099,21 +4099,24 @@ def repair_journal(folder, shared=False):
 #
 # The log of attempts, and the activity: each event and its actor.
 
-LOG_MAX_BYTES = 1 << 20         # per attempt; beyond it the middle is cut out
+LOG_MAX_BYTES = 1 << 20         # per attempt; the middle of a longer log is dropped
 LOG_PAGE_BYTES = 256 << 10
 
 
 class LogPart(NamedTuple):
-    """A part of a log. `times` has a pair for each piece: the line ends before it, when it came."""
+    """A part of a log.
+
+    `times` has a pair for each piece: the line before which it ends, and the time when it arrived.
+    """
 
     text: "str"
     next_offset: "int"
-    is_cut: "bool"                    # something was cut out of it
+    is_cut: "bool"                    # a part of the log was dropped
     times: "list[list[int | str | None]]"
 
 
 def activity_row(at, event, task, **details):
-    """What happened to a task (its row), as a row of the activity."""
+    """Return a row of the activity about a task, given by its row."""
     return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
             "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
             **details}
@@ -4121,7 +4124,7 @@ def activity_row(at, event, task, **details):
 
 def note(transaction, at, event, task=None,
          **details):
-    """Append a row about a task or, without one, about anything else to the activity."""
+    """Add a row to the activity, about a task if there is one."""
     row = activity_row(at, event, task) if task else {"at": at, "event": event}
     transaction.insert("activity", {**row, **details})
 
@@ -4129,27 +4132,28 @@ def note(transaction, at, event, task=None,
 def find_activity(database, limit=PAGE_ROWS, before=None,
                   since=None, until=None,
                   viewer_id=None, **columns):
-    """Return rows, newest first; filters that are None are ignored. A viewer sees what became of
-    tasks, and what concerns themselves. No index but the ids and the tasks' finds them; a long
-    search stops with fewer rows."""
-    asked = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
+    """Return rows of the activity, newest first. Filters that are None are ignored.
+
+    A viewer sees the events of tasks and of their own account. Only ids and tasks have an index. A long
+    search stops with fewer rows.
+    """
+    filters = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
-    asked = {words: value for words, value in asked.items() if value is not None}
+    filters = {words: value for words, value in filters.items() if value is not None}
     statement = ("SELECT activity.*, (SELECT name FROM user WHERE user.id=owner_id) AS owner FROM "
                  "activity WHERE id>? AND id<=? AND %s ORDER BY id DESC LIMIT %d"
-                 % (" AND ".join(["1=1", *asked]), limit + 1))
+                 % (" AND ".join(["1=1", *filters]), limit + 1))
     high = before - 1 if before is not None else (
         database.value("SELECT max(id) FROM activity") or 0)
     if columns.get("task_id") is None:
-        return database.search(statement, [*asked.values()], 0, high, limit, SEARCH_SECONDS)
-    rows = database.all(statement, (0, high, *asked.values()))
+        return database.search(statement, [*filters.values()], 0, high, limit, SEARCH_SECONDS)
+    rows = database.all(statement, (0, high, *filters.values()))
     return Page(list(rows[:limit]), rows[limit - 1]["id"] if len(rows) > limit else None)
 
 
 def append_log(transaction, at, task_id, attempt, start,
                text):
-    """Keep a piece of what an attempt printed that begins at byte `start`. Of a long log the
-    middle pieces are dropped."""
+    """Store a piece of an attempt's output that begins at byte `start`. A long log loses its middle."""
     length = len(text.encode("utf-8"))
     transaction.insert("log", {"task_id": task_id, "attempt": attempt, "start": start,
                                "length": length, "text": text, "at": at})
@@ -4160,14 +4164,14 @@ def append_log(transaction, at, task_id, attempt, start,
 
 
 def log_length(transaction, task_id, attempt):
-    """How many bytes an attempt has printed."""
+    """Return how many bytes an attempt has printed."""
     return transaction.value(
         "SELECT start+length FROM log WHERE task_id=? AND attempt=? ORDER BY start DESC LIMIT 1",
         (task_id, attempt)) or 0
 
 
 def logged_attempts(db, task_id):
-    """The attempts that printed something."""
+    """Return the numbers of the attempts that printed something."""
     return [row[0] for row in db.all(
         "SELECT DISTINCT attempt FROM log WHERE task_id=? ORDER BY attempt", (task_id,))]
 
