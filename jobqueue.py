@@ -3640,31 +3640,30 @@ class ServerConnection(Connection):
 #
 # PostgreSQL: the lock row, the server's time, notifications.
 #
-# Several machines share a server. PostgresDatabase holds the lock of the one row of the table `jobqueue`
-# while it writes, so transactions follow each other as they do in a file.
+# Several machines may share a server. PostgresDatabase locks the one row of the table `jobqueue` while it
+# writes. So transactions follow each other, as in a file.
 
 SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
-# One round trip. All is durable: a worker outlives a server that falls, and would run what nobody
-# knows that it claimed, or wait for a lease with an outcome that was forgotten. READ COMMITTED: a
-# snapshot from before the wait would not see what was waited for. The time is that at which the lock
-# is held.
+# One round trip. Every commit is durable: after a crash of the server a worker must not run a task whose
+# claim was lost. READ COMMITTED: a snapshot from before the wait would not see the commits meanwhile. The
+# time is that of the lock.
 SERVER_BEGIN = """BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout=%d;
     WITH held AS MATERIALIZED (SELECT version, epoch FROM jobqueue FOR UPDATE)
     SELECT version, epoch, extract(epoch FROM clock_timestamp())::float8 AS at FROM held"""
-# The last word of a transaction, by which its writer learns whether it was committed. The server's
-# own number does not tell: after a crash it gives those that it lost to other transactions.
+# The last statement of a transaction. By it the writer learns whether COMMIT succeeded. The server's
+# transaction id is no proof: a crashed server gives lost ids to other transactions.
 SERVER_MARK = """
     INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
-# In the transaction itself it would take a lock of the whole server; not to be waited for.
+# The transaction itself must not do this: it would need a lock of the whole server.
 SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
 PING_SECONDS = 2                # the least that libpq takes
-# Without an SQLSTATE: what the driver says in English, and what a server may say in any language.
+# For errors without an SQLSTATE: the driver's English words, and the server's in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
 LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|unreachable|on refused"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
-# Rows that were removed stay in the tables as long as the oldest snapshot may want them.
+# Removed rows stay in the tables until no snapshot can see them.
 SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
     current_setting('synchronous_standby_names')=''
         AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags,
@@ -3678,7 +3677,7 @@ SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
     WHERE since < clock_timestamp() - INTERVAL '10 minutes'
     ORDER BY since LIMIT 1) AS holder"""
 OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
-GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # relatives may lock otherwise
+GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # other products of the family may lock differently
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_SCHEMAS = """SELECT count(DISTINCT relnamespace) FROM pg_class
 WHERE oid IN (to_regclass('jobqueue'), to_regclass('task'), to_regclass('queue'))"""
@@ -3686,9 +3685,9 @@ UNSURE = ("The database went away at the last moment: nobody knows whether this 
           "Please look before you try again.")
 POOLED = ("The database %(path)s is reached through a pooler, which shares the sessions of a server "
           "among programs (%(said)s). Give the server's own address instead.")
-# What a server says (how its SQLSTATE begins), the error and its sentence.
+# How an SQLSTATE begins, the error, and its sentence.
 SERVER_ERRORS = (
-    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a prepared one is gone
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a prepared statement is gone
     ("23503", Conflict, OWNER_GONE),
     ("53100", StorageFull, FULL),
     ("42P07|42710|42723|42703", SetupError,
@@ -3701,7 +3700,7 @@ SERVER_ERRORS = (
 
 
 class ServerClock(Clock):
-    """The server's time, which all machines share; between two looks at it by our own ticks."""
+    """The server's time, which all machines share. Between two questions our own clock counts on."""
 
     @staticmethod
     def _ticks():
@@ -3711,29 +3710,30 @@ class ServerClock(Clock):
         self._base = time.time() - self._ticks()
 
     def now(self):
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
         return self._base + self._ticks()
 
     def set(self, now):
-        """It is this time by the server; smaller differences are those of the way."""
+        """Set the server's time. Small differences are ignored: they come from the network."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
 
 
 class PostgresDatabase(Database):
-    """A database of a PostgreSQL server.
+    """A database on a PostgreSQL server.
 
-    A transaction of Database's, here:
+    A transaction has these steps:
 
-    1. The lock of this process' threads, then that of the only row of `jobqueue`. In the row stand
-       the schema's version and the database's epoch: code of another version stops here.
-    2. The server's time is asked for when that lock is held.
-    3. The block runs, then COMMIT. If no answer to that comes, a new connection takes the lock,
-       when the old transaction is over, and looks for its mark.
-    4. What is durable is what others wait for: they are notified."""
+    1. Lock the threads of this process, then the only row of `jobqueue`. That row has the schema's
+       version and the database's epoch. A program of another version stops here.
+    2. Read the server's time once the row is locked.
+    3. Run the block, then COMMIT. If there is no answer, lock the row on a new connection, which waits
+       for the old transaction to end. Then look for its mark.
+    4. Notify the workers after a durable commit.
+    """
 
     hears_all, is_shared = False, True
-    pauses = 0.02, 0.2                  # it is away, and each who comes back costs it a process
+    pauses = 0.02, 0.2                  # of a server that is away; each connection attempt costs it a process
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
     version_words = "SELECT version FROM jobqueue"
     snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
@@ -3746,7 +3746,7 @@ class PostgresDatabase(Database):
                  patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
         self.has_own_disk = safe_journal(folder) == "wal"
-        # A server that is replaced by its copy may be away for as long as a lease of files.
+        # A server may need a long time to fail over to its replica: so leases are longer.
         self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
         self.errors = driver().psycopg.Error
         self._address, self.path = address, find_database(folder)
@@ -3769,13 +3769,13 @@ class PostgresDatabase(Database):
             raise
 
     def _prepare(self):
-        """Make the tables if there are none; whoever comes first does, alone."""
-        link, known = self._open("_reader"), self.path.read_text("utf-8").strip()
+        """Make the tables if there are none. One process does; others wait."""
+        link, expected = self._open("_reader"), self.path.read_text("utf-8").strip()
         try:
             if link.is_pooled:
                 self._refuse_shared_sessions(link)
             if not link.value(SERVER_TABLES):
-                if known != NO_EPOCH:
+                if expected != NO_EPOCH:
                     raise emptied(self)
                 if not re.match(GENUINE, link.value("SELECT version()")):
                     raise SetupError("The database %s is not on PostgreSQL 13 or newer." % self)
@@ -3798,18 +3798,19 @@ class PostgresDatabase(Database):
             self._set_clock(row["at"])
         finally:
             link.roll_back()
-        if known == NO_EPOCH:
+        if expected == NO_EPOCH:
             write_private(self.path, epoch)
-        elif known != epoch:
+        elif expected != epoch:
             raise SetupError("The data folder %s belongs to another database than %s: delete %s "
                              "if it is to belong to this one." % (self.folder, self, self.path))
 
     @staticmethod
     def _migrate(link):
-        """Bring tables of an older version to the newest, in one transaction that shuts out others."""
+        """Bring tables of an older version to the newest, in one transaction that locks out other
+        programs."""
         version = link.value("SELECT version FROM jobqueue")
         if version == SCHEMA_VERSION or not MIGRATIONS.get(version):
-            return                      # _checked() refuses what is left
+            return                      # _checked() refuses other versions
         link.ask("BEGIN; SELECT version FROM jobqueue FOR UPDATE")
         version = link.value("SELECT version FROM jobqueue")
         if MIGRATIONS.get(version):     # else another process was faster
@@ -3818,17 +3819,17 @@ class PostgresDatabase(Database):
         link.run("COMMIT")
 
     def _refuse_shared_sessions(self, link):
-        """Raise SetupError if two connections are given one session of the server's by turns."""
+        """Raise SetupError if two connections share a session of the server."""
         before = link.value(SERVER_PROCESS)
-        other = self._open("_writer")
-        other.ask("BEGIN")
-        while_open = other.value(SERVER_PROCESS)
+        second = self._open("_writer")
+        second.ask("BEGIN")
+        while_open = second.value(SERVER_PROCESS)
         if while_open == before or link.value(SERVER_PROCESS) != before:
             raise SetupError(POOLED % {"path": self, "said": "two connections had one session"})
-        other.roll_back()
+        second.roll_back()
 
     def _checked(self, rows):
-        """The row that is the lock, if it is one and this code may write beside it."""
+        """Return the lock row; raise if it is gone, of another database, or of another version."""
         if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
             raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
                                 "everything." % self)
@@ -3837,13 +3838,13 @@ class PostgresDatabase(Database):
         return rows[0]
 
     def __str__(self):
-        """What sentences call it; the password is in no sentence."""
+        """Return the name of the database for messages, without the password."""
         parts = {"host": "this machine", "dbname": ""}
         try:
             parts.update(driver().psycopg.conninfo.conninfo_to_dict(self._address))
-        except self.errors:             # whose words may have parts of the password
+        except self.errors:             # its text may contain parts of the password
             parts["host"] = "@"
-        if "@" in parts["host"] + parts["dbname"]:      # parts of it, too
+        if "@" in parts["host"] + parts["dbname"]:      # so may these
             raise SetupError("The address of the database cannot be understood. In the password, "
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F. Behind a ? "
                              "stand only options of libpq (sslmode, options, ...).")
@@ -3857,30 +3858,30 @@ class PostgresDatabase(Database):
         return ServerConnection(self._address)
 
     def _problem(self, error):
-        psycopg, said = driver().psycopg, shorten(str(error), 200)
+        psycopg, message = driver().psycopg, shorten(str(error), 200)
         is_lost = isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
         state = getattr(error, "sqlstate", None) or ("08" if is_lost else "")
         for states, kind, sentence in SERVER_ERRORS:
             if re.match(states, state) and (kind is not SetupError or self._epoch is None):
                 if kind is Busy and self._epoch is None:
-                    self._reason = said.rstrip(".?")
-                    if "unsupported startup parameter" in said:
+                    self._reason = message.rstrip(".?")
+                    if "unsupported startup parameter" in message:
                         kind, sentence = SetupError, POOLED
-                    elif state == "08" and self._refuses(said):
+                    elif state == "08" and self._refuses(message):
                         kind, sentence = StorageBroken, UNUSABLE
-                return kind(sentence % {"path": self, "said": said.rstrip(".?")})
+                return kind(sentence % {"path": self, "said": message.rstrip(".?")})
         return error
 
-    def _refuses(self, said):
+    def _refuses(self, message):
         """Return whether the server takes connections, but not this one.
 
-        The driver keeps no SQLSTATE of a connection that failed, and the server's words may be in
-        any language. So the server is asked whether it takes connections at all. Other threads
-        stand still meanwhile, so a server that is silent is not asked.
+        The driver keeps no SQLSTATE of a failed connection, and the server's message may be in any
+        language. So the server is asked whether it takes connections at all. A silent server is not
+        asked, because all other threads would wait.
         """
-        if re.search(LATER, said):
+        if re.search(LATER, message):
             return False
-        if re.search(REFUSALS, said):
+        if re.search(REFUSALS, message):
             return True
         pq = driver().psycopg.pq
         address = driver().psycopg.conninfo.make_conninfo(self._address, connect_timeout=PING_SECONDS)
@@ -3888,7 +3889,7 @@ class PostgresDatabase(Database):
 
     def _read(self, statement, values):
         if not self._reading.acquire(timeout=max(0.1, self.seconds_left())):
-            raise Busy(BUSY)            # a server that is silent keeps who asked first
+            raise Busy(BUSY)            # do not ask a silent server again
         try:
             link = self._open("_reader")
             link.limit = max(1.0, self.seconds_left())
@@ -3898,7 +3899,7 @@ class PostgresDatabase(Database):
 
     def _begin(self, durable):
         wait = 100 + int(1000 * self.seconds_left())
-        self._open("_writer").roll_back()       # an earlier try may have waited too long
+        self._open("_writer").roll_back()       # an earlier try may have left a transaction open
         lock = self._checked(self._writer.ask(SERVER_BEGIN % wait, 1 + wait / 1000)[-1].rows)
         self._writer.change_count = 0
         self._set_clock(lock["at"])
@@ -3926,26 +3927,26 @@ class PostgresDatabase(Database):
         self._commits += is_new
 
     def _became_true(self):
-        """Whether the transaction whose COMMIT brought no answer was committed."""
-        found = None
+        """Return whether a transaction was committed whose COMMIT had no answer."""
+        number = None
         self._deadline.at = self.clock.monotonic() + self.patience
         try:
             self._writer.roll_back()
-            self._patiently(lambda: self._begin(False))     # once the old one has no lock any more
-            found = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
+            self._patiently(lambda: self._begin(False))     # once the old transaction has released the lock
+            number = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
         except (self.errors, JobQueueError):
             raise Busy(UNSURE) from None
         finally:
             self._writer.roll_back()
-        return bool(found == self._number)
+        return bool(number == self._number)
 
     @property
     def alarm(self):
-        """The descriptor on which notifications come."""
+        """Return the descriptor on which notifications arrive."""
         return None if self._reader.is_broken else self._reader.fileno()
 
     def version_seen(self):
-        """What changes when anybody commits what others wait for, if the news gets here."""
+        """Return a value that changes after another durable commit. Notifications can be lost."""
         return (*self._patiently(self._heard), self._commits)
 
     def _heard(self):
@@ -3953,19 +3954,22 @@ class PostgresDatabase(Database):
             return self._open("_reader").heard()
 
     def size(self):
-        """How many bytes it takes."""
+        """Return the size in bytes."""
         return self.value("SELECT pg_database_size(current_database())")
 
     def promises(self):
-        """The server's version; `lags`: true if a copy of it may lack what was stored last;
-        `holder`: what has kept an old snapshot for long, or None."""
+        """Return a row about the server: its version, `lags` and `holder`.
+
+        `lags` is true if a replica may lack the newest commits. `holder` names the session or slot that
+        has kept an old snapshot for long.
+        """
         return self.row(SERVER_PROMISES)
 
     def damage(self):
-        """Nothing: a server looks after its files."""
+        """Return None: a server checks its own files."""
 
     def copy_to(self, path):
-        """It has backups of its own."""
+        """Raise SetupError: a server has backups of its own."""
         raise SetupError("A queue on PostgreSQL is saved with its own programs (pg_dump), or with "
                          "python3 jobqueue.py export FILE.")
 
