@@ -3320,44 +3320,44 @@ def to_postgres(statement):
 #
 # A connection to a PostgreSQL server, with a deadline for each call.
 
-LOOK_SECONDS_MAX = 60.0         # of a reading that nobody limits
+LOOK_SECONDS_MAX = 60.0         # limit of a read without a deadline
 LINK_OPTIONS = {
     "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
-# The server looks after its clients: one that vanished, or takes no answer, may have the lock, and
-# no other limit ends that. Some servers do not know all of these.
+# The server must end clients that vanish or accept no answer: they may hold the lock, and nothing else
+# would end that. Some servers do not know all of these settings.
 SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
-# A role may have this off; then a crash of the server takes back commits that were answered.
+# A role may have this off. Then a crash of the server loses commits that were answered.
 SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
-# Statements are planned once and kept, while tables grow from ten rows to a million: so the server
-# looks into an index wherever there is one, as SQLite does. These options are sent when a connection
-# starts: a pooler would pass SET on to another application.
+# Statements are planned once and kept, while tables grow from ten rows to a million. So the server must
+# prefer indexes, as SQLite does. These options are sent when a connection starts: a pooler would pass SET
+# on to another application.
 SERVER_PLANS = (" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
                 " -c random_page_cost=1 -c jit=off")
-STATEMENT_MS = 10_000           # a statement that takes longer is ended by the server
-IDLE_MS = 4_000                 # ... as is who has the lock and stands still: all others wait
+STATEMENT_MS = 10_000           # limit of a statement on the server
+IDLE_MS = 4_000                 # limit of an idle transaction: it may hold the lock for which all wait
 SERVER_PROCESS = "SELECT pg_backend_pid()"
 PREPARED_AFTER, PREPARED_MAX = 1, 300   # times that a statement is sent whole; statements kept
-LATER_MAX = 500                 # rows of statements that wait for the next question
+LATER_MAX = 500                 # rows of statements that wait for the next query
 
       # ... and its rows of values
 
 
 
 class ServerRow(AnyTuple):
-    """A row of PostgreSQL's, to be read by number and by name as SQLite's are."""
+    """A row of PostgreSQL's, read by number and by name as SQLite's rows are."""
 
     __slots__ = ()
     names: "tuple[str, ...]" = ()
     places: "dict[str, int]" = {}
 
     def keys(self):
-        """The names of the columns."""
+        """Return the names of the columns."""
         return self.names
 
     def __getitem__(self, key):
@@ -3372,13 +3372,13 @@ def _row_class(encoded_names):
 
 
 def _make_rows(cursor):
-    """Return the class of a cursor's rows, as a row factory of psycopg's."""
+    """Return the class of a cursor's rows, for psycopg's row_factory."""
     result = cursor.pgresult
     return _row_class(tuple(map(result.fname, range(result.nfields))) if result else ())
 
 
 class Driver(NamedTuple):
-    """psycopg, a connection of its own whose calls have a deadline, and how values are written."""
+    """psycopg, our connection class with a deadline for each call, and the adapters of values."""
 
     psycopg: "Any"
     connection: "Any"
@@ -3391,35 +3391,36 @@ def driver():
     import logging
     try:
         import psycopg
-        if not hasattr(psycopg.waiting, "READY_NONE"):      # it would wait for a silent server for ever
+        if not hasattr(psycopg.waiting, "READY_NONE"):      # older versions would wait for a silent server
+                                                            # for ever
             raise ImportError("this is %s" % psycopg.__version__)
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3.2 or newer (%s): %s -m pip install -U '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
-    logging.getLogger("psycopg").setLevel(logging.ERROR)    # its warnings repeat what it raises
+    logging.getLogger("psycopg").setLevel(logging.ERROR)    # its warnings repeat its errors
     int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
-        """A sum is a plain number, and so is a truth."""
+        """A loader that reads sums and booleans as plain numbers."""
 
         def load(self, data):
             text = bytes(data)
             return int(text) if text.isdigit() else text == b"t" if text in b"tf" else float(text)
 
     class Truth(int_dumper):  # type: ignore[misc, valid-type]
-        """A truth is stored as a number."""
+        """A dumper that stores booleans as numbers."""
 
         def dump(self, obj):
             return b"%d" % obj
 
     class Text(text_dumper):  # type: ignore[misc, valid-type]
-        """A text may stand for any type, and holds no zero."""
+        """A dumper that lets a text stand for any type, and refuses NUL."""
 
         def dump(self, obj):
             return super().dump(storable(obj) if "\0" in obj else obj)
 
     class LimitedConnection(psycopg.Connection):  # type: ignore[misc]
-        """A connection of which no call takes longer than until `deadline` (monotonic)."""
+        """A connection whose calls end at `deadline` (monotonic)."""
 
         deadline = math.inf
 
@@ -3431,11 +3432,11 @@ def driver():
             ready = None
             try:
                 while True:
-                    wanted = gen.send(ready)
+                    event = gen.send(ready)
                     if time.monotonic() > self.deadline:
-                        self.pgconn.finish()    # what is still to come would answer another question
+                        self.pgconn.finish()    # late answers would be taken for those of the next query
                         raise psycopg.OperationalError("the server does not answer")
-                    ready = yield wanted
+                    ready = yield event
             except StopIteration as end:
                 return end.value
 
@@ -3448,23 +3449,23 @@ def driver():
 
 
 class Reply(NamedTuple):
-    """The server's word about a statement ("UPDATE 3"), and the rows."""
+    """A server's status message of a statement ("UPDATE 3"), and its rows."""
 
     word: "str"
     rows: "Sequence[ServerRow]"
 
 
 class ServerConnection(Connection):
-    """A connection to PostgreSQL. Statements that nobody waits for go along with the next question,
-    in one pipeline."""
+    """A connection to PostgreSQL. Statements without a result are sent with the next query, in one
+    pipeline."""
 
     def __init__(self, address):
         self._psycopg, connection, adapters = driver()
-        self.limit = math.inf           # no question may take longer
+        self.limit = math.inf           # the moment at which no query may still run
         self.change_count = 0           # rows that were added, changed or removed, or may be
         self._later = []
         self._rows_later = 0
-        self._listens, self._heard = False, 0   # notifications that came
+        self._listens, self._heard = False, 0   # whether it listens; notifications received
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         options["options"] = "%s%s -c statement_timeout=%d -c idle_in_transaction_session_timeout=%d" % (
             options.get("options", ""), SERVER_PLANS, STATEMENT_MS, IDLE_MS)
@@ -3475,21 +3476,21 @@ class ServerConnection(Connection):
         self._link.add_notify_handler(self._hear)
         *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
                                CONNECT_SECONDS)
-        # A pooler makes up the number that a client gets when it connects.
+        # A pooler invents the process number of a new connection.
         self.is_pooled = process.rows[0][0] != self._link.info.backend_pid
 
     @property
     def is_broken(self):
-        """True if nothing can be asked any more."""
+        """Return True if the connection cannot be used any more."""
         return bool(self._link.closed)
 
     @property
     def changes(self):
-        """How many rows were added, changed or removed in this transaction, or may be."""
+        """Return how many rows were added, changed or removed in this transaction, or may be."""
         return self.change_count
 
     def close(self):
-        """End the connection."""
+        """Close the connection."""
         self._link.close()
 
     def fileno(self):
@@ -3498,8 +3499,11 @@ class ServerConnection(Connection):
 
     @contextlib.contextmanager
     def _limited(self, seconds=CALL_SECONDS):
-        """Limit what the block asks the server to so many seconds. A server that may not write any
-        more is left: another one does."""
+        """Limit the calls of the block to so many seconds. Close a connection that may not write any
+        more.
+
+        A server that became a replica refuses writes; another server takes its place.
+        """
         self._link.deadline = time.monotonic() + min(seconds, self.limit)
         try:
             yield
@@ -3511,7 +3515,7 @@ class ServerConnection(Connection):
             self._link.deadline = math.inf
 
     def ask(self, text, seconds=CALL_SECONDS):
-        """Return a reply to each statement of a text without values."""
+        """Return a Reply for each statement of a text without values."""
         with self._limited(seconds):
             cursor = self._link.execute(text, prepare=False)
             replies = [self._reply(cursor)]
@@ -3520,7 +3524,7 @@ class ServerConnection(Connection):
         return replies
 
     def send(self, *statements):
-        """Execute statements after those that wait; return psycopg's cursor of each."""
+        """Execute the waiting statements, then these; return a cursor for each of these."""
         waiting, self._later, self._rows_later = self._later, [], 0
         with self._limited(), self._pipeline(sum(len(rows) for _, rows in (*waiting, *statements))):
             for statement, rows in waiting:
@@ -3529,8 +3533,11 @@ class ServerConnection(Connection):
 
     @contextlib.contextmanager
     def _pipeline(self, count):
-        """Send the statements of the block, so many, in one pipeline. After an error the connection is
-        closed: psycopg would take for prepared what the server skipped."""
+        """Send the `count` statements of the block in one pipeline.
+
+        After an error the connection is closed: psycopg takes for prepared a statement that the server
+        skipped.
+        """
         if count < 2 or not self._psycopg.Pipeline.is_supported():
             yield
             return
@@ -3565,16 +3572,16 @@ class ServerConnection(Connection):
         return count
 
     def tell(self, statement, values=()):
-        """Execute with the next question."""
+        """Execute a statement with the next query."""
         self.tell_many(statement, [values])
 
     def tell_many(self, statement, rows):
-        """Execute once for each of `rows` with the next question."""
+        """Execute a statement for each of `rows` with the next query."""
         batch = [tuple(values) for values in rows]
         if batch:
             self._later.append((statement, batch))
             self._rows_later += len(batch)
-            self.change_count += 1      # as it may be
+            self.change_count += 1      # the number is not known yet
         if self._rows_later > LATER_MAX:
             self.send()
 
@@ -3585,20 +3592,20 @@ class ServerConnection(Connection):
                           tuple(row.values()))
 
     def set_last_id(self, table, last):
-        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        """Let new rows of a table have ids above `last`, even if the table is empty."""
         self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                   (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
 
     def all(self, statement, values=()):
-        """All rows."""
+        """Return all rows."""
         rows = self._reply(self.send((statement, [tuple(values)]))[0]).rows
         return rows
 
     def all_within(self, seconds, clock, statement,
                    values=()):
-        """All rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
             with self._limited(most + CALL_SECONDS):
@@ -3614,7 +3621,7 @@ class ServerConnection(Connection):
             self.roll_back()
 
     def heard(self):
-        """What changes with each notification; the first call begins to listen."""
+        """Return a value that changes with each notification. The first call begins to listen."""
         if not self._listens:
             self._listens = True
             self.run("LISTEN jobqueue")
