@@ -1950,12 +1950,12 @@ class Deadline(threading.local):
 #
 # The tables, and how an older database becomes a newer one.
 #
-# Times are UTC seconds since 1970. SQL is what SQLite 3.15 understands.
-# Ids are never used again (AUTOINCREMENT), so that a stale id can only be missing; activity and
-# log do without, because it costs a page in every commit. So does each index that holds the
-# status of a task, since every change moves its entries: two must do.
+# Times are UTC seconds since 1970. SQL is the subset of SQLite 3.15. Ids are never used again
+# (AUTOINCREMENT), so an old id can only be missing. activity and log do without AUTOINCREMENT, because it
+# costs a page in every commit. Each index with the status of a task costs as much, since every change moves
+# its entries. So there are only two.
 
-SCHEMA_VERSION = 8              # of SCHEMA; PRAGMA user_version says it of a database
+SCHEMA_VERSION = 8              # of SCHEMA; stored in PRAGMA user_version
 
 STATE_TABLE = """
 CREATE TABLE IF NOT EXISTS state (      -- what the program itself keeps
@@ -2252,7 +2252,7 @@ CREATE INDEX IF NOT EXISTS delivery_recipient ON delivery (recipient, id);
 INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
 """
 
-# What a database of each version that can be brought over needs, once SCHEMA was run on it.
+# Statements for databases of older versions, after SCHEMA was run on them.
 FROM_6 = """
 ALTER TABLE token ADD COLUMN limits TEXT;
 ALTER TABLE worker ADD COLUMN token_id INTEGER;
@@ -2299,7 +2299,7 @@ DROP TABLE IF EXISTS machine;
 
 
 def statements(script):
-    """The SQL statements of a script, each of which ends with a line."""
+    """Yield the SQL statements of a script. Each ends at the end of a line."""
     lines = []
     for line in script.splitlines():
         lines.append(line)
@@ -2309,15 +2309,17 @@ def statements(script):
 
 
 def another_version(version):
-    """The error for a database that this code may not write."""
+    """Return the error for a database of a version that this code may not write."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
                       "newer jobqueue.py and worker.py here, and restart the web server."
                       % (version, SCHEMA_VERSION))
 
 
 def migrate(transaction):
-    """Bring an empty or older file of SQLite's to the newest version, all in one transaction.
-    SetupError for a version that is newer, or too old."""
+    """Bring an empty or older SQLite file to the newest version, in one transaction.
+
+    SetupError for a version that is newer or too old.
+    """
     version = transaction.value("PRAGMA user_version")
     if version == SCHEMA_VERSION:
         return
