@@ -4257,13 +4257,12 @@ def recall(db, name):
 # store/settings.py -----------------------------------------------------------
 #
 # Settings: an admin changes them while everything runs.
-
-# What an admin can change while everything runs: a row of SETTING_GROUPS each. The table keeps the values
-# that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
-# may plant a further test of its new values in Settings.tests.
+#
+# Each setting is a row of SETTING_GROUPS. The table `setting` has the changed values only. A room that uses
+# a setting may add a validator of its new values to Settings.tests.
 
 def tidy_path(text):
-    """A path as it stands in front of others: "/jq", or "" for none."""
+    """Return a path as a prefix: "/jq", or "" for none."""
     path = re.sub("/+", "/", "/%s/" % text)[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
             or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
@@ -4273,17 +4272,17 @@ def tidy_path(text):
 
 @functools.lru_cache(maxsize=4)
 def read_networks(text):
-    """The addresses and networks that a text lists; ValueError says which word is none."""
+    """Return the addresses and networks in a text; ValueError names a wrong word."""
     from ipaddress import ip_network
-    found = []
+    networks = []
     for word in text.replace(",", " ").split():
         with contextlib.suppress(ValueError):
-            found.append(ip_network(word, strict=False))
-            if found[-1].prefixlen:
+            networks.append(ip_network(word, strict=False))
+            if networks[-1].prefixlen:
                 continue
         raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, not "
                          "everybody's; %s is none" % shorten(word, 60))
-    return found
+    return networks
 
 
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
@@ -4292,7 +4291,7 @@ EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
 def tidy_server(text):
-    """HOST:PORT of a mail server; 587 is its port unless said."""
+    """Return HOST:PORT of a mail server. The default port is 587."""
     match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
     if text and not (match and 0 < int(match[2] or 587) < 65536):
         raise ValueError("must be a host and a port, such as mail.example.org:587")
@@ -4300,7 +4299,7 @@ def tidy_server(text):
 
 
 def tidy_webhooks(text):
-    """Addresses of the web with a space between them."""
+    """Return web addresses with a space between them."""
     for word in text.split():
         parts = urlsplit(word)
         if (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc
@@ -4310,14 +4309,15 @@ def tidy_webhooks(text):
 
 
 def web_label(address):
-    """What tells a webhook from others, without its address, which is a secret."""
+    """Return a label for a webhook, without its address, which is a secret."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
-# What runs here, what it is given and its passwords: whoever has the page need not have the host.
+# These settings name programs, their arguments and passwords. They are changed on the host only, so that a
+# stolen admin session does not lead to the host.
 HOST_SETTINGS = frozenset(("python", "pass_environment", "mail_password_file"))
 NO_OR_YES = {"enum": ["no", "yes"]}
-SECRETLY = "as it is"                   # what a list says in the place of a secret
+SECRETLY = "as it is"                   # shown in place of a secret
 TIDY = {
     "alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
     "mail_server": tidy_server,
@@ -4421,11 +4421,11 @@ CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the defa
 
 
 def tidy_setting(name, value):
-    """`value` as this setting keeps it; Invalid says what would be right."""
-    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
-    checked({"properties": {name: one.schema}}, {name: value})
+    """Return `value` as this setting stores it; Invalid says which values are right."""
+    setting, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
+    checked({"properties": {name: setting.schema}}, {name: value})
     try:
-        return TIDY[name](value) if name in TIDY else type(one.default)(value)
+        return TIDY[name](value) if name in TIDY else type(setting.default)(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
 
@@ -4439,17 +4439,17 @@ def store_setting(transaction, name, value):
 
 
 class Settings:
-    """Values in the order environment (JOBQUEUE_NAME), table, default."""
+    """Values of settings, from the environment (JOBQUEUE_NAME), the table, or the default, in this order."""
 
     def __init__(self, database, environment=os.environ):
         self._database = database
-        self.tests = {}   # what new values must pass besides
-        self._known = (-math.inf, {})     # until, {name: value}
+        self.tests = {}   # validators of new values, besides the schema
+        self._known = (-math.inf, {})     # until which moment, {name: value}
         self._fixed = {}
-        for name, one in SETTINGS.items():
+        for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
-                self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
+                self._fixed[name] = tidy_setting(name, parse_text(setting.schema, text))
 
     def get(self, name, transaction=None):
         """Return the value in force: as a transaction sees it, else at most a second old."""
@@ -4464,21 +4464,21 @@ class Settings:
         return SETTINGS[name].default if text is None else json.loads(text)
 
     def describe(self):
-        """All settings as the page shows them."""
-        table, found = self._read(), []
-        for name, one in SETTINGS.items():
-            schema = one.schema
+        """Return all settings as the page shows them."""
+        table, rows = self._read(), []
+        for name, setting in SETTINGS.items():
+            schema = setting.schema
             origin, value = (("environment", self._fixed[name]) if name in self._fixed else
-                             ("table", table[name]) if name in table else ("default", one.default))
+                             ("table", table[name]) if name in table else ("default", setting.default))
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
-            found.append({
+            rows.append({
                 "fixed": origin == "environment" or self._is_of_host(name), "name": name,
-                "group": one.group, "label": one.label, "unit": one.unit,
+                "group": setting.group, "label": setting.label, "unit": setting.unit,
                 "value": SECRETLY if schema.get("writeOnly") and value else value,
-                "default": one.default, "from": origin, "type": kind, "choices": schema.get("enum"),
-                "minimum": schema.get("minimum"), "help": one.help,
+                "default": setting.default, "from": origin, "type": kind, "choices": schema.get("enum"),
+                "minimum": schema.get("minimum"), "help": setting.help,
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
-        return found
+        return rows
 
     def password_file(self):
         """Return the path of the file that holds the password of the mail server."""
@@ -4486,8 +4486,10 @@ class Settings:
         return Path(path) if path else min(self._database.folder.glob("mail-password*.txt"), default=None)
 
     def change(self, values, by=None, on_host=True):
-        """Store the given values, all or none; None means back to the default. Invalid for a setting
-        of the host that is not changed `on_host`."""
+        """Store the given values, all or none; None restores the default.
+
+        Invalid for a setting that is changed on the host only, unless `on_host`.
+        """
         errors, checked = [], {}
         for name, value in values.items():
             try:
@@ -4511,7 +4513,7 @@ class Settings:
         return table
 
     def _is_of_host(self, name):
-        # Whoever chose another server would be sent the password.
+        # Another mail server would be sent the password.
         return name in HOST_SETTINGS or name == "mail_server" and self.password_file() is not None
 
     def _check(self, name, value, on_host):

@@ -1,4 +1,8 @@
-"""Settings: an admin changes them while everything runs."""
+"""Settings: an admin changes them while everything runs.
+
+Each setting is a row of SETTING_GROUPS. The table `setting` has the changed values only. A room that uses
+a setting may add a validator of its new values to Settings.tests.
+"""
 from __future__ import annotations
 
 import contextlib
@@ -28,12 +32,9 @@ if TYPE_CHECKING:
 
     from ..base.types import Schema
 
-# What an admin can change while everything runs: a row of SETTING_GROUPS each. The table keeps the values
-# that were changed and, under names with a dot, what we remember ourselves. Whoever uses a setting
-# may plant a further test of its new values in Settings.tests.
 
 def tidy_path(text: str) -> str:
-    """A path as it stands in front of others: "/jq", or "" for none."""
+    """Return a path as a prefix: "/jq", or "" for none."""
     path = re.sub("/+", "/", "/%s/" % text)[:-1]
     if (not re.fullmatch(r"(/(?!\.+(/|$))[A-Za-z0-9._~-]+)*", path)
             or re.match(r"/(api|static|tick|healthz|metrics|openapi\.json)(/|$)", path)):
@@ -43,17 +44,17 @@ def tidy_path(text: str) -> str:
 
 @functools.lru_cache(maxsize=4)
 def read_networks(text: str) -> list[IPv4Network | IPv6Network]:
-    """The addresses and networks that a text lists; ValueError says which word is none."""
+    """Return the addresses and networks in a text; ValueError names a wrong word."""
     from ipaddress import ip_network
-    found: list[IPv4Network | IPv6Network] = []
+    networks: list[IPv4Network | IPv6Network] = []
     for word in text.replace(",", " ").split():
         with contextlib.suppress(ValueError):
-            found.append(ip_network(word, strict=False))
-            if found[-1].prefixlen:
+            networks.append(ip_network(word, strict=False))
+            if networks[-1].prefixlen:
                 continue
         raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, not "
                          "everybody's; %s is none" % shorten(word, 60))
-    return found
+    return networks
 
 
 MAIL_ADDRESS = (r"[A-Za-z0-9][A-Za-z0-9._%+~'-]{0,62}"
@@ -62,7 +63,7 @@ EMAIL = text_like(MAIL_ADDRESS, "must be an address such as ana@example.org")
 
 
 def tidy_server(text: str) -> str:
-    """HOST:PORT of a mail server; 587 is its port unless said."""
+    """Return HOST:PORT of a mail server. The default port is 587."""
     match = re.fullmatch(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:.]+\])(?::([0-9]{1,5}))?", text)
     if text and not (match and 0 < int(match[2] or 587) < 65536):
         raise ValueError("must be a host and a port, such as mail.example.org:587")
@@ -70,7 +71,7 @@ def tidy_server(text: str) -> str:
 
 
 def tidy_webhooks(text: str) -> str:
-    """Addresses of the web with a space between them."""
+    """Return web addresses with a space between them."""
     for word in text.split():
         parts = urlsplit(word)
         if (parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc
@@ -80,14 +81,15 @@ def tidy_webhooks(text: str) -> str:
 
 
 def web_label(address: str) -> str:
-    """What tells a webhook from others, without its address, which is a secret."""
+    """Return a label for a webhook, without its address, which is a secret."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
-# What runs here, what it is given and its passwords: whoever has the page need not have the host.
+# These settings name programs, their arguments and passwords. They are changed on the host only, so that a
+# stolen admin session does not lead to the host.
 HOST_SETTINGS = frozenset(("python", "pass_environment", "mail_password_file"))
 NO_OR_YES = {"enum": ["no", "yes"]}
-SECRETLY = "as it is"                   # what a list says in the place of a secret
+SECRETLY = "as it is"                   # shown in place of a secret
 TIDY: dict[str, Callable[[str], str]] = {
     "alert_webhook": tidy_webhooks, "page_address": tidy_webhooks, "base_path": tidy_path,
     "mail_server": tidy_server,
@@ -191,11 +193,11 @@ CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the defa
 
 
 def tidy_setting(name: str, value: Any) -> int | str:
-    """`value` as this setting keeps it; Invalid says what would be right."""
-    one, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
-    checked({"properties": {name: one.schema}}, {name: value})
+    """Return `value` as this setting stores it; Invalid says which values are right."""
+    setting, value = SETTINGS[name], value.strip() if isinstance(value, str) else value
+    checked({"properties": {name: setting.schema}}, {name: value})
     try:
-        return TIDY[name](value) if name in TIDY else type(one.default)(value)
+        return TIDY[name](value) if name in TIDY else type(setting.default)(value)
     except ValueError as error:
         raise field_error(name, str(error)) from None
 
@@ -209,17 +211,17 @@ def store_setting(transaction: Connection, name: str, value: int | str | None) -
 
 
 class Settings:
-    """Values in the order environment (JOBQUEUE_NAME), table, default."""
+    """Values of settings, from the environment (JOBQUEUE_NAME), the table, or the default, in this order."""
 
     def __init__(self, database: Database, environment: Mapping[str, str] = os.environ) -> None:
         self._database = database
-        self.tests: dict[str, Callable[[Any], None]] = {}   # what new values must pass besides
-        self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # until, {name: value}
+        self.tests: dict[str, Callable[[Any], None]] = {}   # validators of new values, besides the schema
+        self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # until which moment, {name: value}
         self._fixed: dict[str, Any] = {}
-        for name, one in SETTINGS.items():
+        for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
             if text is not None:
-                self._fixed[name] = tidy_setting(name, parse_text(one.schema, text))
+                self._fixed[name] = tidy_setting(name, parse_text(setting.schema, text))
 
     def get(self, name: str, transaction: Reader | None = None) -> Any:
         """Return the value in force: as a transaction sees it, else at most a second old."""
@@ -234,21 +236,21 @@ class Settings:
         return SETTINGS[name].default if text is None else json.loads(text)
 
     def describe(self) -> list[dict[str, Any]]:
-        """All settings as the page shows them."""
-        table, found = self._read(), []
-        for name, one in SETTINGS.items():
-            schema = one.schema
+        """Return all settings as the page shows them."""
+        table, rows = self._read(), []
+        for name, setting in SETTINGS.items():
+            schema = setting.schema
             origin, value = (("environment", self._fixed[name]) if name in self._fixed else
-                             ("table", table[name]) if name in table else ("default", one.default))
+                             ("table", table[name]) if name in table else ("default", setting.default))
             kind = "choice" if "enum" in schema else schema["type"].replace("string", "text")
-            found.append({
+            rows.append({
                 "fixed": origin == "environment" or self._is_of_host(name), "name": name,
-                "group": one.group, "label": one.label, "unit": one.unit,
+                "group": setting.group, "label": setting.label, "unit": setting.unit,
                 "value": SECRETLY if schema.get("writeOnly") and value else value,
-                "default": one.default, "from": origin, "type": kind, "choices": schema.get("enum"),
-                "minimum": schema.get("minimum"), "help": one.help,
+                "default": setting.default, "from": origin, "type": kind, "choices": schema.get("enum"),
+                "minimum": schema.get("minimum"), "help": setting.help,
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
-        return found
+        return rows
 
     def password_file(self) -> Path | None:
         """Return the path of the file that holds the password of the mail server."""
@@ -256,8 +258,10 @@ class Settings:
         return Path(path) if path else min(self._database.folder.glob("mail-password*.txt"), default=None)
 
     def change(self, values: dict[str, Any], by: str | None = None, on_host: bool = True) -> None:
-        """Store the given values, all or none; None means back to the default. Invalid for a setting
-        of the host that is not changed `on_host`."""
+        """Store the given values, all or none; None restores the default.
+
+        Invalid for a setting that is changed on the host only, unless `on_host`.
+        """
         errors, checked = [], {}
         for name, value in values.items():
             try:
@@ -281,7 +285,7 @@ class Settings:
         return table
 
     def _is_of_host(self, name: str) -> bool:
-        # Whoever chose another server would be sent the password.
+        # Another mail server would be sent the password.
         return name in HOST_SETTINGS or name == "mail_server" and self.password_file() is not None
 
     def _check(self, name: str, value: Any, on_host: bool) -> Any:
