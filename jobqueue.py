@@ -2866,57 +2866,58 @@ class Bell:
 #
 # SQLite: one file, its journal, its log.
 #
-# One file in the data folder. WriteLock lets one write at a time. Bell wakes idle workers. Journal says how
-# and on which machine the file is written. DataFile takes care of the file and its log. SqliteDatabase reads
-# and writes.
+# WriteLock allows one write at a time. Bell wakes idle workers. Journal says how the file is written, and
+# by which machine. DataFile looks after the file and its log. SqliteDatabase reads and writes.
 
 WAL_CHECKPOINT_BYTES = 4 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
-MACHINE_SIGN_SECONDS = 60.0     # who uses the log shows so often that this machine lives
-MACHINE_SILENT_SECONDS = 150.0  # another one may use it after so long without a sign
-AMONG_OTHERS = Exception()      # where something was refused in a transaction of several threads
+MACHINE_SIGN_SECONDS = 60.0     # between two signs of life of the machine that uses the log
+MACHINE_SILENT_SECONDS = 150.0  # without a sign of life, after which another machine may use the log
+AMONG_OTHERS = Exception()      # stands for an error in a group commit
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
 
 def file_system(path):
-    """The type of the file system that holds `path`, or "unknown"."""
+    """Return the type of the file system that holds `path`, or "unknown"."""
     best, kind, real_path = "", "unknown", os.path.realpath(path)
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return kind
     for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), left.split(" ", 5)[4])
+        mount_part, _, right = line.partition(" - ")
+        mount = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), mount_part.split(" ", 5)[4])
         if len(mount) >= len(best) and (real_path + "/").startswith(mount.rstrip("/") + "/"):
             best, kind = mount, right.split(" ")[0]
     return kind
 
 
 def up_seconds():
-    """How long this system has been running."""
+    """Return the seconds since this system started."""
     return time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def safe_journal(folder):
-    """How a database in this folder is written: a log needs a local disk."""
+    """Return the journal mode for a folder. WAL needs a local disk."""
     return "wal" if file_system(folder) in LOCAL_FILE_SYSTEMS else "truncate"
 
 
 class Journal:
-    """How the database is written, "wal" or "truncate", and on which machine.
-    It stands in a small file that is read before SQLite opens the database, since a log that two
-    machines share corrupts. A machine is a kernel: containers have names of their own, but share
-    what a log needs. The file's time is the last sign of life of the machine that uses the log."""
+    """The journal mode of a database, "wal" or "truncate", and its machine.
+
+    Both stand in a small file that is read before SQLite opens the database: a log that two machines
+    share becomes corrupt. A machine is a kernel: containers have names of their own, but share what a log
+    needs. The file's time is the last sign of life of the machine that uses the log.
+    """
 
     def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
-        self.file = file_identity(self.path)   # another one after each write
+        self.file = file_identity(self.path)   # changes with each write
         try:
-            said = json.loads(self.path.read_text("utf-8"))
-            self.mode, self.machine, self._boot = said["mode"], said["machine"], said.get("boot")
+            stored = json.loads(self.path.read_text("utf-8"))
+            self.mode, self.machine, self._boot = stored["mode"], stored["machine"], stored.get("boot")
             if self.mode not in ("wal", "truncate"):
                 raise ValueError(self.mode)
         except (OSError, ValueError, KeyError, TypeError):
@@ -2926,13 +2927,13 @@ class Journal:
 
     @staticmethod
     def decide(database, mode, now):
-        """From now on this machine uses the database, in this way."""
+        """Store that this machine uses the database, in this mode."""
         path = private_path(database, "journal.json")
         write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
     def admit(self, now):
-        """The journal as it is once this machine may use the log; SetupError if it may not."""
+        """Return the journal once this machine may use the log; SetupError if it may not."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
             self._refuse("which is not safe on this file system (%s)" % kind)
@@ -2943,7 +2944,7 @@ class Journal:
         return Journal(self._database)
 
     def refuse_another(self, now):
-        """SetupError if another machine uses the log and lives."""
+        """Raise SetupError if another machine uses the log and lives."""
         seen_at = self.path.stat().st_mtime
         started_again = self.machine == machine_name() and now - seen_at > up_seconds()
         if (self.mode == "wal" and not self._is_ours() and not started_again
@@ -2965,23 +2966,25 @@ class Journal:
                 os.utime(self.path, (now, now))
 
     def check(self):
-        """StorageBroken if it was decided anew, or another machine took over while we slept."""
-        found = Journal(self._database)
-        if found.mode != self.mode or found.mode == "wal" and not found._is_ours():
+        """Raise StorageBroken if the mode was changed, or another machine has the log since then."""
+        current = Journal(self._database)
+        if current.mode != self.mode or current.mode == "wal" and not current._is_ours():
             raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
-                                "and start everything." % (found.mode.upper(), found.machine))
-        self.file = found.file
+                                "and start everything." % (current.mode.upper(), current.machine))
+        self.file = current.file
 
     def _is_ours(self):
-        known, boot = self._boot, boot_id()
-        return bool(known == boot if known and boot else self.machine == machine_name())
+        stored, boot = self._boot, boot_id()
+        return bool(stored == boot if stored and boot else self.machine == machine_name())
 
 
 class DataFile(Database):
-    """The care of the file that SQLite keeps the database in, and of its log.
+    """The care of the file that has the database, and of its log.
+
     SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
-    (sqlite.org/wal.html#walresetbug). Nearly every host has such a version, so automatic
-    checkpoints are off on every connection and ours run only while we hold the write lock."""
+    (sqlite.org/wal.html#walresetbug). Nearly every host has such a version. So automatic checkpoints are
+    off on every connection, and ours run only under the write lock.
+    """
 
     def __init__(self, folder, clock, patience):
         super().__init__(folder, clock, patience)
@@ -3000,7 +3003,7 @@ class DataFile(Database):
         self._journal.sign(self.clock.now())
 
     def check_file(self):
-        """StorageBroken if file or log was removed or replaced: what we write would be lost."""
+        """Raise StorageBroken if file or log was removed or replaced: a write would be lost."""
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
@@ -3008,18 +3011,20 @@ class DataFile(Database):
             self._journal.check()
 
     def wal_bytes(self):
-        """Size of the log's file; at most WAL_CHECKPOINT_BYTES while copying back keeps up."""
+        """Return the size of the log; at most WAL_CHECKPOINT_BYTES while checkpoints keep up."""
         try:
             return self._wal.stat().st_size
         except OSError:
             return 0
 
     def _refuse_missing_log(self):
-        """StorageBroken if the log was deleted: without it the database is an older one.
-        SQLite makes the log before the index that goes with it, and removes it after that."""
+        """Raise StorageBroken if the log was deleted: the file alone is an older state.
+
+        SQLite makes the log before its index, and removes it after the index.
+        """
         index = Path(str(self.path) + "-shm")
         looks = [path.exists() for path in (index, self._wal, index, self._wal)]
-        if looks == [True, False, True, False]:     # not while others close and open it
+        if looks == [True, False, True, False]:     # not while other connections close and open it
             raise StorageBroken(
                 "The log of the database, %s, was deleted: the newest tasks are missing. Put it "
                 "back; if it is lost, delete %s to go on with what is left."
@@ -3029,14 +3034,13 @@ class DataFile(Database):
         link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
-            link.run("PRAGMA cache_size=-250")      # others' commits empty it anyway
+            link.run("PRAGMA cache_size=-250")      # other connections' commits empty the cache anyway
             if self.journal == "wal":
-                # The log's file keeps this size, so that commits need not make it longer, and a
-                # longer one tells that there is something to copy back.
+                # Commits need not extend a log of this size. A longer one shows that a checkpoint is due.
                 link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
                 link.value("SELECT count(*) FROM sqlite_master")
                 if link.value("PRAGMA journal_mode") != "wal":
-                    self.journal = "truncate"       # somebody else's program has turned it off
+                    self.journal = "truncate"       # another program has turned WAL off
             else:
                 link.value("PRAGMA journal_mode=TRUNCATE")
         except BaseException:
@@ -3045,23 +3049,23 @@ class DataFile(Database):
         return link
 
     def _checkpoint(self, writer, reader):
-        """Copy the log back for a moment at most, while `writer` keeps everybody from writing."""
+        """Checkpoint for a moment at most, while `writer` locks out all other writers."""
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
             while copied not in (pages, before) and self.clock.monotonic() < deadline:
-                before = copied         # as long as that gets further
+                before = copied         # as long as it gets further
                 _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
                 self._checkpoints.hasten(0.0)
                 if self.wal_bytes() > WAL_ALARM_BYTES:
-                    writer.run("PRAGMA application_id=0")   # it gets short with the next write
+                    writer.run("PRAGMA application_id=0")   # this write begins a short log
         writer.roll_back()
 
 
 class _Waiting:
-    """An action that a thread wants to be done, and its result or error once it is."""
+    """An action of a thread, and its result or error once it is done."""
 
     def __init__(self, action):
         self.action = action
@@ -3069,7 +3073,7 @@ class _Waiting:
 
 
 class SqliteDatabase(DataFile):
-    """Reads and writes the file in the data folder."""
+    """Reads and writes of the file in the data folder."""
 
     errors = sqlite3.Error
     _write_lock: "WriteLock"
@@ -3111,45 +3115,48 @@ class SqliteDatabase(DataFile):
 
     @property
     def alarm(self):
-        """The bell's pipe: it is readable when there may be tasks."""
+        """Return the bell's pipe, which is readable when there may be tasks."""
         return self._bell.pipe
 
     def ring(self):
-        """Wake other workers that wait: there may be tasks for them, too."""
+        """Wake other idle workers: there may be tasks for them, too."""
         self._bell.ring()
 
     def calm(self):
-        """Forget that the alarm rang: who does looks once more before it waits."""
+        """Clear the wake-up. The caller must look for work again before it waits."""
         self._bell.calm()
 
     def version_seen(self):
-        """A number that changes when anybody commits, ourselves included."""
+        """Return a number that changes with every commit, our own included."""
         return self.value("PRAGMA data_version")
 
     def __str__(self):
         return self.path.name
 
     def size(self):
-        """How many bytes it takes."""
+        """Return the size in bytes."""
         return self.path.stat().st_size
 
     def damage(self):
-        """What SQLite finds wrong with the file, None if nothing; all of it is read."""
+        """Return the first damage that SQLite finds in the file, or None. The whole file is read."""
         try:
             with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
-                found = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
+                verdict = self._patiently(lambda: link.value("PRAGMA quick_check(1)"))
         except StorageBroken as error:
-            found = error.detail
-        return None if found == "ok" else found
+            verdict = error.detail
+        return None if verdict == "ok" else verdict
 
     def copy_to(self, path):
-        """Copy everything, as it is at one moment, into the empty file `path`, and check it."""
+        """Copy everything, as of one moment, into the empty file `path`, and check the copy."""
         with contextlib.closing(self._patiently(lambda: FileConnection(self.path))) as link:
             self._patiently(lambda: link.copy_to(path))
 
     def together(self, action):
-        """What action(transaction) returns. Of the threads that want something at the same time one
-        does it for all, in one durable commit; what fails, fails alone."""
+        """Run an action with those of other threads in one durable commit (group commit); return its
+        result.
+
+        If one of them fails, each thread runs its own action alone.
+        """
         if threading.active_count() == 1:
             return self.alone(action)
         mine = _Waiting(action)
@@ -3168,42 +3175,42 @@ class SqliteDatabase(DataFile):
         return mine.answer[0]
 
     def _lead(self, mine):
-        """Do all that is wanted by now; if anything of it is refused, each does its own alone."""
-        some, self._is_led = [mine], True
+        """Run all waiting actions in one transaction. After a failure each thread runs its own."""
+        group, self._is_led = [mine], True
         results = []
         failure = None
         self._gathering.release()
         try:
             with self.transaction() as transaction:
-                some = self._wanted[:]
-                results = [(one.action(transaction), None) for one in some]
-            for one, answer in zip(some, results):
-                one.answer = answer
+                group = self._wanted[:]
+                results = [(waiting.action(transaction), None) for waiting in group]
+            for waiting, answer in zip(group, results):
+                waiting.answer = answer
         except Exception as error:
-            failure = error if results or len(some) == 1 else AMONG_OTHERS
+            failure = error if results or len(group) == 1 else AMONG_OTHERS
         finally:
             self._gathering.acquire()
-            for one in some:
-                self._wanted.remove(one)
-                one.answer = one.answer or (None, failure or Busy(BUSY))
+            for waiting in group:
+                self._wanted.remove(waiting)
+                waiting.answer = waiting.answer or (None, failure or Busy(BUSY))
             self._is_led = False
             self._gathering.notify_all()
 
     def _begin(self, durable):
-        wanted = "FULL" if durable or self.journal != "wal" else "NORMAL"
+        mode = "FULL" if durable or self.journal != "wal" else "NORMAL"
         self.check_file()
-        if wanted != self._synchronous:
-            self._writer.run("PRAGMA synchronous=" + wanted)
-            self._synchronous = wanted
+        if mode != self._synchronous:
+            self._writer.run("PRAGMA synchronous=" + mode)
+            self._synchronous = mode
         self._writer.run("BEGIN IMMEDIATE")
 
     def _commit(self, durable):
         self._patiently(lambda: self._writer.run("COMMIT"))
-        if durable and self._writer.changes > self._rung_at:    # others wait for that
+        if durable and self._writer.changes > self._rung_at:    # idle workers wait for durable commits
             self._bell.ring()
         self._rung_at = self._writer.changes
         if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
-            with self._looking, self._reading:      # which may take long to get
+            with self._looking, self._reading:      # the locks may take long to get
                 self._checkpoint(self._writer, self._reader)
 
     def _problem(self, error):
@@ -3212,13 +3219,13 @@ class SqliteDatabase(DataFile):
 
 @contextlib.contextmanager
 def open_exclusively(path, mode):
-    """A connection to a database that nobody else uses; from now on it is written in this mode."""
+    """Yield a connection to a database that no other program uses, and set its journal mode."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
-            link.run("PRAGMA page_size=1024")   # a commit writes whole pages: small ones cost less
-            found = link.value("PRAGMA journal_mode=" + mode.upper())
-            if found != mode:
-                raise StorageBroken("SQLite keeps its journal here as %s only" % found)
+            link.run("PRAGMA page_size=1024")   # commits write whole pages, so small ones cost less
+            actual = link.value("PRAGMA journal_mode=" + mode.upper())
+            if actual != mode:
+                raise StorageBroken("SQLite keeps its journal here as %s only" % actual)
             yield link
     except sqlite3.Error as error:
         raise storage_error(error, path)
@@ -3236,17 +3243,17 @@ def create_database(path, mode):
 
 
 def take_backup(file, part):
-    """Copy a backup; SetupError if it is none, is not whole, or has a version that is unknown."""
+    """Copy a backup; SetupError if it is damaged, no backup, or of an unknown version."""
     import shutil
     write_private(part, "")
     shutil.copyfile(file, part)
     try:
         with contextlib.closing(FileConnection(part)) as link:
             version = link.value("PRAGMA user_version")
-            found = link.value("PRAGMA quick_check(1)")
+            verdict = link.value("PRAGMA quick_check(1)")
     except sqlite3.Error:
-        version, found = 0, None
-    if not version or found != "ok":
+        version, verdict = 0, None
+    if not version or verdict != "ok":
         raise SetupError("%s is no backup, or is damaged; nothing was changed. (An export is read "
                          "by python3 jobqueue.py import.)" % file)
     if version not in MIGRATIONS:
