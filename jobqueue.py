@@ -2627,10 +2627,10 @@ class Database(Reader):
 # A connection to the SQLite file; SQLite's errors as ours.
 
 WAL_ALARM_BYTES = 16 << 20
-LOOK_STEPS = 1000               # of SQLite, for some 30 tasks: so often a reading can be cut off
+LOOK_STEPS = 1000               # SQLite's steps for about 30 tasks, after which a read may be cut off
 
-# What SQLite says when the database or the disk is to blame (its codes are known since Python 3.11
-# only), the error and its sentence. Everything else is a mistake of ours.
+# SQLite's messages about the database or the disk, the error and its sentence. (Error codes exist since
+# Python 3.11 only.) All other errors are our mistakes.
 STORAGE_ERRORS = (
     ("locked|locking protocol|busy", Busy, BUSY),
     ("foreign key", Conflict, OWNER_GONE),
@@ -2645,16 +2645,16 @@ STORAGE_ERRORS = (
 
 
 def storage_error(error, path):
-    """The error that a person should see for this one of SQLite's; itself if it is our mistake."""
-    said = str(error)
-    found = [row for row in STORAGE_ERRORS if re.search(row[0], said.lower())]
-    if not found:
+    """Return the error for people, or the same error if it is our mistake."""
+    message = str(error)
+    rows = [row for row in STORAGE_ERRORS if re.search(row[0], message.lower())]
+    if not rows:
         return error
-    _, kind, sentence = found[0]
-    with contextlib.suppress(OSError):      # no room for the index of the log is called so, too
+    _, kind, sentence = rows[0]
+    with contextlib.suppress(OSError):      # SQLite reports a full disk for the log's index like this, too
         if sentence == UNUSABLE and free_bytes(path) < 32768:
             return StorageFull(FULL)
-    return kind(sentence % {"path": path, "said": said})
+    return kind(sentence % {"path": path, "said": message})
 
 
 class FileConnection(Connection):
@@ -2667,15 +2667,15 @@ class FileConnection(Connection):
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
         self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
-        self._link.execute("PRAGMA temp_store=MEMORY")      # not in the system's shared folder
+        self._link.execute("PRAGMA temp_store=MEMORY")      # not in a folder that other users read
 
     def close(self):
-        """Close; SQLite may then write the log back, which it does under an exclusive lock."""
+        """Close. SQLite may then checkpoint, under an exclusive lock."""
         self._link.close()
 
     @property
     def changes(self):
-        """How many rows were added, changed or removed so far."""
+        """Return how many rows were added, changed or removed so far."""
         return self._link.total_changes
 
     def run(self, statement, values=()):
@@ -2696,20 +2696,20 @@ class FileConnection(Connection):
         if are_full:
             self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
-        else:                           # each other number is a statement to be prepared anew
+        else:                           # a literal number would make each statement a new one to prepare
             super()._insert_some(table, columns, rows, are_full)
 
     def set_last_id(self, table, last):
-        """Let the ids of new rows of a table be above `last`, whatever rows it has."""
+        """Let new rows of a table have ids above `last`, even if the table is empty."""
         self.upsert("sqlite_sequence", {"name": table}, {"seq": last})
 
     def all(self, statement, values=()):
-        """All rows."""
+        """Return all rows."""
         return self._link.execute(with_statuses(statement), values).fetchall()
 
     def all_within(self, seconds, clock, statement,
                    values=()):
-        """All rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer."""
         end = clock.monotonic() + seconds
         self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
         try:
@@ -2728,12 +2728,12 @@ class FileConnection(Connection):
                 self.run("ROLLBACK")
 
     def copy_to(self, path):
-        """Copy the database into the file `path`; what was copied is checked."""
+        """Copy the database into the file `path` and check the copy."""
         with contextlib.closing(sqlite3.connect(str(path))) as copy:
             self._link.backup(copy)
-            found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
-        if found != "ok":
-            raise StorageBroken("The copy is damaged, and so may be the database: %s." % found)
+            verdict = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise StorageBroken("The copy is damaged, and so may be the database: %s." % verdict)
 
 
 # store/write_lock.py ---------------------------------------------------------
