@@ -33,7 +33,7 @@ Contents (each room uses only the rooms above it)
     store/postgres.py              PostgreSQL: the lock row, the server's time, notifications.
     store/data_folder.py           The data folder: create, open, repair.
     store/log_and_activity.py      The log of attempts, and the activity: each event and its actor.
-    store/state.py                 State: what the program itself keeps in the database, a row each.
+    store/state.py                 State: values that the program itself keeps in the database, a row each.
     store/settings.py              Settings: an admin changes them while everything runs.
     tasks/queues.py                Named lanes and their limits: which may start something now.
     tasks/followers.py             Turns; tasks after others are released, or fail with them.
@@ -4223,12 +4223,12 @@ def read_log(db, task_id, attempt, offset=0,
 
 # store/state.py --------------------------------------------------------------
 #
-# State: what the program itself keeps in the database, a row each.
+# State: values that the program itself keeps in the database, a row each.
 #
-# Settings are what people choose; these rows are what the program has learnt. STATE documents each.
-# An export has those of EXPORTED_STATE: the others are about this host.
+# Settings are chosen by people; these values come from the program. STATE documents each row. An export has
+# the rows of EXPORTED_STATE. The others are about this host.
 
-STATE = {                       # {name: what its JSON holds}
+STATE = {                       # {name: content of its JSON}
     "alerts": "the newest row of activity that alerts have seen, and when a message was last sent",
     "backup": "when and where the last backup or export was written",
     "catalogue": "the functions' file, its error or that they are samples, as last announced",

@@ -1,7 +1,7 @@
-"""State: what the program itself keeps in the database, a row each.
+"""State: values that the program itself keeps in the database, a row each.
 
-Settings are what people choose; these rows are what the program has learnt. STATE documents each.
-An export has those of EXPORTED_STATE: the others are about this host.
+Settings are chosen by people; these values come from the program. STATE documents each row. An export has
+the rows of EXPORTED_STATE. The others are about this host.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .connection import Connection, Reader
 if TYPE_CHECKING:
     from typing import Any
 
-STATE = {                       # {name: what its JSON holds}
+STATE = {                       # {name: content of its JSON}
     "alerts": "the newest row of activity that alerts have seen, and when a message was last sent",
     "backup": "when and where the last backup or export was written",
     "catalogue": "the functions' file, its error or that they are samples, as last announced",
