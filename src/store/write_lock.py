@@ -14,20 +14,19 @@ from .connection import BUSY, OneThread
 if TYPE_CHECKING:
     from ..base.time_and_text import AnyClock
 
-WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest until who waits asks again
-WRITE_POLLS = 8                 # while it waits as long as it lately did
-WRITE_GAP_SECONDS = 0.00005     # writing again within this is back-to-back
+WRITE_POLL_SECONDS = (0.0001, 0.01)     # the shortest and the longest pause between two polls
+WRITE_POLLS = 8                 # polls during a wait of the usual length
+WRITE_GAP_SECONDS = 0.00005     # two writes with a shorter gap are back-to-back
 WRITE_STREAK_SECONDS = 0.005
 WRITE_REST_SECONDS = 0.0015
 
 
 class WriteLock(OneThread):
-    """Lets one write at a time: threads by a lock, processes by `flock` on one file.
+    """A lock for one write at a time: a thread lock here, `flock` on one file among processes.
 
-    SQLite's own waiting starves: older waiters sleep longer. Here all ask again as often, whoever
-    came first, and the more seldom the longer they lately waited: many who ask keep the processor
-    from the one who writes. Who has written back-to-back for a while stays away for a moment, if
-    a shared lock on the second file says that somebody waits.
+    SQLite's own waiting starves: older waiters sleep longer. Here all waiters poll at the same rate. The
+    rate falls as recent waits grow, because many pollers slow the writer down. A process that has written
+    back-to-back for a while pauses, if a shared lock on a second file shows that another one waits.
     """
 
     def __init__(self, path: Path, clock: AnyClock) -> None:
@@ -35,10 +34,10 @@ class WriteLock(OneThread):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
-        self._usual = 0.0               # seconds that are waited lately
+        self._usual = 0.0               # average wait of late, in seconds
 
     def take(self, deadline: float) -> None:
-        """Wait for it, until this moment (monotonic) at most; then Busy."""
+        """Wait for the lock; Busy if this moment (monotonic) comes first."""
         super().take(deadline)
         try:
             now = self._clock.monotonic()
@@ -54,26 +53,26 @@ class WriteLock(OneThread):
             raise
 
     def give(self) -> None:
-        """Let the next one write."""
+        """Release the lock."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
         super().give()
 
     def close(self) -> None:
-        """Forget the files; harmless twice."""
+        """Close the files; harmless twice."""
         for file in {self._file, self._waiting} - {-1}:
             os.close(file)
         self._file = self._waiting = -1
 
     def _rest(self) -> None:
-        """Stay away for a moment if somebody waits."""
+        """Pause if another process waits."""
         if not self._flock(self._waiting, fcntl.LOCK_EX):
             self._clock.sleep(WRITE_REST_SECONDS)
         self._flock(self._waiting, fcntl.LOCK_UN)
         self._streak = self._clock.monotonic()
 
     def _wait(self, deadline: float) -> None:
-        """Ask again and again."""
+        """Poll for the lock."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
         pause = max(pause, min(longest, self._usual / WRITE_POLLS))
@@ -88,7 +87,7 @@ class WriteLock(OneThread):
 
     @staticmethod
     def _flock(file: int, kind: int) -> bool:
-        """False if somebody else holds it. On a host without flock SQLite's own lock must do."""
+        """Return False if another process has the lock. Without flock on a host SQLite's own lock must do."""
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -99,34 +98,35 @@ class WriteLock(OneThread):
 
 
 class Bell:
-    """Wakes workers that wait for tasks: a named pipe which they poll.
+    """A named pipe that wakes idle workers.
 
-    1. Who has committed what others wait for writes a byte into it, and waits for nobody. So does
-       a worker that begins tasks: there may be more than it takes.
-    2. A worker that finds nothing to do empties it, looks once more, and waits again.
+    1. After a durable commit a process writes one byte into it, without blocking. So does a worker that
+       begins tasks: there may be more than it takes.
+    2. A worker without work empties it, looks for work again, and waits.
 
-    Where there is none (a file system without pipes, an add on another machine) a worker sees the
-    news when it looks by itself, within a second."""
+    Without a pipe (a file system without pipes, an add on another machine) a worker looks by itself every
+    second.
+    """
 
     def __init__(self, path: Path) -> None:
         self.pipe = None
         with contextlib.suppress(OSError):
-            with contextlib.suppress(FileExistsError):      # others may be as early
+            with contextlib.suppress(FileExistsError):      # another process may create it at the same time
                 os.mkfifo(path, 0o600)
             if stat.S_ISFIFO(os.stat(path).st_mode):
-                # Open for both: so it never ends, and no one waits for the other side.
+                # Open for both directions: it never ends, and open() does not wait for a reader.
                 self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def ring(self) -> None:
-        """Wake all who wait."""
+        """Wake all idle workers."""
         if self.pipe is not None:
-            with contextlib.suppress(OSError):      # it is full: it rings already
+            with contextlib.suppress(OSError):      # a full pipe rings already
                 os.write(self.pipe, b".")
 
     def calm(self) -> None:
-        """Stop ringing."""
+        """Clear the wake-up."""
         if self.pipe is not None:
-            with contextlib.suppress(OSError):      # somebody else was quicker
+            with contextlib.suppress(OSError):      # another worker was faster
                 os.read(self.pipe, 1 << 16)
 
     def close(self) -> None:
