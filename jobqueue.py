@@ -40,7 +40,7 @@ Contents (each room uses only the rooms above it)
     tasks/files.py                 Files that tasks are given and leave: kept, served, removed.
     tasks/adding.py                Orders become tasks, once, within their owner's limit.
     tasks/task_list.py             Tasks as people see them: find, count, show.
-    tasks/actions.py               Cancel, retry, delete: one task, or all that a filter wants.
+    tasks/actions.py               Cancel, retry, delete: one task, or all that match a filter.
     tasks/leases.py                Leases and outcomes: how long a claim holds, how a task ends.
     tasks/claims.py                Every way into and out of "running": claim, renew, end.
     upkeep/tick_history.py         The history of ticks: their callers, their times, their gaps.
@@ -5946,11 +5946,10 @@ class TaskList:
 
 # tasks/actions.py ------------------------------------------------------------
 #
-# Cancel, retry, delete: one task, or all that a filter wants.
+# Cancel, retry, delete: one task, or all that match a filter.
 #
-# What people do to tasks: cancel, retry, delete; one task, or all that a Filter wants. A running
-# task is only marked: its worker ends it, and records that. Many are changed in short transactions,
-# so that nobody waits for long; each reads its rows again.
+# A running task is only marked: its worker ends it and records that. Many tasks are changed in short
+# transactions, so that other writers need not wait long. Each transaction reads its rows again.
 
 
 
@@ -5958,7 +5957,7 @@ class TaskList:
 PORTION_ROWS = 200              # of a bulk action in one short transaction
 ACTION_ROWS = 1000              # that a bulk action reads at once
 
-# What can be done to many tasks, and in which statuses.
+# The bulk actions, and the statuses in which each is possible.
 ACTIONS = {
     "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7))}
@@ -5973,14 +5972,14 @@ class Acted(NamedTuple):
 
 
 class Actions:
-    """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
+    """The actions of people on tasks. Besides them only Adding, Followers and Claims change a status."""
 
     def __init__(self, database, tasks, adding):
         self._database, self._tasks, self._adding = database, tasks, adding
         self._clock = database.clock
 
     def cancel(self, task_id, owner_id=None, by=None):
-        """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
+        """Cancel a task at once, or ask its worker to; return its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] in (SUCCEEDED, FAILED):
@@ -5991,9 +5990,11 @@ class Actions:
             return self._tasks.get(task_id, owner_id, transaction)
 
     def retry(self, task_id, owner_id=None, by=None):
-        """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
-        it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
-        may wait, Denied if its function is not for users (any more)."""
+        """Make a failed or cancelled task pending again with all its retries; return its row.
+
+        Conflict if its status is another. For its owner (not None) it counts as a new task: TooMany if
+        the owner has too many, Denied if the function is for admins only.
+        """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] not in (FAILED, CANCELLED):
@@ -6011,33 +6012,38 @@ class Actions:
             return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id, owner_id=None, by=None):
-        """Remove a task and its logs; a running one is hidden and removed once it is dead."""
+        """Remove a task and its logs. A running task is hidden, and removed once its runner is dead."""
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action, count, wanted,
+    def note_bulk(self, action, count, task_filter,
                   owner_id=None, by=None):
         """Say in the activity that an action of ACTIONS changed so many tasks at once."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
-                 message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
+                 message="%d tasks%s" % (count, " of " + dump_json(task_filter) if task_filter else ""))
 
-    def act(self, action, wanted, low, top, seconds,
+    def act(self, action, task_filter, low, top, seconds,
             owner_id=None, by=None):
         """Do an action to the tasks of a filter with ids above `low` up to `top`, see act_on().
-        It stops behind the portion in which the time is over."""
+
+        It stops after the portion in which the time is over.
+        """
         deadline, done = self._clock.monotonic() + seconds, 0
         while low < top and not (done and self._clock.monotonic() > deadline):
             rows, cursor = self._tasks.find(
-                wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+                task_filter.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
             done += self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
             low = top if cursor is None else min(cursor, top)
         return Acted(done, low)
 
     def act_on(self, action, ids, owner_id=None,
                by=None):
-        """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
-        (not None) may do it; how many. TooMany if no more of them may wait to be run."""
+        """Do an action to the given tasks that allow it; return their number.
+
+        With an owner, only the owner's tasks are changed. TooMany if the owner has too many pending
+        tasks.
+        """
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
         if limited is not None:
@@ -6047,7 +6053,7 @@ class Actions:
                             action == "delete", limited=limited)
 
     def prune(self, ids, before):
-        """Remove those that ended before a time and nothing waits for."""
+        """Remove the given tasks that ended before a time, unless unsettled followers need them."""
         self._change(ids, "status IN ENDED AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)

@@ -1,8 +1,7 @@
-"""Cancel, retry, delete: one task, or all that a filter wants.
+"""Cancel, retry, delete: one task, or all that match a filter.
 
-What people do to tasks: cancel, retry, delete; one task, or all that a Filter wants. A running
-task is only marked: its worker ends it, and records that. Many are changed in short transactions,
-so that nobody waits for long; each reads its rows again.
+A running task is only marked: its worker ends it and records that. Many tasks are changed in short
+transactions, so that other writers need not wait long. Each transaction reads its rows again.
 """
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 PORTION_ROWS = 200              # of a bulk action in one short transaction
 ACTION_ROWS = 1000              # that a bulk action reads at once
 
-# What can be done to many tasks, and in which statuses.
+# The bulk actions, and the statuses in which each is possible.
 ACTIONS: dict[str, tuple[int, ...]] = {
     "cancel": (PENDING, RUNNING, SCHEDULED, WAITING), "retry": (FAILED, CANCELLED),
     "delete": tuple(range(7))}
@@ -49,14 +48,14 @@ class Acted(NamedTuple):
 
 
 class Actions:
-    """What people do to tasks. Adding, Followers and Claims alone change their state, too."""
+    """The actions of people on tasks. Besides them only Adding, Followers and Claims change a status."""
 
     def __init__(self, database: Database, tasks: TaskList, adding: Adding) -> None:
         self._database, self._tasks, self._adding = database, tasks, adding
         self._clock = database.clock
 
     def cancel(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
-        """Cancel at once, or ask the worker to; its row. Conflict if it has ended."""
+        """Cancel a task at once, or ask its worker to; return its row. Conflict if it has ended."""
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] in (SUCCEEDED, FAILED):
@@ -67,9 +66,11 @@ class Actions:
             return self._tasks.get(task_id, owner_id, transaction)
 
     def retry(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
-        """Make a failed or cancelled task pending again with all its retries; its row. Conflict if
-        it is another. For its owner (not None) it counts as a new one: TooMany if no more of them
-        may wait, Denied if its function is not for users (any more)."""
+        """Make a failed or cancelled task pending again with all its retries; return its row.
+
+        Conflict if its status is another. For its owner (not None) it counts as a new task: TooMany if
+        the owner has too many, Denied if the function is for admins only.
+        """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
             if row["status"] not in (FAILED, CANCELLED):
@@ -87,33 +88,38 @@ class Actions:
             return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> None:
-        """Remove a task and its logs; a running one is hidden and removed once it is dead."""
+        """Remove a task and its logs. A running task is hidden, and removed once its runner is dead."""
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action: str, count: int, wanted: JsonObject | None,
+    def note_bulk(self, action: str, count: int, task_filter: JsonObject | None,
                   owner_id: int | None = None, by: str | None = None) -> None:
         """Say in the activity that an action of ACTIONS changed so many tasks at once."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
-                 message="%d tasks%s" % (count, " of " + dump_json(wanted) if wanted else ""))
+                 message="%d tasks%s" % (count, " of " + dump_json(task_filter) if task_filter else ""))
 
-    def act(self, action: str, wanted: Filter, low: int, top: int, seconds: float,
+    def act(self, action: str, task_filter: Filter, low: int, top: int, seconds: float,
             owner_id: int | None = None, by: str | None = None) -> Acted:
         """Do an action to the tasks of a filter with ids above `low` up to `top`, see act_on().
-        It stops behind the portion in which the time is over."""
+
+        It stops after the portion in which the time is over.
+        """
         deadline, done = self._clock.monotonic() + seconds, 0
         while low < top and not (done and self._clock.monotonic() > deadline):
             rows, cursor = self._tasks.find(
-                wanted.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
+                task_filter.within(ACTIONS[action]), ACTION_ROWS, low, OLDEST, SORTED_ROW)
             done += self.act_on(action, [row["id"] for row in rows if row["id"] <= top], owner_id, by)
             low = top if cursor is None else min(cursor, top)
         return Acted(done, low)
 
     def act_on(self, action: str, ids: list[int], owner_id: int | None = None,
                by: str | None = None) -> int:
-        """Do an action of ACTIONS to those of these tasks to which it can be done, and their owner
-        (not None) may do it; how many. TooMany if no more of them may wait to be run."""
+        """Do an action to the given tasks that allow it; return their number.
+
+        With an owner, only the owner's tasks are changed. TooMany if the owner has too many pending
+        tasks.
+        """
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
         if limited is not None:
@@ -123,7 +129,7 @@ class Actions:
                             action == "delete", limited=limited)
 
     def prune(self, ids: list[int], before: float) -> None:
-        """Remove those that ended before a time and nothing waits for."""
+        """Remove the given tasks that ended before a time, unless unsettled followers need them."""
         self._change(ids, "status IN ENDED AND finished_at<? AND NOT EXISTS "
                      "(SELECT 1 FROM task_after WHERE after_id=task.id AND settled=0)",
                      (before,), self._remove, True, durable=False)
