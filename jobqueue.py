@@ -5306,15 +5306,15 @@ class Files:
 #
 # Orders become tasks, once, within their owner's limit.
 #
-# Orders become tasks, all or none: Adding.add() numbers them, counts them against their owner's
-# limit, gives each its status and turn, and stores them with their rows of the activity. What is
-# large may wait in a file until then. A request with an Idempotency-Key is answered once.
+# All orders of a request become tasks, or none. Adding.add() numbers them and checks their owner's limit.
+# It gives each a status and a turn, and stores it with a row of the activity. Large requests may wait in a
+# file until then. A request with an Idempotency-Key is carried out once.
 
       # an order, its task's id, status and turn
 
 
-FEW_ORDERS = 10                 # may share a commit with others
-UNCOUNTED_MAX = 1000            # tasks that are added before those that wait are counted again
+FEW_ORDERS = 10                 # at most so many share a commit with other requests
+UNCOUNTED_MAX = 1000            # tasks added before pending tasks are counted again
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 OWNER_STATE = "SELECT name, role, max_pending, (%%s) AS last, %s FROM user WHERE id=?" % TURNS
 
@@ -5340,9 +5340,9 @@ class Order:
         self.schedule_id = None
         self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
         self.owner = owner              # the name that was asked for, or None
-        self.admin_id = admin_id        # who must be an admin when it starts
+        self.admin_id = admin_id        # the user who must be an admin when it starts
         self.given = ()  # keys of files in its arguments,
-        self.scope = scope              # which must be this owner's; None: anybody's
+        self.scope = scope              # the owner that given files must have; None: any
 
     def text(self):
         """Return the arguments, from wherever they are."""
@@ -5374,12 +5374,12 @@ class ArgumentsFile:
             raise cannot_write(self._folder, error) from None
 
     def read(self, order):
-        """The arguments of an order."""
+        """Return the arguments of an order."""
         return os.pread(self._file.fileno(), order.size, order.start).decode("utf-8")
 
 
 class Added(NamedTuple):
-    """What became of orders: their tasks' ids in the same order, and how many of these are new."""
+    """The ids of the tasks for the orders, in the same order, and how many of them are new."""
 
     ids: "list[int]"
     new: "int"
@@ -5410,16 +5410,16 @@ class Adding:
         first = (owner["last"] or 0) + 1
         ids, new = self._number(transaction, owner_id, orders, first, asker)
         self._check_quota(transaction, owner_id, owner, len(new))
-        known = self._predecessors(transaction, owner_id, orders, new)
+        statuses = self._predecessors(transaction, owner_id, orders, new)
         turns = {lane: turn_after(owner)}
         placed = []
         edges = []
         for task_id, order in enumerate(new, first):
             lane = order.options["queue"], order.options["priority"]
             edges += [{"task_id": task_id, "after_id": before, "place": at,
-                       "settled": int(known[before] == SUCCEEDED)}
+                       "settled": int(statuses[before] == SUCCEEDED)}
                       for at, before in enumerate(order.after)]
-            if any(known[before] != SUCCEEDED for before in order.after):
+            if any(statuses[before] != SUCCEEDED for before in order.after):
                 status, turn = WAITING, 0
             elif order.run_at is not None and order.run_at > now:
                 status, turn = SCHEDULED, scheduled_turn(order.run_at)
@@ -5430,12 +5430,12 @@ class Adding:
             placed.append((order, task_id, status, turn))
         self._insert(transaction, owner_id, placed, now)
         self._give(transaction, owner_id, orders, placed, now)
-        Followers.tie(transaction, edges, known, now)
+        Followers.tie(transaction, edges, statuses, now)
         return Added(ids, len(new))
 
     def _number(self, transaction, owner_id, orders,
                 first, asker):
-        """(ids of all, those orders that are to be added, from the id `first` on)"""
+        """Return the ids for all orders, and the orders to be added, which get ids from `first` on."""
         ids = []
         new = []
         holders = self._holders(transaction, owner_id, {
@@ -5460,13 +5460,13 @@ class Adding:
         """Return the unfinished task that has each key; Conflict if one of them is being ended. The
         asker's own key becomes free."""
         holders = {}
-        for task_id, key, function, asked in transaction.all_of(
+        for task_id, key, function, cancel_requested in transaction.all_of(
                 "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN ENDED AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
-            if asked:                   # it will not do the work
+            if cancel_requested:                   # it will not do the work
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
-                               % (shorten(key, 60), "deleted" if asked == DELETE else "cancelled"),
+                               % (shorten(key, 60), "deleted" if cancel_requested == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
             if task_id == asker:
                 transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (asker,))
@@ -5490,8 +5490,11 @@ class Adding:
 
     def _check_quota(self, transaction, owner_id, owner, count,
                      refusal=None):
-        """As check_quota(). While very many wait, they are not counted again for each that is
-        added (no `refusal`): retries in between may then exceed the limit by UNCOUNTED_MAX."""
+        """Return how many tasks the owner may add, as check_quota() does; TooMany if fewer than `count`.
+
+        For an owner with very many tasks the count is not repeated with each add. So retries may exceed
+        the limit by UNCOUNTED_MAX, unless there is a `refusal`.
+        """
         if owner["role"] == "admin":
             return INTEGER_MAX
         limit = owner["max_pending"]
@@ -5521,36 +5524,36 @@ class Adding:
     @staticmethod
     def _predecessors(transaction, owner_id, orders,
                       new):
-        """{id: status} of all that new tasks come after; Invalid unless they are the owner's."""
-        asked = dict.fromkeys(before for order in new for before in order.after)    # in order
-        known = {before: status for before, status in transaction.all_of(
+        """Return {id: status} of the tasks that new tasks come after; Invalid for another owner's."""
+        wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # in order
+        statuses = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
-            (owner_id,), asked)}
-        missing = asked.keys() - known.keys()
+            (owner_id,), wanted_ids)}
+        missing = wanted_ids.keys() - statuses.keys()
         if missing:                     # or removed when they had succeeded
-            known.update((task_id, SUCCEEDED) for task_id, in transaction.all_of(
+            statuses.update((task_id, SUCCEEDED) for task_id, in transaction.all_of(
                 "SELECT task_id FROM activity WHERE event='succeeded' AND owner_id=? "
                 "AND task_id IN (%s)", (owner_id,), missing))
-            missing -= known.keys()
+            missing -= statuses.keys()
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
                  "message": "must name tasks of the same owner; %d is none" % before}
                 for index, order in enumerate(orders)
                 for before in order.after if before in missing], len(orders) == 1)
-        return {before: known[before] for before in asked}
+        return {before: statuses[before] for before in wanted_ids}
 
     def _give(self, transaction, owner_id, orders,
               placed, now):
-        """Let new tasks have the files that their arguments name; Invalid for others'."""
+        """Give new tasks the files that their arguments name; Invalid for files of other owners."""
         for order, task_id, *_ in placed:
             missing = order.given and self._files.give(
                 transaction, task_id, owner_id, order.given, order.scope, now)
             if missing:
                 raise tasks_refused([
                     {"field": "arguments", "index": orders.index(order), "message":
-                     "name the file %s, which is not there (any more), or not yours" % one}
-                    for one in missing], len(orders) == 1)
+                     "name the file %s, which is not there (any more), or not yours" % key}
+                    for key in missing], len(orders) == 1)
 
     @staticmethod
     def _insert(transaction, owner_id, placed, now):
@@ -5581,10 +5584,10 @@ class Once:
 
     def __init__(self, person_id, key, digest):
         self._key = {"owner_id": person_id, "key": key}
-        self._digest = digest           # of what is asked
+        self._digest = digest           # of the request
 
     def find(self, db, now):
-        """What was answered the first time, or None; Invalid if something else was asked then."""
+        """Return the first answer to this request, or None; Invalid if the key had another request."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
             "AND created_at BETWEEN ? AND ?",
@@ -5593,11 +5596,11 @@ class Once:
             return None
         if row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        known = json.loads(row["answer"])       # older versions kept more
-        return {"ids": known["ids"], "created": known["created"]}
+        answer = json.loads(row["answer"])       # older versions kept more
+        return {"ids": answer["ids"], "created": answer["created"]}
 
     def keep(self, transaction, answer, now):
-        """Store {"ids", "created"}, in the transaction that does what was asked."""
+        """Store the answer {"ids", "created"} in the transaction that carries out the request."""
         transaction.upsert("request", self._key, {
             "digest": self._digest, "created_at": now, "answer": dump_json(answer)})
 
