@@ -1,14 +1,14 @@
 """Every way into and out of "running": claim, renew, end.
 
-The Reaper (upkeep/reaper.py) ends the tasks of dead workers by these ways, too.
+The Reaper (upkeep/reaper.py) ends the tasks of dead workers in these ways, too.
 
-1. claim() takes the first pending tasks of a queue, each under a random token, with a lease.
-2. The worker renews the lease; each of its writes names the token. No row changed means that
-   the task was lost to somebody else, whose word then counts.
-3. end_all() asks judge() what becomes of a task and stores that.
-4. A claim that is not renewed in time is first marked as doubted, and lost a lease later. The mark
-   proves that the database could be written, so the worker could have renewed. While the database
-   cannot be written there are no marks, and workers that see none keep what they run.
+1. claim() claims the first pending tasks of a queue, each under a random token, with a lease.
+2. The worker renews the lease. Each of its writes names the token. If no row changed, the task was lost
+   to another worker, whose outcome counts.
+3. end_all() asks judge() for the next state of a task and stores it.
+4. A claim that is not renewed in time is first marked as suspect, and lost one lease later. The mark
+   proves that the database was writable, so the worker could have renewed. While the database cannot be
+   written there are no marks, and workers keep their tasks.
 """
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
     SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
     )""" % (BY_CLAIM, REACH_ROWS)
-# From where those have tasks who may start one; few tasks have the same turn.
+# Where to look first for a task whose owner may start one. Few tasks have the same turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
@@ -86,8 +86,11 @@ class Claims:
                 note(transaction, now, "promoted", row)
 
     def next_due(self, of_all: bool = False, db: Reader | None = None) -> float | None:
-        """When the next scheduled task becomes due, of the queues that this machine serves or of
-        all, or None. At once if somebody has ended a task which others wait for."""
+        """Return when the next scheduled task becomes due, or None.
+
+        It is of the queues that this machine serves, or of all. It is now if an ended task still has
+        unsettled followers.
+        """
         db = db or self._database
         if db.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
@@ -97,25 +100,29 @@ class Claims:
                     if of_all or row["queue"] in served), default=None)
 
     def rate_opens(self, db: Reader | None = None) -> float | None:
-        """When the next task may start that only the rate of its queue holds back, or None."""
+        """Return when a queue's rate next lets a task start that nothing else holds back, or None."""
         now = self._clock.now()
         moments = [next_start(queue, now).at for queue in self._filled(db or self._database)
                    if queue["rate_count"] is not None]
         return min((moment for moment in moments if moment > now), default=None)
 
     def claimable(self, limit: int, db: Reader | None = None) -> int:
-        """How many tasks a worker here could claim now, counted up to `limit`. Those of users who
-        may start some are all counted: a worker too many ends by itself."""
-        found, now, db = 0, self._clock.now(), db or self._database
+        """Return how many tasks a worker here could claim now, counted up to `limit`.
+
+        Owners near their own limit may make the number too high. A surplus worker ends by itself.
+        """
+        count, now, db = 0, self._clock.now(), db or self._database
         for queue in self._filled(db):
-            if found < limit:
-                room = min(limit - found, self._queues.room(db, queue, now))
-                found += self._queues.count(db, PENDING, queue["name"], room) if room > 1 else room
-        return found
+            if count < limit:
+                room = min(limit - count, self._queues.room(db, queue, now))
+                count += self._queues.count(db, PENDING, queue["name"], room) if room > 1 else room
+        return count
 
     def longest_wait(self) -> float | None:
-        """Seconds that the oldest task which could start now has waited; None if there is none. In
-        each queue those are asked that come first."""
+        """Return the seconds that the oldest task which could start has waited; None if there is none.
+
+        Only the first tasks of each queue are compared.
+        """
         now = self._clock.now()
         waiting = [self._database.value("""
             SELECT min(CASE WHEN run_at>created_at THEN run_at ELSE created_at END)
@@ -126,34 +133,37 @@ class Claims:
         return max((now - since for since in waiting if since is not None), default=None)
 
     def _filled(self, db: Reader, reach: Reach | None = None) -> list[Row]:
-        """The queues that hold something which a worker here, or of this Reach, may start."""
+        """Return the queues with tasks that a worker here, or a remote one within its Reach, may start."""
         queues = self._queues.open(db, reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
-    def claim(self, transaction: Connection, worker_id: int, now: float, wanted: int = 1,
+    def claim(self, transaction: Connection, worker_id: int, now: float, most: int = 1,
               function: str | None = None, owner_id: int | None = None,
               reach: Reach | None = None) -> list[ClaimedTask]:
-        """Take the next task, or a batch of up to `wanted` that all run `function`; their rows.
-        With an owner: nothing if the next task is somebody else's. With a Reach, which remote
-        workers have: only what is within it, and they must renew() it. A batch holds first
-        attempts only, and none that must not be run twice: what did not begin before its worker
-        died counts as crashed like the one that did. It is handed to the runner in one piece, so
-        arguments that are long come alone."""
-        what = transaction, worker_id, now, wanted, function, owner_id, reach
-        rows = [] if self._promotions.is_due() else self._claim_pending(*what)
+        """Claim the next task, or a batch of up to `most` that all run `function`; return their rows.
+
+        With an owner: nothing if the next task is another owner's. With a Reach (remote workers): only
+        tasks within it, and the worker must renew() them.
+
+        A batch has first attempts only, and no tasks with on_crash=fail: if its worker dies, tasks that
+        did not begin count as crashed, too. Tasks with long arguments are claimed alone, because a batch
+        is handed to the runner in one piece.
+        """
+        request = transaction, worker_id, now, most, function, owner_id, reach
+        rows = [] if self._promotions.is_due() else self._claim_pending(*request)
         if not rows:
             self._promotions.put_off(PROMOTE_SECONDS)
             self.promote(transaction, now)
-            rows = self._claim_pending(*what)
+            rows = self._claim_pending(*request)
         return rows
 
-    def _claim_pending(self, transaction: Connection, worker_id: int, now: float, wanted: int,
+    def _claim_pending(self, transaction: Connection, worker_id: int, now: float, most: int,
                        function: str | None, owner_id: int | None,
                        reach: Reach | None) -> list[ClaimedTask]:
-        """As claim(); after many that are refused nothing, though there may be more."""
+        """Claim as claim() does. After many refused tasks return nothing, though there may be more."""
         for _ in range(REFUSED_AT_ONCE):
-            queue, heads = self.next_heads(transaction, now, wanted, function, owner_id, reach)
+            queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
                 break
             self._take(transaction, heads, worker_id, now, reach)
@@ -164,16 +174,18 @@ class Claims:
                 return rows
         return []
 
-    def next_heads(self, db: Reader, now: float, wanted: int = 1, function: str | None = None,
+    def next_heads(self, db: Reader, now: float, most: int = 1, function: str | None = None,
                    owner_id: int | None = None, reach: Reach | None = None) -> Heads:
-        """Return what claim() would take. The queue with the highest priority comes first, equal
-        ones take turns, full ones are passed over, and so are those that hold nothing within
-        reach."""
+        """Return the tasks that claim() would claim.
+
+        The queue with the highest priority comes first; queues of equal priority take turns. Full queues,
+        and those without a task within reach, are skipped.
+        """
         for queue in sorted(self._filled(db, reach), key=lambda queue: (
                 -queue["head"], queue["name"] <= self._last_queue, queue["name"])):
             room = self._queues.room(db, queue, now)
             if room:
-                heads = self._heads(db, queue, min(wanted, room), function, owner_id, reach)
+                heads = self._heads(db, queue, min(most, room), function, owner_id, reach)
                 if heads or not reach:
                     self._last_queue = queue["name"]
                     return Heads(queue, heads)
@@ -181,7 +193,7 @@ class Claims:
 
     @staticmethod
     def _firsts(db: Reader, queue: Row, most: int, reach: Reach | None) -> Sequence[TaskRow]:
-        """The first rows of a queue within a reach, of owners who are not at their limit."""
+        """Return the first rows of a queue within a reach, of owners who are not at their limit."""
         name = queue["name"]
         if not reach and not queue["beside"]:
             return db.all(ALL_HEADS, (name, most))
@@ -195,13 +207,13 @@ class Claims:
             limits += "AND owner_id NOT IN %s " % AT_LIMIT
             turn = db.value(TURN_BESIDE, (name, queue["head"]))
             ways.insert(0, (BESIDE_FULL, (queue["head"], turn, turn)))
-        found = (db.all(HEADS % (limits + way), (*values, *more, most))
+        pages = (db.all(HEADS % (limits + way), (*values, *more, most))
                  for way, more in ways)
-        return next(filter(None, found), [])
+        return next(filter(None, pages), [])
 
     def _heads(self, db: Reader, queue: Row, most: int, function: str | None, owner_id: int | None,
                reach: Reach | None) -> list[ClaimedTask]:
-        """The first tasks of a queue that may be taken at once."""
+        """Return the first tasks of a queue that may be claimed at once."""
         heads: list[ClaimedTask] = []
         for row in self._firsts(db, queue, most, reach):
             columns: Any = dict(zip(row.keys(), row))
@@ -240,7 +252,7 @@ class Claims:
             for row in rows])
 
     def _refuse(self, transaction: Connection, rows: list[ClaimedTask], now: float) -> None:
-        """Fail claimed tasks for admins only, asked for by somebody who is none any more."""
+        """Fail claimed tasks of functions for admins that a former admin has added."""
         words = "%s is for admins only, and who asked for this task is none any more"
         if rows:
             self.end_all(transaction, [
@@ -256,20 +268,22 @@ class Claims:
 
     def report(self, transaction: Connection, task_id: int, claim: str, progress: float | None,
                message: str | None) -> bool:
-        """Store what the function says of its progress; False if the claim was lost."""
+        """Store the progress that a function reports; return False if the claim was lost."""
         return transaction.update("task", {"progress": progress, "message": message},
                                   "id=? AND status=RUNNING AND claim=?", (task_id, claim)) == 1
 
     def cancel_asked(self, task_id: int, claim: str, db: Reader | None = None) -> int | None:
-        """The row's cancel_requested while the claim holds; None if it was lost."""
+        """Return the row's cancel_requested while the claim holds; None if it was lost."""
         return (db or self._database).value(
             "SELECT cancel_requested FROM task WHERE id=? AND status=RUNNING AND claim=?",
             (task_id, claim))
 
     @staticmethod
     def asked_with(db: Reader, task_id: int, claim: str) -> int | None:
-        """Return the cancel_requested of a running task for whoever sends its claim. None if that was
-        lost, or the token of the remote worker that has it is not valid any more."""
+        """Return the cancel_requested of a running task, for a client that sends its claim.
+
+        None if the claim was lost, or the token of its remote worker is not valid any more.
+        """
         return db.value("""
             SELECT task.cancel_requested FROM task LEFT JOIN worker ON worker.id=task.worker_id
             WHERE task.id=? AND task.status=RUNNING AND task.claim=? AND (worker.token_id IS NULL
@@ -289,13 +303,13 @@ class Claims:
         seconds = max(0.0, ended - task["started_at"])
         words = "The process that ran this task died after at most %d s." % math.ceil(seconds)
         outcome = Outcome("crashed", None, "WorkerLost", words, seconds=seconds)
-        if task["claim"].startswith(UNCONFIRMED):   # nobody ever heard of it
+        if task["claim"].startswith(UNCONFIRMED):   # the remote worker never confirmed it
             outcome = Outcome("put_back")
         self.end(transaction, task["id"], task["claim"], outcome, now)
 
     def end_all(self, transaction: Connection, ended: Sequence[Ending],
                 now: float) -> list[Verdict | None]:
-        """Record how attempts ended; their Verdicts as end()."""
+        """Record how attempts ended; return a Verdict for each, see end()."""
         rows = transaction.all("SELECT %s FROM task %s WHERE id IN (%s) AND status=RUNNING" % (
             ", ".join(ENDING_COLUMNS), BY_ID, ", ".join("?" * len(ended))), [key for key, _, _ in ended])
         held = {row["id"]: dict(zip(ENDING_COLUMNS, row)) for row in rows}
@@ -312,10 +326,10 @@ class Claims:
                     outcome.seconds = now - task["started_at"]
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])
-                told = outcome.error_message or verdict.reason
+                text = outcome.error_message or verdict.reason
                 notes.append(activity_row(
                     now, verdict.event, task, worker_id=task["worker_id"],
-                    message=told and shorten(told, 500), seconds=outcome.seconds,
+                    message=text and shorten(text, 500), seconds=outcome.seconds,
                     service=now - task["created_at"] if verdict.status in ENDED else None,
                     cpu_seconds=outcome.cpu_seconds, peak_memory=outcome.peak_memory))
                 if verdict.status in ENDED and not verdict.removed:
