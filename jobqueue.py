@@ -4930,15 +4930,15 @@ class Followers:
 #
 # Files that tasks are given and leave: kept, served, removed.
 #
-# What is handed in lies in files-WORD/KEY, and arguments hold that key; its name is in the row alone.
-# What a task leaves stays in its folder, work-WORD/ID. Rows of `file` say whose each is.
-# A queue on PostgreSQL has its files where the web server is; other machines ask that for them.
+# An uploaded file lies in files-WORD/KEY, and arguments hold that key. Its name is in the row alone. Files
+# that a task leaves stay in its folder, work-WORD/ID. Rows of `file` name the owner of each. A queue on
+# PostgreSQL has its files on the web server's machine; other machines fetch them from it.
 #
-# 1. receive() reserves room by a row, and names it once all has come. give() makes it a file of
-#    each new task that names its key, in the transaction that adds the task.
-# 2. collect() notes what a task has left, in the transaction that ends it.
-# 3. With its last task a file's time is over, by a trigger; after a day that of an unused one is.
-#    clear() removes such rows, and folders without a row, as crashes leave them.
+# 1. receive() reserves room with a row, and adds the name once the whole file is there. give() makes it a
+#    file of each new task that names its key, in the transaction that adds the task.
+# 2. collect() records the files that a task has left, in the transaction that ends it.
+# 3. A trigger expires a file with its last task. An unused upload expires after a day. clear() removes such
+#    rows, and folders without a row, which crashes leave.
 
 
 
@@ -4952,18 +4952,18 @@ UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
 CLAIM_LOST = "Another worker has this task, or it has ended."
 FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead nowhere
 FILES_MAX = 100                 # that a task leaves
-UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: those no task was given yet, and all
+UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: uploads without a task, and all
 FILE_NAME_BYTES = 200
-# Controls, signs that turn the direction of what follows, halves of characters.
+# Controls, signs that change the direction of text, and halves of characters.
 NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-SITE_SECONDS = 10.0             # how old what is known of their place may be
+SITE_SECONDS = 10.0             # age up to which a known place of the files is used
 # A file takes 8 kB at least, as it does on the disk.
 USED_BYTES = """
     SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
     WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
 BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
-SHOWN_TYPES = {                 # by how a file begins; all others are saved
+SHOWN_TYPES = {                 # by the first bytes of a file; all others are saved
     rb"\x89PNG\r\n\x1a\n": "image/png", rb"\xff\xd8\xff": "image/jpeg", rb"GIF8[79]a": "image/gif",
     rb"RIFF....WEBP": "image/webp", rb"(?!%PDF)[^\0-\x08\x0e-\x1a\x1c-\x1f]*\Z": PLAIN_TYPE}
 TYPE_BYTES = 4096
@@ -4972,7 +4972,7 @@ TYPE_BYTES = 4096
 class FileSite(NamedTuple):
     """Where workers of other machines ask for files."""
 
-    address: "str"                # empty if nobody said it
+    address: "str"                # empty if page_address is not set
     authorities: "str | None"     # the file of the certificates to trust
 
 
@@ -4984,7 +4984,7 @@ class OpenFile(NamedTuple):
 
 
 def task_folder(data, task_id):
-    """Where a task may keep files while it runs, and leaves them."""
+    """Return the folder of a task: it may write files there and leave them."""
     return private_folder(find_database(data), "work") / str(task_id)
 
 
@@ -4999,7 +4999,7 @@ def remove_whole(path):
 
 
 def remove_task_folder(data, task_id):
-    """Remove what a task left there, if anything."""
+    """Remove the folder of a task, if there is one."""
     with contextlib.suppress(SetupError, StorageBroken):
         remove_whole(task_folder(data, task_id))
 
@@ -5016,13 +5016,13 @@ def given_folder(data):
 
 
 def file_name(text):
-    """The end of a path as a plain name: it leads nowhere, and every file system takes it."""
+    """Return the last part of a path as a plain name that every file system takes."""
     name = re.sub(NAMELESS, "_", re.split(r"[/\\]", text)[-1]).strip(". ")
     return name.encode("utf-8")[-FILE_NAME_BYTES:].decode("utf-8", "ignore") or "file"
 
 
 def disk_name(name):
-    """Return the name that a file has on the disk, UTF-8 whatever the locale says."""
+    """Return the name of a file on the disk, in UTF-8 whatever the locale is."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
@@ -5032,7 +5032,7 @@ def told_name(name):
 
 
 def names_left(folder):
-    """What is in a task's folder; None if there is no folder."""
+    """Return the names in a task's folder; None if there is no folder."""
     try:
         with open_folder(folder) as room:
             return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
@@ -5043,7 +5043,7 @@ def names_left(folder):
 
 
 def open_plain(folder, name):
-    """An open file of a folder; OSError for links, devices, and what has another name elsewhere."""
+    """Open a file of a folder. OSError for links, devices, and files with a second name elsewhere."""
     with open_folder(folder) as room:
         file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
@@ -5055,7 +5055,7 @@ def open_plain(folder, name):
 
 
 def plain_size(folder, name):
-    """How long a file is that a task left; None if it is no plain file with a plain name."""
+    """Return the size of a file that a task left; None if it is no plain file with a plain name."""
     with contextlib.suppress(OSError, ValueError):
         if file_name(name) == name:
             with open_plain(folder, name) as file:
@@ -5064,7 +5064,7 @@ def plain_size(folder, name):
 
 
 def open_given(path):
-    """A file to be handed in, open; SetupError for a pipe and the like, whose end is unknown."""
+    """Open a file for an upload. SetupError for a pipe and the like, which may never end."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise SetupError("%s is no plain file: save in one what it gives." % path)
     return open(path, "rb")
@@ -5089,13 +5089,13 @@ class Portion:
 
 
 class Files:
-    """What was handed in and what tasks left; see the room."""
+    """The store of uploaded files and of the files that tasks left; see the room."""
 
     def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
         self._given, self._work = map(self._settled_folder, ("files", "work"))
         self._looks = Every(SITE_SECONDS, database.clock)
-        self._machine = None            # who has them
+        self._machine = None            # the machine that has the files
 
     def _settled_folder(self, name):
         """Return a folder, renamed if an earlier edition gave it the word of the database. Its
@@ -5108,7 +5108,7 @@ class Files:
         return folder
 
     def settle(self):
-        """From now on this machine, whose web server asks, has the files."""
+        """Store that this machine, whose web server asks, has the files."""
         if self._database.is_shared and recall(self._database, "files") != machine_name():
             with self._database.transaction() as transaction:
                 remember(transaction, "files", machine_name())
@@ -5125,7 +5125,7 @@ class Files:
             self._settings.get("page_address", transaction), None)
 
     def path(self, row, task_id=None):
-        """Where a file lies by its row."""
+        """Return the path of a file by its row."""
         if row["key"]:
             return given_path(self._given, row["key"])
         return self._work / str(task_id) / disk_name(row["name"])
@@ -5194,22 +5194,25 @@ class Files:
                                                "until": self._clock.now() + UNUSED_SECONDS})
 
     def _room(self, transaction, owner_id):
-        """How many bytes more the files of a user may have."""
+        """Return how many more bytes the files of a user may have."""
         limit = self._settings.get("max_files_mb", transaction) << 20
         return limit - (transaction.value(USED_BYTES, (owner_id,)) or 0) if limit else math.inf
 
     @staticmethod
     def give(transaction, task_id, owner_id, keys,
              scope, now):
-        """Give a new task these files, of the owner `scope` (None: of anybody); what is missing."""
-        known = {row["key"]: row for row in transaction.all_of(
+        """Give a new task these files; return the keys of missing files.
+
+        The files must belong to the owner `scope`; None: to any owner.
+        """
+        found_rows = {row["key"]: row for row in transaction.all_of(
             "SELECT key, name, size FROM file WHERE name IS NOT NULL AND (until IS NULL OR until>?)"
             " AND owner_id=coalesce(?, owner_id) AND key IN (%s)", (now, scope), keys)}
-        for key, row in known.items():
+        for key, row in found_rows.items():
             transaction.insert("file", {**dict(zip(row.keys(), row)), "owner_id": owner_id,
                                         "task_id": task_id})
             transaction.run("DELETE FROM file WHERE key=? AND task_id IS NULL", (key,))
-        return [key for key in keys if key not in known]
+        return [key for key in keys if key not in found_rows]
 
     def given_names(self, task):
         """Return the names of the files that a claimed task was given, by their keys."""
@@ -5220,11 +5223,14 @@ class Files:
         return {row["key"]: row["name"] for row in rows}
 
     def collect(self, transaction, task, now):
-        """Note what an ended task (its row) left in its folder as its files; their names, None if
-        it has no folder here. What is no plain file or too much is only named, in the log."""
+        """Record the files that an ended task (its row) left in its folder; return their names.
+
+        None if it has no folder here. Files that are not plain, or too many or too large, are only named
+        in the log.
+        """
         folder = "%s/%d" % (self._work, task["id"])
         kept = {}
-        others = []
+        refused = []
         names = names_left(folder)
         if names is None or self.site(transaction):    # they were sent there
             return names
@@ -5235,18 +5241,18 @@ class Files:
             if size is not None and size <= room:
                 kept[name], room = size, room - size
             else:
-                others.append(storable(name))
+                refused.append(storable(name))
         transaction.insert_all("file", ({"owner_id": task["owner_id"], "task_id": task["id"],
                                          "name": name, "size": kept[name]} for name in kept))
-        if others:
+        if refused:
             place = task["id"], task["attempts"]
             append_log(transaction, now, *place, log_length(transaction, *place),
                        "Not kept, as no plain files, too many or too large: %s\n"
-                       % shorten(", ".join(others), 2000))
+                       % shorten(", ".join(refused), 2000))
         return list(kept)
 
     def tidy(self, task_id, verdict):
-        """Remove what is of no use any more in a task's folder, once its end is recorded."""
+        """Remove the useless files of a task's folder after its end was recorded."""
         if verdict.kept is None and not verdict.removed:
             return
         folder, kept = self._work / str(task_id), verdict.kept or []
@@ -5254,12 +5260,12 @@ class Files:
             remove_whole(folder)
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
-                found = folder.iterdir() if kept else [folder]
-                for path in (path for path in found if told_name(path.name) not in kept):
+                paths = folder.iterdir() if kept else [folder]
+                for path in (path for path in paths if told_name(path.name) not in kept):
                     remove_whole(path)
 
     def of_task(self, task_id, db=None):
-        """The rows of a task's files: first what it left, then what it was given."""
+        """Return the rows of a task's files: first those that it left, then those that it was given."""
         return (db or self._database).all(
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
@@ -5283,7 +5289,7 @@ class Files:
                    "type": kind.partition(";")[0]}
 
     def clear(self, now, wholly=False):
-        """Remove rows whose time is over; if there were some, or `wholly`, folders without one."""
+        """Remove expired rows. If there were some, or `wholly`, remove folders without a row, too."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
         with self._database.transaction(durable=False) as transaction:
@@ -5294,8 +5300,9 @@ class Files:
                     former.unlink()
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
-            found = os.listdir(folder) if folder.is_dir() else []
-            names = {name.lstrip("."): name for name in found   # of what is being written begin with a dot
+            entries = os.listdir(folder) if folder.is_dir() else []
+            names = {name.lstrip("."): name for name in entries   # names of unfinished uploads begin with a
+                                                                  # dot
                      if folder == self._given or name.isdecimal()}
             for name in names.keys() - {str(row[0]) for row in self._database.all_of(
                     question, (), names.keys())}:
