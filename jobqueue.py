@@ -4775,20 +4775,20 @@ class Queues:
 #
 # Turns; tasks after others are released, or fail with them.
 #
-# A task that becomes pending gets its turn; one that comes after others waits until all of them
-# have ended as they should:
+# A task that becomes pending gets a turn. A task that comes after other tasks waits until all of them have
+# ended as they should:
 #
-# 1. It is added with a row of task_after for each that it comes after, and has the status 6.
-# 2. Whoever ends or removes a task causes a row of `unsettled`, by a trigger; tie() writes those of
-#    tasks that had ended before.
-# 3. Followers.settle(), called by all of ours who end tasks, who look for work and who tick, goes
-#    through `unsettled` and releases or fails the followers; a failure is an end again.
+# 1. It is added with a row of task_after for each predecessor, and has the status WAITING.
+# 2. A trigger adds a row to `unsettled` whenever a task ends or is removed. tie() adds the rows of
+#    predecessors that had ended before.
+# 3. Followers.settle() goes through `unsettled` and releases or fails the followers. A failure is an end
+#    again. Every process that ends tasks, looks for work or ticks calls it.
 
 SETTLE_AT_ONCE = 500            # followers in one transaction
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
-# One of those that ended, with one that waits for it.
+# One ended task, with one follower of it.
 UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
@@ -4809,7 +4809,7 @@ class Lane(NamedTuple):
 
 
 def next_turn(db, task):
-    """The turn of a task that becomes pending now, so that owners of many and of few interleave."""
+    """Return the turn of a task that becomes pending now. Owners of many and of few tasks alternate."""
     lane = task["queue"], task["priority"]
     return turn_after(db.row("SELECT " + TURNS, (*lane, task["owner_id"], *lane)))
 
@@ -4821,29 +4821,31 @@ def turn_after(turns):
 
 
 def scheduled_turn(run_at):
-    """What stands in `turn` while a task is scheduled, so that one index finds what is due."""
+    """Return the value of `turn` for a scheduled task. So one index finds the due ones."""
     return math.ceil(run_at * 1000)
 
 
 def lanes(db, status):
-    """The lanes that hold tasks of a status: few, and found by skipping."""
-    found = []
+    """Return the lanes with tasks of a status. They are few, and found by skipping through an index."""
+    lanes_found = []
     lane = db.one(FIRST_LANE, (status,))
     while lane:
-        found.append(Lane(*lane))
+        lanes_found.append(Lane(*lane))
         lane = db.one(LANES + "AND queue=? AND priority<? ORDER BY priority DESC LIMIT 1",
                       (status, *lane)) or db.one(
             LANES + "AND queue>? ORDER BY queue, priority DESC LIMIT 1", (status, lane["queue"]))
-    return found
+    return lanes_found
 
 
 class Followers:
-    """Tasks that come after others: released, failed, waiting again."""
+    """The rules for tasks that come after others: released, failed, waiting again."""
 
     @staticmethod
     def settle(transaction, now):
-        """Release or fail what came after ended tasks, a portion of it. Each end, a failure by
-        this as well, is in `unsettled`: long chains fall link by link."""
+        """Release or fail a portion of the followers of ended tasks.
+
+        Each end, also a failure by this, is a row of `unsettled`. So long chains fail link by link.
+        """
         room = SETTLE_AT_ONCE
         while room > 0:
             pair = transaction.one(UNSETTLED)
@@ -4859,7 +4861,7 @@ class Followers:
     @staticmethod
     def _settle_follower(transaction, ended, how, follower,
                          now):
-        """Settle what one task waits for, or all of it if it fails by it; how much."""
+        """Settle one edge of a follower, or all of them if it fails; return how many."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
             "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
@@ -4889,7 +4891,7 @@ class Followers:
 
     @staticmethod
     def why_not_again(transaction, task):
-        """A sentence if a task would only fail again by what it comes after, else None."""
+        """Return a sentence if a task would only fail again by its predecessors, else None."""
         if task["after_failure"] != "fail":
             return None
         given_up = transaction.one(
@@ -4904,7 +4906,7 @@ class Followers:
 
     @staticmethod
     def waits_again(transaction, task):
-        """Judge anew what a task came after, for that may be retried; how much it waits for."""
+        """Judge the predecessors of a task that is retried; return how many it waits for."""
         if task["after_failure"] is None:
             return 0
         transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
@@ -4914,11 +4916,14 @@ class Followers:
             "(SELECT 1 FROM task WHERE id=after_id AND status NOT IN ENDED)", (task["id"],))
 
     @staticmethod
-    def tie(transaction, edges, known,
+    def tie(transaction, edges, statuses,
             now):
-        """Store what new tasks come after, {id: status}; what has failed releases or fails them."""
+        """Store the edges of new tasks. `statuses` are those of their predecessors by id.
+
+        A predecessor that has already failed settles its followers now.
+        """
         transaction.insert_all("task_after", edges)
-        ended = {before: status for before, status in known.items()
+        ended = {before: status for before, status in statuses.items()
                  if status in (FAILED, CANCELLED)}
         for before, status in ended.items():
             transaction.ensure("unsettled", {"task_id": before, "status": status})
