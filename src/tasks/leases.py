@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     Ending = tuple[int, str, "Outcome"]     # a task's id, the claim, how its attempt ended
 
     class ClaimedTask(TypedDict):
-        """What a worker knows of a task: what HEADS reads of it, and the claim."""
+        """A claimed task as a worker has it: the columns of HEADS, and the claim."""
 
         id: int
         owner_id: int
@@ -38,25 +38,25 @@ if TYPE_CHECKING:
         function: str
         arguments: str                  # JSON text
         attempts: int                   # claims so far, this one included
-        put_backs: int                  # those of them that never began
+        put_backs: int                  # attempts that never began
         crashes: int
         timeout: float
         on_crash: str                   # "retry" or "fail"
         created_at: float
         run_at: float | None
-        barred: int                     # 1 if it is for admins, and who asked for it is none any more
+        barred: int                     # 1 if it is for admins, and its admin is no admin any more
         spare: int | None               # how many more of its owner's may run; None: any number
-        claim: str                      # what each write about this attempt names
+        claim: str                      # the token that each write about this attempt names
         claimed: float                  # when it was claimed, by this machine's monotonic clock
 
 CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
 INTERRUPTION_LIMIT = 5
 ERROR_MAX_CHARACTERS = 2000
-UNCONFIRMED = "?"               # what a remote worker's claim begins with until it says it has it
+UNCONFIRMED = "?"               # first sign of a remote worker's claim until the worker confirms it
 REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
 REACH_ROWS = 1000               # of a queue that remote workers look through for their functions
 
-# What is read of a task at its claim and at its end.
+# The columns that are read at a claim and at an end.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
         on_crash, task.created_at, run_at, user.name AS owner,
@@ -69,7 +69,7 @@ HEADS = """
 
 
 class Reach(NamedTuple):
-    """What a remote worker may take, and under which claims."""
+    """The tasks that a remote worker may claim, and the tokens for its claims."""
 
     machine: str
     functions: Sequence[str]
@@ -87,8 +87,11 @@ OUTCOME = object_of(
 
 
 class Outcome:
-    """How an attempt ended: succeeded, error (may be retried), fail (may not), timeout, crashed,
-    interrupted, cancelled, unknown_function (tried again for a while) or put_back (never begun)."""
+    """The end of an attempt.
+
+    Its kind is one of: succeeded, error (may be retried), fail (may not), timeout, crashed, interrupted,
+    cancelled, unknown_function (tried again for a while), put_back (never begun).
+    """
 
     def __init__(self, kind: str, result: str | None = None, error_type: str | None = None,
                  error_message: str | None = None, retry_after: float | None = None,
@@ -105,27 +108,30 @@ class Outcome:
 
     @classmethod
     def parse(cls, sent: Any, kinds: Collection[str]) -> Outcome:
-        """Return the outcome that a runner or a remote worker sent, of one of these kinds; Invalid
-        says what is wrong. Its result is JSON that all readers take; unknown fields are left out."""
-        known = sent
+        """Return the outcome that a runner or a remote worker sent, of one of these kinds.
+
+        Invalid if it is wrong. Its result must be JSON that every reader understands. Unknown fields are
+        dropped.
+        """
+        fields = sent
         if isinstance(sent, dict):
-            known = {name: sent[name] for name in OUTCOME["properties"] if name in sent}
-        errors = check_value(OUTCOME, known, "outcome")
-        if not errors and known["kind"] not in kinds:
+            fields = {name: sent[name] for name in OUTCOME["properties"] if name in sent}
+        errors = check_value(OUTCOME, fields, "outcome")
+        if not errors and fields["kind"] not in kinds:
             errors = wrong("kind", "must be one of %s" % ", ".join(kinds))
-        if not errors and known.get("result") not in (None, "", "null"):
+        if not errors and fields.get("result") not in (None, "", "null"):
             try:
-                if is_deep(read_json(known["result"]), RESULT_MAX_DEPTH):
+                if is_deep(read_json(fields["result"]), RESULT_MAX_DEPTH):
                     raise ValueError("nested deeper than %d levels" % RESULT_MAX_DEPTH)
             except (ValueError, RecursionError) as error:
                 errors = wrong("result", "is not JSON that can be kept (%s)" % error)
         if errors:
             raise refusal("Its outcome cannot be kept", errors)
-        return cls(**{**known, "result": known.get("result") and storable(known["result"])})
+        return cls(**{**fields, "result": fields.get("result") and storable(fields["result"])})
 
 
 class Verdict:
-    """What becomes of a task whose attempt ended: the new state and what it costs."""
+    """The next state of a task whose attempt ended, and what that costs."""
 
     removed = False                     # True if nothing of the task is left; its folder is to go
     kept: list[str] | None = None       # the names of its files, if it had a folder here
@@ -134,20 +140,23 @@ class Verdict:
                  run_at: float = 0.0, unknown_since: float | None = None, spend: int = 0,
                  crash: int = 0, interruption: int = 0) -> None:
         self.status, self.reason = status, reason
-        self.event = event or STATUS_WORDS[status]      # what the activity says
+        self.event = event or STATUS_WORDS[status]      # of the activity
         self.run_at = run_at            # of one that is SCHEDULED
         self.unknown_since = unknown_since      # when a worker first did not know its function
-        # What it costs, of what the row counts: retries, crashes, interruptions.
+        # Added to these counters of the row: retries, crashes, interruptions.
         self.spend, self.crash, self.interruption = spend, crash, interruption
 
 
 def judge(task: TaskRow, outcome: Outcome, now: float,
           uniform: Callable[[float, float], float]) -> Verdict:
-    """The Verdict on a task (its row) whose attempt ended so. A cancel that came first wins over
-    everything but success. Errors and timeouts need a retry left, but the first that says when to
-    try again; crashes are re-run whatever is left, but only CRASH_LIMIT times. Interruptions cost a retry
-    from the INTERRUPTION_LIMITth on."""
-    kind, left = outcome.kind, task["retries_left"]
+    """Return the Verdict on a task (its row) whose attempt ended with this outcome.
+
+    1. A cancel wins over every outcome but success.
+    2. An error or a timeout needs a retry. The first RetryAfter needs none.
+    3. A crash runs the task again, but only CRASH_LIMIT times.
+    4. An interruption costs a retry from the INTERRUPTION_LIMITth on.
+    """
+    kind, retries_left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
         return Verdict(SUCCEEDED)
     if task["cancel_requested"] or kind == "cancelled":
@@ -161,16 +170,16 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
         crash = kind == "crashed"
         is_many = not crash and task["interruptions"] + 1 >= INTERRUPTION_LIMIT
         last = task["on_crash"] == "fail" or (
-            task["crashes"] + 1 >= CRASH_LIMIT if crash else is_many and left <= 0)
+            task["crashes"] + 1 >= CRASH_LIMIT if crash else is_many and retries_left <= 0)
         return Verdict(FAILED if last else PENDING, kind, "failed" if last else kind,
-                       spend=int((crash or is_many) and left > 0), crash=int(crash),
+                       spend=int((crash or is_many) and retries_left > 0), crash=int(crash),
                        interruption=int(not crash))
     reason = kind if kind in ("timeout", "unknown_function") else "error"
-    asks_first = outcome.retry_after is not None and left == task["max_retries"]
-    if kind in ("error", "timeout") and (left > 0 or asks_first):
+    asks_first = outcome.retry_after is not None and retries_left == task["max_retries"]
+    if kind in ("error", "timeout") and (retries_left > 0 or asks_first):
         delay, spread = outcome.retry_after, 1.0
         if delay is None:
-            tried = min(task["max_retries"] - left, 100)
+            tried = min(task["max_retries"] - retries_left, 100)
             delay, spread = task["retry_delay"] * task["retry_backoff"] ** tried, uniform(1.0, 1.2)
         return Verdict(SCHEDULED, reason, "retry", spend=1,
                        run_at=now + min(delay, 30 * 86400) * spread)
@@ -178,47 +187,47 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
 
 
 def lease_name(holder: str, lease: Row) -> str:
-    """What tells a lease from the holder's former and later ones: it changes with a renewal."""
+    """Return a name for one lease of a holder. It changes with each renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
 
 class Leases:
-    """How long workers and claims hold, who is late with renewing, and whose tasks are lost."""
+    """The leases of workers and claims: their length, the late ones, the lost tasks."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
         self.boot = boot_id()
 
     def new(self, now: float, seconds: float | None = None) -> JsonObject:
-        """The columns of a lease: its end by the clock of this boot, and by that on the wall."""
+        """Return the columns of a lease: its end by this boot's clock, and by wall time."""
         seconds = seconds or self._database.lease_seconds
         return {"lease_boot": self.boot, "lease_monotonic": self._clock.monotonic() + seconds,
                 "lease_wall": now + seconds}
 
     def lost(self, dead_workers: Collection[int], now: float, db: Reader | None = None) -> list[TaskRow]:
-        """Running tasks whose worker is dead or silent for good: their rows."""
+        """Return the rows of running tasks whose worker is dead or silent for good."""
         db = db or self._database
         silent = self.silent(now, db)
         return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
     def left(self, now: float) -> dict[int, float]:
-        """{id: seconds until others may take it over} of the running tasks."""
+        """Return {id: seconds until another worker may claim it} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
     def doubt(self, now: float) -> None:
-        """Note who is late from now on; forget who is so no more."""
+        """Mark the leases that are late now as suspect, and clear the marks of all others."""
         late = self._late(self._database, now)
-        known: dict[str, Row] = recall(self._database, "doubts") or {}
-        if late.keys() != known.keys():
+        marks: dict[str, Row] = recall(self._database, "doubts") or {}
+        if late.keys() != marks.keys():
             with contextlib.suppress(StorageFull), \
                     self._database.transaction(durable=False) as transaction:
-                known = recall(transaction, "doubts") or {}
+                marks = recall(transaction, "doubts") or {}
                 fresh = self.new(now, self._database.lease_seconds - 2 * RENEW_SECONDS)
-                remember(transaction, "doubts", {name: known.get(name, fresh) for name in late})
+                remember(transaction, "doubts", {name: marks.get(name, fresh) for name in late})
 
     def silent(self, now: float, db: Reader | None = None) -> set[str]:
-        """The names of leases that are over, and whose doubt is as well."""
+        """Return the names of the leases that are over, and whose mark is a lease old."""
         db = db or self._database
         doubts = recall(db, "doubts") or {}
         late = self._late(db, now) if doubts else {}
@@ -226,7 +235,7 @@ class Leases:
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
     def is_doubted(self, task_id: int, claim: str) -> bool | None:
-        """True if others may take this claim within a lease from now; None if they have."""
+        """Return True if a claim is marked as suspect, None if it was lost."""
         row = self._database.one(
             "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))
         if row is None:
@@ -234,12 +243,12 @@ class Leases:
         return lease_name(claim, row) in (recall(self._database, "doubts") or ())
 
     def _late(self, db: Reader, now: float) -> dict[str, float]:
-        """{name: seconds left} of the leases of workers and tasks that missed two renewals."""
+        """Return {name: seconds left} of the leases of workers and tasks that missed two renewals."""
         workers = db.all("SELECT lock AS holder, boot AS lease_boot, lease_monotonic, "
                          "lease_wall FROM worker")
-        left = ((lease_name(row["holder"], row), self._seconds_left(row, now))
+        remaining = ((lease_name(row["holder"], row), self._seconds_left(row, now))
                 for row in [*workers, *self._running(db)])
-        return {name: seconds for name, seconds in left
+        return {name: seconds for name, seconds in remaining
                 if seconds < self._database.lease_seconds - 2 * RENEW_SECONDS}
 
     @staticmethod
@@ -250,7 +259,7 @@ class Leases:
 
     def _seconds_left(self, row: Row, now: float) -> float:
         if self.boot and row["lease_boot"] == self.boot:
-            left: float = row["lease_monotonic"] - self._clock.monotonic()
+            seconds: float = row["lease_monotonic"] - self._clock.monotonic()
         else:
-            left = row["lease_wall"] + self._database.slack_seconds - now
-        return left
+            seconds = row["lease_wall"] + self._database.slack_seconds - now
+        return seconds
