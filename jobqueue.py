@@ -4543,9 +4543,9 @@ class Settings:
 #
 # Named lanes and their limits: which may start something now.
 #
-# A queue is a named lane with limits: paused, max_running, rate, machines. A claim looks at those
-# that are open() for its machine, and takes as many tasks as one has room() for. A rate is one
-# column, rate_next_at, which starts move on. While a user is at max_running, a claim passes by.
+# A queue is a named lane with limits: paused, max_running, rate, machines. A claim reads the queues that
+# are open() for its machine, and claims as many tasks as a queue has room() for. The rate is kept in one
+# column, rate_next_at, which each start moves on. Owners at max_running are skipped.
 
 RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
 
@@ -4564,7 +4564,7 @@ QUEUE_LIMITS = {
 CHANGED_QUEUE = titled("QueueChange", object_of(**QUEUE_LIMITS))
 NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
-# How many more tasks of a user may run, NULL: any number; and who may start none.
+# The number of tasks that a user may still start (NULL: any), and the users at their limit.
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
@@ -4589,15 +4589,17 @@ class NextStart(NamedTuple):
 
 
 class Blocked(NamedTuple):
-    """What keeps pending tasks from being started: a word for programs, a sentence for people."""
+    """The reason why pending tasks do not start: a word for programs, a sentence for people."""
 
     code: "str | None" = None
     words: "str | None" = None
 
 
 def next_start(queue, now):
-    """Return when the next task of a queue with a rate may start. The distance is kept from start
-    to start, but what came a little late is made up for."""
+    """Return when the next task of a queue with a rate may start, and the interval.
+
+    The interval counts from start to start. A start that came a little late does not delay the next one.
+    """
     interval = queue["rate_seconds"] / queue["rate_count"]
     due = queue["rate_next_at"] or 0
     if due > now + interval + 5.0:          # more than clocks differ: one was put back
@@ -4606,27 +4608,29 @@ def next_start(queue, now):
 
 
 def is_limited(queue):
-    """True if a queue holds anything back: then users do not get around it by another queue."""
+    """Return True if a queue has limits. Users must not avoid them with another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
 def plain(number):
-    """A whole number without its .0, as people wrote it."""
+    """Return a whole number without its .0, as people wrote it."""
     return int(number) if number == int(number) else number
 
 
 class Queues:
-    """The table of queues: what may start, what is shown, how it is changed."""
+    """The table of queues: what may start, its description, its changes."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
     @staticmethod
     def open(db, machine, remote=False):
-        """Rows of the queues that workers of a machine serve, whatever their limits allow now.
-        Those of others are left to `remote` workers. `head` is the priority of the first pending
-        task whose owner is not at their limit, NULL if there is none."""
+        """Return the queues that workers of a machine serve, whatever their limits allow now.
+
+        `remote` workers also serve queues of other machines. `head` is the priority of the first pending
+        task whose owner is not at the limit, NULL if there is none.
+        """
         rows = db.all(OPEN_QUEUES, (2 * remote,))
         if rows and rows[0]["spare"] is not None and rows[0]["spare"] <= 0:
             rows = db.all(OPEN_BESIDE, (2 * remote,))
@@ -4634,7 +4638,7 @@ class Queues:
                 if row["machines"] is None or machine in json.loads(row["machines"])]
 
     def room(self, db, queue, now):
-        """How many tasks of an open queue may start now."""
+        """Return how many tasks of an open queue may start now."""
         room = INTEGER_MAX
         if queue["max_running"] is not None:
             room = queue["max_running"] - self.count(db, RUNNING, queue["name"], queue["max_running"])
@@ -4653,13 +4657,13 @@ class Queues:
 
     @staticmethod
     def count(db, status, name, limit):
-        """How many tasks of a queue have a status, counted up to `limit`."""
+        """Return how many tasks of a queue have a status, counted up to `limit`."""
         return db.value(
             "SELECT count(*) FROM (SELECT 1 FROM task %s WHERE status=? AND queue=? LIMIT ?) "
             "AS found" % BY_CLAIM, (status, name, limit))
 
     def all(self, machine):
-        """All queues as JSON; `machine` is where this process can start workers."""
+        """Return all queues as JSON. `machine` is where this process can start workers."""
         return [self._json(row, machine)
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
@@ -4668,7 +4672,7 @@ class Queues:
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name, machine, owner_id=None):
-        """Return what holds a queue's pending tasks, or an owner's; Blocked() if nothing does."""
+        """Return the reason that holds up a queue's pending tasks, or an owner's; Blocked() if none."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return Blocked()
@@ -4697,12 +4701,12 @@ class Queues:
         return Blocked()
 
     def machines(self):
-        """The names of the machines that have workers."""
+        """Return the names of the machines that have workers."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
-    def change(self, name, given, who, new=False):
-        """Change, or make if it is `new`, a queue as `given` says; `who` is kept of a pause."""
+    def change(self, name, changes, who, new=False):
+        """Change a queue, or make it if it is `new`. `who` is recorded with a pause."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
             if new:
@@ -4711,19 +4715,19 @@ class Queues:
                 transaction.insert("queue", {"name": name, "created_at": now})
             row = self._row(transaction, name)
             for limit in ("max_running", "rate", "machines"):
-                if row["external"] == 1 and given.get(limit) is not None:
+                if row["external"] == 1 and changes.get(limit) is not None:
                     raise field_error(limit, "is up to those who run the tasks of %s" % name)
-            values = self._pause(row, given, who, now)
-            if "max_running" in given:
-                values["max_running"] = given["max_running"]
-            if "rate" in given:
-                rate = given["rate"] or {"count": None, "seconds": None}
+            values = self._pause(row, changes, who, now)
+            if "max_running" in changes:
+                values["max_running"] = changes["max_running"]
+            if "rate" in changes:
+                rate = changes["rate"] or {"count": None, "seconds": None}
                 values.update(rate_count=rate["count"], rate_seconds=rate["seconds"])
-            if "machines" in given:
-                values["machines"] = given["machines"] and dump_json(sorted(set(given["machines"])))
+            if "machines" in changes:
+                values["machines"] = changes["machines"] and dump_json(sorted(set(changes["machines"])))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
-            note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(given))
+            note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(changes))
 
     def delete(self, name, who, in_use=()):
         """Remove a queue that holds no tasks; `in_use` are names that functions give."""
@@ -4747,13 +4751,13 @@ class Queues:
         return row
 
     @staticmethod
-    def _pause(row, given, who, now):
-        """The columns that change with a pause; a second one can only say why."""
-        if not given.get("paused", row["paused"]):
+    def _pause(row, changes, who, now):
+        """Return the columns that a pause changes. A second pause can only change its reason."""
+        if not changes.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
         values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
-        if "paused_why" in given:
-            values["paused_why"] = storable(given["paused_why"] or "") or None
+        if "paused_why" in changes:
+            values["paused_why"] = storable(changes["paused_why"] or "") or None
         return values
 
     def _json(self, row, machine):
