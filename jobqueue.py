@@ -5625,18 +5625,19 @@ class Once:
 #
 # Tasks as people see them: find, count, show.
 #
-# A single task comes with all that belongs to it. Lists have the tasks that a Filter wants. By owner
-# and status an index answers; what else is asked for is looked through, one short range of ids after
-# the other (Database.walk), so that nobody waits for it.
+# A single task comes with everything that belongs to it. Lists have the tasks of a Filter. An index finds
+# owners and statuses. Other conditions are tested row by row, in one short range of ids after the other
+# (Database.walk), so that other readers need not wait.
 
 AFTER_MAX = 1000                # tasks that one comes after
-RELATED_MAX = 100               # shown of them, and of those that come after one
+RELATED_MAX = 100               # predecessors or followers shown of a task
 SORT_ROWS = 5_000               # more of a status are looked through, not sorted
-FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # of what failed are looked at; are shown
+FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # failed tasks that are read; groups shown; running
+                                                        # tasks shown
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
-# Rows of a list leave out what may be large: arguments are for the summary, a long result is …
+# Lists leave out large values: arguments are for the summary, a long result is …
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
 SHORT_RESULT = """, CASE WHEN length(task.result)<=%d THEN task.result
 WHEN task.result<>'' THEN '"…"' END AS result"""
@@ -5651,12 +5652,13 @@ FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32
 LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # cells hold 32,767
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
-# What a search looks at, besides a task's number, its arguments and its owner's name: 500 characters of each.
+# The columns that a search reads, 500 characters of each. It also reads numbers, arguments and owners'
+# names.
 SEARCHED = ("function", "message", "error_type || ': ' || error_message")
 
 
-# What the newest SORT_ROWS can be sorted by, without an index, by times those that have begun, too;
-# by their number all can.
+# The sort keys of the newest SORT_ROWS, without an index. Times also sort the tasks that have begun.
+# Numbers sort all.
 SORTS = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
@@ -5668,7 +5670,7 @@ FIELDS = ("arguments", "result")
 
 def task_json(row, after=None, fields=FIELDS,
               files=()):
-    """A task as everybody is shown it, with these of FIELDS; `files`: (id, name) of those given."""
+    """Return a task as people see it, with these of FIELDS. `files` are its uploads as (id, name)."""
     error = None
     if row["error_type"]:
         error = {"type": row["error_type"], "message": row["error_message"]}
@@ -5691,9 +5693,12 @@ def task_json(row, after=None, fields=FIELDS,
 
 
 class Filter(NamedTuple):
-    """Which tasks are wanted; None: any. `text` is a number or part of a name or of SEARCHED,
-    `error` the kind of error; `since` and `until` are about when they were added. Arguments that hold
-    a secret are searched for their owner only, the user `sees` (0: nobody; None: for the host)."""
+    """A filter for tasks; None stands for any.
+
+    `text` is a number, or part of a name or of SEARCHED. `error` is the type of the error. `since` and
+    `until` limit the time of adding. Arguments with a secret are searched for their owner only: `sees` is
+    that user (0: no user; None: the host).
+    """
 
     owner_id: "int | None" = None
     statuses: "Sequence[int] | None" = None
@@ -5708,25 +5713,25 @@ class Filter(NamedTuple):
     sees: "int | None" = None
 
     def within(self, statuses):
-        """The same, but only tasks with one of these statuses."""
+        """Return the same filter, but only for tasks with one of these statuses."""
         return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
             status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
     def searches(self):
-        """True if no index answers it, so that rows must be looked through."""
-        return any(asked is not None for asked in self[2:-1])
+        """Return True if no index finds the tasks, so that rows must be searched."""
+        return any(value is not None for value in self[2:-1])
 
     def where(self):
         """Return a condition in SQL, and the values of its question marks."""
-        asked = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
+        conditions = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
                  "error_type=?": self.error, "finished_at>=?": self.ended_since,
                  "task.created_at>=?": self.since, "task.created_at<?": self.until}
         parts = {
-            words: [value] for words, value in asked.items() if value is not None}
-        for name, some in (("status", self.statuses), ("task.id", self.ids)):
-            if some is not None:
-                parts["%s IN (%s)" % (name, ", ".join("?" * len(some)))] = some
+            words: [value] for words, value in conditions.items() if value is not None}
+        for name, allowed in (("status", self.statuses), ("task.id", self.ids)):
+            if allowed is not None:
+                parts["%s IN (%s)" % (name, ", ".join("?" * len(allowed)))] = allowed
         if self.text:
             number = re.fullmatch("#?([0-9]{1,15})", self.text, re.ASCII)
             begins = [CONTAINS % ("substr(%s, 1, 500)" % text) for text in (*SEARCHED, "arguments")]
@@ -5753,7 +5758,7 @@ class TaskList:
         self._database, self._clock = database, database.clock
 
     def get(self, task_id, owner_id=None, db=None):
-        """The row of a task; NotFound if it is missing or not `owner_id`'s."""
+        """Return the row of a task; NotFound if it is missing or another owner's."""
         is_number = re.fullmatch("[0-9]{1,18}", str(task_id))
         db = db or self._database
         row = db.one(TASK_ROW + "task.id=?", (task_id,)) if is_number else None
@@ -5774,7 +5779,7 @@ class TaskList:
         return row
 
     def full_json(self, row):
-        """A task with the traceback of its last attempt, and what it comes after and before."""
+        """Return a task with the last traceback, its predecessors and its followers."""
         shown = task_json(row, row["after_failure"] and self._after(row, AFTER_MAX),
                           files=self._given(row))
         shown["predecessors"] = self._related(row, "after_id", "task_id=? AND settled IN (0, 1, 2)")
@@ -5787,7 +5792,7 @@ class TaskList:
         return shown
 
     def neighbours(self, row, owner_id=None):
-        """The numbers of the tasks, of all or of an owner, before and behind this one, or None."""
+        """Return the ids of the tasks before and after this one, of an owner or of all; None at the end."""
         scan = "task %s WHERE owner_id=?" % BY_OWNER if owner_id else "task WHERE ?=0"
         return [self._database.value(
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
@@ -5799,7 +5804,7 @@ class TaskList:
                           self._given(row)) for row in rows]
 
     def _given(self, row):
-        """(id, name) of each file that a task was given, for its summary."""
+        """Return (id, name) of each file that a task was given, for its summary."""
         if not re.search(FILE_KEY, row["arguments"] or ""):
             return []
         return [(key, name) for key, name in self._database.all(
@@ -5807,49 +5812,49 @@ class TaskList:
             (row["id"],))]
 
     def _after(self, row, limit):
-        """Ids of the tasks that this one comes after."""
+        """Return the ids of the tasks that this one comes after."""
         return [after for after, in self._database.all(
             "SELECT after_id FROM task_after WHERE task_id=? ORDER BY after_id LIMIT ?",
             (row["id"], limit))]
 
     def results_before(self, task_id):
-        """The results of the tasks that this one comes after, as named; None for what is gone."""
+        """Return the results of the predecessors, in the order named; None for removed tasks."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
 
     def _related(self, row, side, condition):
-        """Tasks on the other side of this one, those that are still there."""
-        found = self._database.all(
+        """Return the remaining predecessors or followers of a task."""
+        rows = self._database.all(
             "SELECT task.id, function, status FROM task_after %s task ON task.id=%s "
             "WHERE %s AND cancel_requested<2 LIMIT ?" % (THEN_JOIN, side, condition),
             (row["id"], RELATED_MAX))
         return [{"id": task_id, "function": function, "status": STATUS_WORDS[status]}
-                for task_id, function, status in sorted(map(tuple, found))]
+                for task_id, function, status in sorted(map(tuple, rows))]
 
-    def find(self, wanted, limit, cursor=None, sort=NEWEST,
+    def find(self, task_filter, limit, cursor=None, sort=NEWEST,
              select=LIST_ROW, seconds=SEARCH_SECONDS):
-        """Return a page of the wanted tasks; a search stops after these seconds."""
+        """Return a page of the tasks of a filter. A search stops after these seconds."""
         newest = sort == NEWEST
         ids = None
         place = cursor if cursor is not None else INTEGER_MAX if newest else 0
         low, high = (0, place - 1) if newest else (place, INTEGER_MAX)
         if sort not in (NEWEST, OLDEST):
-            ids = self._sorted(wanted, sort, cursor)
-        elif not wanted.searches:
-            ids = self._ids(wanted, limit + 1, low, high, newest)
+            ids = self._sorted(task_filter, sort, cursor)
+        elif not task_filter.searches:
+            ids = self._ids(task_filter, limit + 1, low, high, newest)
         if ids is None:
             select += "%%s ORDER BY task.id %s LIMIT %d" % ("DESC" if newest else "", limit + 1)
             return self._database.search(
-                *self._ranged(select, wanted), low, min(high, self._database.last_id("task")),
+                *self._ranged(select, task_filter), low, min(high, self._database.last_id("task")),
                 limit, seconds, newest)
         return Page(self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None)
 
-    def _sorted(self, wanted, sort, cursor):
-        """Ids in this order, those behind `cursor`."""
-        rows, more = self.find(wanted, SORT_ROWS, select=SORTED_ROW)
-        if more is not None and not sort.endswith("function"):      # what waits has no times yet
-            rows += self.find(wanted.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
+    def _sorted(self, task_filter, sort, cursor):
+        """Return the ids in this order, after `cursor`."""
+        rows, more = self.find(task_filter, SORT_ROWS, select=SORTED_ROW)
+        if more is not None and not sort.endswith("function"):      # tasks that have not begun have no times
+            rows += self.find(task_filter.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
         rows, now = list({row["id"]: row for row in rows}.values()), self._clock.now()
         rows.sort(key=lambda row: SORTS[sort.lstrip("-")](row, now), reverse=sort.startswith("-"))
         ids = [row["id"] for row in rows]
@@ -5860,25 +5865,27 @@ class TaskList:
         return ids[ids.index(cursor) + 1:]
 
     def _rows(self, select, ids):
-        """The rows of these tasks in this order, but of those that are gone."""
-        found = {row["id"]: row for row in self._database.all_of(
+        """Return the rows of these tasks in this order, without removed tasks."""
+        by_id = {row["id"]: row for row in self._database.all_of(
             select % "" + "task.id IN (%s)", (), ids)}
-        return [found[task_id] for task_id in ids if task_id in found]
+        return [by_id[task_id] for task_id in ids if task_id in by_id]
 
-    def pages(self, wanted, sort):
-        """All wanted tasks with arguments and results, a few at a time."""
+    def pages(self, task_filter, sort):
+        """Yield all tasks of a filter with arguments and results, a portion at a time."""
         cursor = None
         more = True
         while more:
-            rows, cursor = self.find(wanted, PAGE_ROWS, cursor, sort, EXPORT_ROW)
+            rows, cursor = self.find(task_filter, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
             yield [{**shown, "arguments": mask(shown["arguments"])}     # files are passed on
                    for shown in self.list_json(rows, FIELDS)]
 
-    def failures(self, wanted, since=0.0):
-        """{"groups": what failed since then, by function and kind of error, newest first, of
-        FAILURES_MAX tasks or as many as are found in a moment; "more": if there may be more}"""
-        rows, going_on = self.find(wanted.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
+    def failures(self, task_filter, since=0.0):
+        """Return {"groups", "more"} of the failures since then, by function and type of error.
+
+        At most FAILURES_MAX tasks are read, newest first, or as many as a moment allows.
+        """
+        rows, going_on = self.find(task_filter.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
         groups = {}
         for row in rows:
             if row["finished_at"] >= since:
@@ -5892,24 +5899,24 @@ class TaskList:
 
     def firsts(self, status, owner_id=None,
                db=None):
-        """The first pending or scheduled task of each queue and priority that has some."""
+        """Return the first pending or scheduled task of each queue and priority that has some."""
         scan, values = self._by_status(owner_id, [status])
         db = db or self._database
-        found = [db.one(
+        first_rows = [db.one(
             "SELECT id, function, queue, turn, created_at, run_at %s AND queue=? AND priority=? "
             "ORDER BY turn LIMIT 1" % scan, (*values, *lane))
             for lane in lanes(db, status)]
-        return [row for row in found if row]
+        return [row for row in first_rows if row]
 
-    def count(self, wanted):
-        """{"all": n, "pending": n, ...}, capped at COUNT_MAX; None if a search takes too long."""
-        if wanted.searches:
+    def count(self, task_filter):
+        """Return {"all": n, "pending": n, ...}, at most COUNT_MAX each; None if a search takes too long."""
+        if task_filter.searches:
             top = self._database.last_id("task")
-            counts, low = self.tally(wanted._replace(statuses=None), 0, top, SEARCH_SECONDS)
+            counts, low = self.tally(task_filter._replace(statuses=None), 0, top, SEARCH_SECONDS)
             if low < top:
                 return None
         else:
-            scan, values = self._by_status(wanted.owner_id, range(7))
+            scan, values = self._by_status(task_filter.owner_id, range(7))
             counts = list(self._database.row("SELECT " + ", ".join(
                 "(SELECT count(*) FROM (SELECT 1 %s%s LIMIT %d) AS found)"
                 % (scan, " AND cancel_requested<2" if status == RUNNING else "", COUNT_MAX)
@@ -5927,36 +5934,36 @@ class TaskList:
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
                 [value for status in statuses for value in (status, owner_id)])
 
-    def _ids(self, wanted, limit, low, high,
+    def _ids(self, task_filter, limit, low, high,
              newest):
-        """Ids above `low` up to `high`, or None if looking through all is quicker than sorting."""
-        if wanted.statuses is None:
-            owner = () if wanted.owner_id is None else (wanted.owner_id,)
+        """Return the ids above `low` up to `high`, or None if a search is quicker than sorting."""
+        if task_filter.statuses is None:
+            owner = () if task_filter.owner_id is None else (task_filter.owner_id,)
             scan = "%s WHERE owner_id=? AND" % BY_OWNER if owner else "WHERE"
             return [row[0] for row in self._database.all(
                 "SELECT id FROM task %s id>? AND id<=? ORDER BY id %s LIMIT ?"
                 % (scan, "DESC" if newest else ""), (*owner, low, high, limit))]
-        scan, values = self._by_status(wanted.owner_id, wanted.statuses)
-        each = " UNION ALL ".join(["SELECT id " + scan] * len(wanted.statuses))
+        scan, values = self._by_status(task_filter.owner_id, task_filter.statuses)
+        each = " UNION ALL ".join(["SELECT id " + scan] * len(task_filter.statuses))
         ids = [row[0] for row in self._database.all(each + " LIMIT ?", (*values, SORT_ROWS + 1))]
         if len(ids) > SORT_ROWS:
             return None
-        return sorted((found for found in ids if low < found <= high), reverse=newest)[:limit]
+        return sorted((task_id for task_id in ids if low < task_id <= high), reverse=newest)[:limit]
 
     @staticmethod
-    def _ranged(select, wanted):
-        """Return the query of wanted tasks in a range of ids, without the values of that range."""
-        condition, values = wanted.where()
-        return select % (BY_ID if wanted.owner_id is None else BY_OWNER,
+    def _ranged(select, task_filter):
+        """Return the query for tasks of a filter in a range of ids, without the values of the range."""
+        condition, values = task_filter.where()
+        return select % (BY_ID if task_filter.owner_id is None else BY_OWNER,
                          "task.id>? AND task.id<=? AND " + condition), values
 
-    def tally(self, wanted, low, top,
+    def tally(self, task_filter, low, top,
               seconds=SEARCH_SECONDS):
-        """Count the wanted tasks with ids above `low` up to `top`, as far as the time allows."""
+        """Count the tasks of a filter with ids above `low` up to `top`, as far as the time allows."""
         counts, select = [0] * 7, ("SELECT status, count(*) FROM task %s "
                                    "WHERE cancel_requested<2 AND %s GROUP BY status")
         for rows, reached in self._database.walk(
-                *self._ranged(select, wanted), low, top, seconds):
+                *self._ranged(select, task_filter), low, top, seconds):
             low = reached
             for status, count in rows:
                 counts[status] += count
