@@ -1957,13 +1957,7 @@ class Deadline(threading.local):
 
 SCHEMA_VERSION = 8              # of SCHEMA; stored in PRAGMA user_version
 
-STATE_TABLE = """
-CREATE TABLE IF NOT EXISTS state (      -- what the program itself keeps
-    name TEXT PRIMARY KEY NOT NULL,     -- of STATE
-    value TEXT NOT NULL                 -- JSON
-);
-"""
-SCHEMA = STATE_TABLE + """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL COLLATE NOCASE UNIQUE,
@@ -2005,6 +1999,10 @@ CREATE TABLE IF NOT EXISTS known_address (  -- where a user logged in from latel
 CREATE TABLE IF NOT EXISTS setting (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,          -- of SETTINGS
+    value TEXT NOT NULL                 -- JSON
+);
+CREATE TABLE IF NOT EXISTS state (      -- values that the program itself keeps
+    name TEXT PRIMARY KEY NOT NULL,     -- of STATE
     value TEXT NOT NULL                 -- JSON
 );
 CREATE TABLE IF NOT EXISTS function (
@@ -2269,7 +2267,8 @@ ALTER TABLE activity ADD COLUMN actor TEXT;
 ALTER TABLE log ADD COLUMN at REAL;
 DELETE FROM setting WHERE name='.rhythm';
 """
-FROM_7 = STATE_TABLE + """
+FROM_7 = """
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
 INSERT OR IGNORE INTO state (name, value) SELECT substr(name, 2), value FROM setting
 WHERE name IN ('.alerts', '.backup', '.catalogue', '.daily_backup', '.doubts', '.exposure', '.files',
     '.folded', '.keeping', '.rhythm', '.start_failure', '.tasks_files', '.used_code');
@@ -3231,14 +3230,19 @@ def open_exclusively(path, mode):
         raise storage_error(error, path)
 
 
+def migrate_file(link):
+    """Bring an empty or older file to the newest version, in one transaction."""
+    link.run("BEGIN IMMEDIATE")
+    migrate(link)
+    link.run("COMMIT")
+
+
 def create_database(path, mode):
     """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")
-        link.run("BEGIN IMMEDIATE")
-        migrate(link)
-        link.run("COMMIT")
+        migrate_file(link)
     Journal.decide(path, mode, Clock.now())
 
 
@@ -13150,10 +13154,8 @@ def restore(folder, file, force=False):
     try:
         take_backup(file, part)
         with open_exclusively(part, mode) as link:
-            link.run("BEGIN IMMEDIATE")
-            migrate(link)
+            migrate_file(link)
             remember(link, "daily_backup", None)
-            link.run("COMMIT")
         if not force:
             _refuse_living(path, mode, now)
         for ending in ("-wal", "-shm", "-journal"):

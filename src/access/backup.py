@@ -26,8 +26,8 @@ from ..base.errors import (Busy, Conflict, JobQueueError, Malformed, SetupError,
 from ..base.time_and_text import Clock, iso, random_token, read_json, shorten, storable
 from ..store.connection import (Connection, Reader, file_identity, free_bytes, private_path,
                                 write_private)
-from ..store.schema import SCHEMA_VERSION, migrate
-from ..store.sqlite import Journal, open_exclusively, safe_journal, take_backup
+from ..store.schema import SCHEMA_VERSION
+from ..store.sqlite import Journal, migrate_file, open_exclusively, safe_journal, take_backup
 from ..store.data_folder import create_data_folder, own_database
 from ..store.state import EXPORTED_STATE, recall, remember
 from ..tasks.leases import UNCONFIRMED, Outcome
@@ -135,10 +135,8 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
     try:
         take_backup(file, part)
         with open_exclusively(part, mode) as link:
-            link.run("BEGIN IMMEDIATE")
-            migrate(link)
+            migrate_file(link)
             remember(link, "daily_backup", None)
-            link.run("COMMIT")
         if not force:
             _refuse_living(path, mode, now)
         for ending in ("-wal", "-shm", "-journal"):

@@ -15,13 +15,7 @@ from .connection import Connection
 
 SCHEMA_VERSION = 8              # of SCHEMA; stored in PRAGMA user_version
 
-STATE_TABLE = """
-CREATE TABLE IF NOT EXISTS state (      -- what the program itself keeps
-    name TEXT PRIMARY KEY NOT NULL,     -- of STATE
-    value TEXT NOT NULL                 -- JSON
-);
-"""
-SCHEMA = STATE_TABLE + """
+SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL COLLATE NOCASE UNIQUE,
@@ -63,6 +57,10 @@ CREATE TABLE IF NOT EXISTS known_address (  -- where a user logged in from latel
 CREATE TABLE IF NOT EXISTS setting (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT NOT NULL UNIQUE,          -- of SETTINGS
+    value TEXT NOT NULL                 -- JSON
+);
+CREATE TABLE IF NOT EXISTS state (      -- values that the program itself keeps
+    name TEXT PRIMARY KEY NOT NULL,     -- of STATE
     value TEXT NOT NULL                 -- JSON
 );
 CREATE TABLE IF NOT EXISTS function (
@@ -327,7 +325,8 @@ ALTER TABLE activity ADD COLUMN actor TEXT;
 ALTER TABLE log ADD COLUMN at REAL;
 DELETE FROM setting WHERE name='.rhythm';
 """
-FROM_7 = STATE_TABLE + """
+FROM_7 = """
+CREATE TABLE IF NOT EXISTS state (name TEXT PRIMARY KEY NOT NULL, value TEXT NOT NULL);
 INSERT OR IGNORE INTO state (name, value) SELECT substr(name, 2), value FROM setting
 WHERE name IN ('.alerts', '.backup', '.catalogue', '.daily_backup', '.doubts', '.exposure', '.files',
     '.folded', '.keeping', '.rhythm', '.start_failure', '.tasks_files', '.used_code');

@@ -394,14 +394,19 @@ def open_exclusively(path: Path, mode: str) -> Iterator[FileConnection]:
         raise storage_error(error, path)
 
 
+def migrate_file(link: FileConnection) -> None:
+    """Bring an empty or older file to the newest version, in one transaction."""
+    link.run("BEGIN IMMEDIATE")
+    migrate(link)
+    link.run("COMMIT")
+
+
 def create_database(path: Path, mode: str) -> None:
     """Make an empty database in this journal mode."""
     write_private(path, "")
     with open_exclusively(path, mode) as link:
         link.run("PRAGMA synchronous=FULL")
-        link.run("BEGIN IMMEDIATE")
-        migrate(link)
-        link.run("COMMIT")
+        migrate_file(link)
     Journal.decide(path, mode, Clock.now())
 
 
