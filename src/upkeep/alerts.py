@@ -1,16 +1,16 @@
 """Alerts: conditions, their recipients, when they open and end.
 
-Who is told when something goes wrong. All of it is decided from rows, by whoever ticks, once in
-WATCH_SECONDS:
-1. Conditions says what holds now; `check` and the sentence on lists ask it the same. The activity
-   since the last look says which tasks failed for good.
-2. A row of `alert` is made for a condition that holds, unless its cause is known. It is open once two
-   looks in a row have seen the condition, and ends when a look does not. A failed task opens one at
-   once, which ends a day after the last such failure. There is one row for each (code, subject).
-3. An alert is told when it opens, then daily while it holds; its end is told if its opening was.
-   Messages are put into `delivery`, from where a child process sends them
-   (upkeep/notifications.py): no request, claim or tick waits for a server. After a message nobody looks for
-   PACE_SECONDS: all that comes then stands in the next one.
+All decisions come from rows. Any process that ticks may make them, once in WATCH_SECONDS:
+
+1. Conditions gives the findings that hold now. The activity since the last check gives the tasks that
+   failed for good.
+2. A finding makes a row of `alert`, unless another alert explains it. There is one row for each code and
+   subject. The alert opens when two checks in a row have the finding, and ends with a check without it. A
+   failed task opens an alert at once, which ends a day after the last such failure.
+3. A message is sent when an alert opens, then daily while it holds. Its end is sent if its opening was.
+4. Messages are rows of `delivery`. A child process sends them (upkeep/notifications.py), so no request,
+   claim or tick waits for a server. After a message there is no check for PACE_SECONDS: the next message
+   has everything since then.
 """
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     AlertKey = tuple[str, str]          # code, subject
 
     class MessageContent(TypedDict, total=False):
-        """What a message says. `thread` is the id of the alert that it is about first."""
+        """The text of a message. `thread` is the id of the alert that it is mainly about."""
 
         kind: str                       # alert, test or task
         thread: int
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         lines: list[str]
 
 WATCH_SECONDS = 30.0
-PACE_SECONDS = 180.0            # so nobody is told more than 20 times an hour
+PACE_SECONDS = 180.0            # so a recipient gets at most 20 messages an hour
 REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
 QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
@@ -66,48 +66,47 @@ UNSENT_SECONDS = 900            # after which `check` says that messages wait
 
 
 class Trouble(NamedTuple):
-    """What is wrong: a sentence, and how many tasks have failed by it since the last look."""
+    """A sentence about a finding, and how many tasks have failed since the last check."""
 
     text: str
     number: int = 0
 
 
 class Recipient(NamedTuple):
-    """Somebody or something that is told, as `delivery` names it."""
+    """A receiver of messages: its channel, and its name in `delivery`."""
 
     channel: str                        # mail, webhook or function
     name: str
 
 
 def failure_group(function: str, kind: str | None, message: str) -> str:
-    """What failures have in common: their function, their error and what it says without quoted
-    words and those with a digit."""
+    """Return the group of a failure: function, error, and message without quoted words and numbers."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
 
 def recipients_of_alerts(settings: Settings, transaction: Reader | None = None) -> list[Recipient]:
-    """Return whom alerts are told; an address of the web is a secret."""
-    mail, webhook, function = (settings.get(name, transaction) for name in (
+    """Return the recipients of alerts. A webhook's address is a secret, so its label is its name."""
+    mail, webhook, function = (settings.get(setting, transaction) for setting in (
         "alert_mail", "alert_webhook", "alert_function"))
-    return [*(Recipient("mail", one) for one in re.findall(MAIL_ADDRESS, mail)),
-            *(Recipient("webhook", web_label(one)) for one in webhook.split()),
-            *(Recipient("function", one) for one in function.split())]
+    return [*(Recipient("mail", name) for name in re.findall(MAIL_ADDRESS, mail)),
+            *(Recipient("webhook", web_label(name)) for name in webhook.split()),
+            *(Recipient("function", name) for name in function.split())]
 
 
 def post_message(transaction: Connection, recipient: tuple[str, str], content: MessageContent,
                  now: float, tries: int = 0) -> int:
-    """Put what is to be told to one Recipient into `delivery`; its id."""
+    """Add a message to `delivery`; return its id."""
     channel, name = recipient
-    lines, left = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
-    shown = {**content, "lines": lines + ["... and %d more." % left] * (left > 0)}
+    lines, surplus = content["lines"][:MESSAGE_LINES], len(content["lines"]) - MESSAGE_LINES
+    shown = {**content, "lines": lines + ["... and %d more." % surplus] * (surplus > 0)}
     return transaction.insert("delivery", {
         "channel": channel, "recipient": name, "content": dump_json(shown),
         "tries": tries, "next_at": now, "created_at": now})
 
 
 def is_message_due(database: Database, now: float) -> bool:
-    """True if something is to be sent."""
+    """Return True if something is to be sent."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
@@ -120,7 +119,7 @@ class Alerts:
         self._conditions, self._starter = conditions, starter
 
     def tick(self) -> None:
-        """Look if nobody has just done so, and send what is due."""
+        """Check the conditions unless another process has just done so, and send due messages."""
         now = self._clock.now()
         if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
@@ -134,8 +133,10 @@ class Alerts:
                 self._starter.start_helper("--send")
 
     def look(self, now: float) -> None:
-        """Compare what holds with the rows; one transaction, if anything changes. Who was slower
-        than another process finds another state and leaves it."""
+        """Compare the findings with the rows, and store the changes in one transaction.
+
+        A process that was slower than another one finds a changed state and stores nothing.
+        """
         before = recall(self._database, "alerts") or {}
         told_at = before.get("told_at", 0)
         if seconds_since(told_at, now) < PACE_SECONDS:
@@ -144,17 +145,17 @@ class Alerts:
         span = before.get("seen", newest), newest
         rows = {(row["code"], row["subject"]): row for row in self._database.all(
             "SELECT * FROM alert WHERE ended_at IS NULL ORDER BY id")}
-        seen = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
+        troubles = {**self._held({code for code, _ in rows}), **self._failures(rows, span)}
         ended = self._asked_for(span)
-        if before.get("seen") == newest and not (seen or rows):
+        if before.get("seen") == newest and not (troubles or rows):
             return
         with self._database.transaction(durable=False) as transaction:
             if (recall(transaction, "alerts") or {}) != before:
                 return
-            self._open(transaction, rows, seen, now)
+            self._open(transaction, rows, troubles, now)
             over = [row for key, row in rows.items()
-                    if key not in seen and self._end(transaction, row, now)]
-            if self._tell(transaction, seen, over, now) or ended:
+                    if key not in troubles and self._end(transaction, row, now)]
+            if self._tell(transaction, troubles, over, now) or ended:
                 told_at = now
             for email, lines in ended.items():
                 post_message(transaction, ("mail", email), {
@@ -172,9 +173,8 @@ class Alerts:
 
     def _failures(self, rows: Mapping[AlertKey, Row],
                   span: tuple[int, int]) -> dict[AlertKey, Trouble]:
-        """Find, by their groups, tasks that failed for good. Those that failed with what they came
-        after are no news."""
-        found: dict[AlertKey, Trouble] = {}
+        """Return the failures for good, by group. A task that failed by a predecessor is not counted."""
+        groups: dict[AlertKey, Trouble] = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
@@ -182,16 +182,16 @@ class Alerts:
                     AND (task.reason IS NULL OR task.reason<>'dependency')
                 ORDER BY activity.id""", span):
             key = "failed", failure_group(row["function"], row["error_type"], row["message"])
-            if key not in rows and key not in found and len(found) + len(rows) >= ALERT_GROUPS_MAX:
+            if key not in rows and key not in groups and len(groups) + len(rows) >= ALERT_GROUPS_MAX:
                 key = "failed", "%s: and others" % row["function"]
             why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
             finding = Finding("failed", function=row["function"], id=row["task_id"], why=why)
-            found[key] = Trouble(str(finding), found[key].number + 1 if key in found else 1)
-        return found
+            groups[key] = Trouble(str(finding), groups[key].number + 1 if key in groups else 1)
+        return groups
 
     def _asked_for(self, span: tuple[int, int]) -> dict[str, list[str]]:
-        """{address: lines} for tasks that ended and whose owner is to be told."""
-        found: dict[str, list[str]] = collections.defaultdict(list)
+        """Return {address: lines} for ended tasks whose owners asked for a mail."""
+        lines: dict[str, list[str]] = collections.defaultdict(list)
         for row in self._database.all("""
                 SELECT activity.event, activity.message, task.id, task.function, user.email
                 FROM activity JOIN task ON task.id=activity.task_id
@@ -202,16 +202,16 @@ class Alerts:
                 ORDER BY activity.id""", span):
             why = ": " + shorten(row["message"], 300) if row["message"] else ""
             verb = "was cancelled" if row["event"] == "cancelled" else row["event"]
-            found[row["email"]].append(
+            lines[row["email"]].append(
                 "Task %d (%s) %s%s" % (row["id"], row["function"], verb, why))
-        return found
+        return lines
 
     @staticmethod
     def _open(transaction: Connection, rows: Mapping[AlertKey, Row],
-              seen: Mapping[AlertKey, Trouble], now: float) -> None:
-        """Add what is new; what holds on is kept up to date."""
-        causes = {code for code, _ in (*seen, *rows)}
-        for (code, subject), (text, count) in seen.items():
+              troubles: Mapping[AlertKey, Trouble], now: float) -> None:
+        """Add rows for new findings, and update the others."""
+        causes = {code for code, _ in (*troubles, *rows)}
+        for (code, subject), (text, count) in troubles.items():
             row = rows.get((code, subject))
             if row:
                 opened_at = min(now - 1, row["opened_at"])      # the clock may have been put back
@@ -231,10 +231,9 @@ class Alerts:
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction: Connection, seen: Mapping[AlertKey, Trouble], over: list[Row],
+    def _tell(self, transaction: Connection, troubles: Mapping[AlertKey, Trouble], over: list[Row],
               now: float) -> bool:
-        """Put what is to be told into `delivery`, for each recipient in one message; True if
-        anybody is told anything."""
+        """Add messages to `delivery`, one for each recipient; return False if there is none."""
         rows = transaction.all(
             "SELECT * FROM alert WHERE ended_at IS NULL AND %s "
             "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id" % IS_OPEN, (now,))
@@ -243,7 +242,7 @@ class Alerts:
         recipients = recipients_of_alerts(self._settings, transaction) if news or over else []
         if not recipients:
             return False
-        lines = [line for row in news for line in self._lines(row, seen)]
+        lines = [line for row in news for line in self._lines(row, troubles)]
         lines += ["Over: %s: %s." % (_title(row), row["text"].rstrip(".")) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
         subject = "%s%s%s" % (
@@ -262,17 +261,17 @@ class Alerts:
         return row["seen_at"] > told_at and now - told_at >= REPEAT_SECONDS
 
     @staticmethod
-    def _lines(row: Row, seen: Mapping[AlertKey, Trouble]) -> Iterator[str]:
-        """What a message says of an alert, and of what follows from it."""
+    def _lines(row: Row, troubles: Mapping[AlertKey, Trouble]) -> Iterator[str]:
+        """Yield the lines of a message about an alert, and the findings that it explains."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
         yield "%s: %s.%s%s" % (_title(row), row["text"].rstrip("."), count, since)
-        for (code, _), (text, _) in seen.items():
+        for (code, _), (text, _) in troubles.items():
             if row["code"] in FINDINGS[code].causes.split(","):
                 yield "  Therefore: " + text
 
     def all(self) -> JsonObject:
-        """All that is open, the latest that ended, and how the recipients are reached."""
+        """Return all open alerts, the latest ended ones, and the state of each recipient."""
         rows = self._database.all("SELECT * FROM alert WHERE ended_at IS NULL AND %s "
                                   "ORDER BY id DESC" % IS_OPEN)
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
@@ -281,7 +280,7 @@ class Alerts:
                 "channels": list(self.channels())}
 
     def channels(self) -> Iterator[JsonObject]:
-        """How the newest message to each recipient of alerts went, and when one last arrived."""
+        """Yield the state of each recipient: the newest message, and when one last arrived."""
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
                 "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
@@ -310,19 +309,19 @@ class Alerts:
         content: MessageContent = {"kind": "test", "subject": "a test", "lines": [
             "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
-            made = [{"id": post_message(transaction, one, content, now, len(SEND_PAUSES) - 1),
-                     "channel": one.channel, "recipient": one.name} for one in recipients]
+            deliveries = [{"id": post_message(transaction, recipient, content, now, len(SEND_PAUSES) - 1),
+                     "channel": recipient.channel, "recipient": recipient.name} for recipient in recipients]
         self.send(now)
-        return {"deliveries": made}
+        return {"deliveries": deliveries}
 
 
 def _title(row: Row) -> str:
-    """What an alert is called in a subject: our words, and the name of a function."""
+    """Return the title of an alert for a subject. That of a failure has the function's name."""
     title = FINDINGS[row["code"]].alert
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 
 def alert_json(row: Row) -> JsonObject:
-    """An alert as the API has it."""
+    """Return an alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
     return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
