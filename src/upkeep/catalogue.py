@@ -41,16 +41,16 @@ if TYPE_CHECKING:
         remote: list[str]               # machines: remote workers run it, tasks.py has it not
 
     class Announcement(TypedDict, total=False):
-        """What a runner announces of tasks.py: all of it, or without functions what is wrong."""
+        """An announcement of a runner: everything in tasks.py, or the error without functions."""
 
         functions: list[AnnouncedFunction]
         schedules: list[JsonObject]     # as POST /api/schedules takes them
         error: JsonObject | None        # message, file, line
         samples: bool                   # there is no tasks.py: these are functions to try
-        files: list[str]                # what they are made of
+        files: list[str]                # that tasks.py and its imports consist of
 
     class CatalogueState(TypedDict):
-        """What is remembered of the last reading of tasks.py, besides its functions."""
+        """The state of the last reading of tasks.py, besides its functions."""
 
         files: Stamps
         error: JsonObject | None
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
         read_at: float | None
         schedules: list[JsonObject]
         pause: float                    # seconds until it is read again, after an error
-        theirs_until: float | None      # the schedules are those of a newer tasks.py, read elsewhere
+        theirs_until: float | None  # until then the schedules are those of a newer tasks.py, read elsewhere
 
     class _Reader(TypedDict):
-        digest: str                     # of what tasks.py declares there
+        digest: str                     # of everything that tasks.py declares there
         changed: float                  # when the file changed last
         at: float                       # when it was read
 
@@ -72,7 +72,7 @@ READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
 
 
 class _Known(NamedTuple):
-    """What this process knows, and until when (monotonic)."""
+    """A copy of the catalogue in this process, and until when it is used (monotonic)."""
 
     until: float
     state: CatalogueState
@@ -85,10 +85,12 @@ _NOTHING = _Known(-math.inf, {
 
 
 class Catalogue:
-    """The functions that tasks.py declares; this process never imports it itself. A child process
-    announces them, as the runners of workers do. They are read again when a file changes that they
-    were made of, and after a failed reading again and again: what it lacked may have come since. While they
-    cannot be read the last good ones stay."""
+    """The functions that tasks.py declares.
+
+    This process never imports tasks.py. A child process announces its functions, as the runners of
+    workers do. It is read again when one of its files changes. After an error it is read again and again,
+    since a missing module may have come meanwhile. Until then the last good functions stay.
+    """
 
     def __init__(self, database: Database, interpreter: Interpreter) -> None:
         self._database, self._interpreter = database, interpreter
@@ -97,7 +99,7 @@ class Catalogue:
         self._misses = Every(0.05, database.clock)
 
     def functions(self) -> list[AnnouncedFunction]:
-        """All functions, in the order of their declaration; then those of remote workers only."""
+        """Return all functions in the order of their declaration, then those of remote workers only."""
         return list(self._load().functions.values())
 
     def find(self, name: str) -> AnnouncedFunction | None:
@@ -107,30 +109,33 @@ class Catalogue:
         return self._load().functions.get(name)
 
     def state(self) -> CatalogueState:
-        """Return what is known of the last reading."""
+        """Return the state of the last reading."""
         return self._load().state
 
     def describe(self, is_admin: bool = True) -> JsonObject:
-        """What can be run as the API tells it; admins see all, and why tasks.py cannot be read."""
+        """Return the functions as the API has them. Admins see all, and the error of tasks.py."""
         state = self.state()
-        functions = [one for one in self.functions() if is_admin or one["who"] == "user"]
+        functions = [function for function in self.functions() if is_admin or function["who"] == "user"]
         error = state["error"] if is_admin else state["error"] and {
             "message": "tasks.py cannot be read; an admin sees why.", "file": None, "line": None}
         return {"functions": functions, "error": error, "samples": state["samples"],
                 "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
     def files(self) -> list[Path | str]:
-        """What the functions are made of as far as is known, to be stamped before they are read."""
+        """Return the known files of the functions, to be stamped before they are read."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
     def schedules(self) -> list[JsonObject]:
-        """What @schedule said in tasks.py when it could be read the last time, as of now."""
+        """Return the schedules of tasks.py when it was last read without an error."""
         state: CatalogueState = recall(self._database, "catalogue") or self.state()
         return state.get("schedules", [])
 
     def refresh(self, wait: bool = False) -> None:
-        """Read tasks.py again if it or what it imports changed; keep the last good one if it fails.
-        While another thread reads it, callers go on with what is known, unless that is nothing."""
+        """Read tasks.py again if it or one of its imports changed. After an error the last good one
+        stays.
+
+        While another thread reads it, callers use the known functions. They wait if there are none.
+        """
         if (not self._has_changed()
                 or not self._reading.acquire(blocking=wait or not self.state()["files"])):
             return
@@ -146,23 +151,26 @@ class Catalogue:
             self._reading.release()
 
     def store(self, announcement: Announcement, stamps: Stamps | None = None) -> Stamps:
-        """Keep what a runner announced; an error leaves the last good functions in place. `stamps`
-        are of before it began to read. Returns the stamps of all that it is made of."""
-        self._known = _NOTHING          # others may just have stored what they read
+        """Store an announcement; after an error the last good functions stay. Return the stamps of its
+        files.
+
+        `stamps` are those before the reading began.
+        """
+        self._known = _NOTHING          # another process may just have stored its reading
         before, stamps = self.state(), stamps or {}
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
         functions = announcement.get("functions")
-        known = before if functions is None else announcement
+        source = before if functions is None else announcement
         state: CatalogueState = {
             "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"), "samples": announcement.get("samples", False),
-            "read_at": before["read_at"], "schedules": known.get("schedules", []), "pause": 0,
+            "read_at": before["read_at"], "schedules": source.get("schedules", []), "pause": 0,
             "theirs_until": None}
         readers = None if functions is None or state["samples"] else (
             self._readers(announcement, state, before))
         if state["error"]:
             state["pause"] = min(AGAIN_MAX_SECONDS, 2 * before.get("pause", 0) or AGAIN_SECONDS)
-        ours = [one for one in self.functions() if "remote" not in one]
+        ours = [function for function in self.functions() if "remote" not in function]
         if state != before or state["error"] or functions not in (None, ours):
             state["read_at"] = self._database.clock.now()
             with self._database.transaction(durable=False) as transaction:
@@ -176,26 +184,30 @@ class Catalogue:
 
     def _readers(self, announcement: Announcement, state: CatalogueState,
                  before: CatalogueState) -> dict[str, _Reader]:
-        """Return who read which tasks.py, with this reading. The schedules of the newest file count, so
-        that two readers do not change them in turns."""
+        """Return the readers of tasks.py, with this reading.
+
+        The schedules of the newest file count, so that two readers do not change them by turns.
+        """
         now, place = self._database.clock.now(), "%s on %s" % (TASKS_FILE, machine_name())
         stamp = state["files"].get(str(TASKS_FILE))
         mine: _Reader = {"at": now, "changed": stamp[0] if stamp else 0, "digest": digest(
             dump_json([announcement["functions"], announcement.get("schedules", [])]))}
-        others = {name: one for name, one in self.readers().items() if name != place}
-        newer = [one["at"] for one in others.values()
-                 if one["digest"] != mine["digest"] and one["changed"] > mine["changed"]]
+        other_readers = {name: reader for name, reader in self.readers().items() if name != place}
+        newer = [reader["at"] for reader in other_readers.values()
+                 if reader["digest"] != mine["digest"] and reader["changed"] > mine["changed"]]
         if newer:
             state["schedules"], state["theirs_until"] = before["schedules"], max(newer) + READER_SECONDS
-        return {**others, place: mine}
+        return {**other_readers, place: mine}
 
     def readers(self) -> dict[str, _Reader]:
-        """Return who read which tasks.py within the last hour."""
-        now, known = self._database.clock.now(), recall(self._database, "tasks_files") or {}
-        return {place: one for place, one in known.items() if abs(now - one["at"]) < READER_SECONDS}
+        """Return the readers of tasks.py within the last hour."""
+        now, readers = self._database.clock.now(), recall(self._database, "tasks_files") or {}
+        return {place: reader for place, reader in readers.items()
+                if abs(now - reader["at"]) < READER_SECONDS}
 
     def _replace(self, transaction: Connection, functions: list[AnnouncedFunction]) -> None:
-        """Store functions and the queues they name; a queue of external ones is other people's."""
+        """Store functions and the queues that they name. A queue of an external function is left to its
+        program."""
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             queue = function["options"]["queue"]
@@ -204,21 +216,21 @@ class Catalogue:
                                "name=?", (queue,))
         transaction.run("DELETE FROM function")
         transaction.insert_all("function", (
-            {"name": one["name"], "title": one["title"], "description": one["description"],
-             "who": one["who"], "schema": dump_json(one["schema"]),
-             "options": dump_json(one["options"])}
-            for one in functions))
+            {"name": row["name"], "title": row["title"], "description": row["description"],
+             "who": row["who"], "schema": dump_json(row["schema"]),
+             "options": dump_json(row["options"])}
+            for row in functions))
 
     def _load(self) -> _Known:
-        """Return what is known, read again after CACHE_SECONDS."""
-        now, known = self._database.clock.monotonic(), self._known
-        if known.until < now:
+        """Return the copy of the catalogue. It is read again after CACHE_SECONDS."""
+        now, copy = self._database.clock.monotonic(), self._known
+        if copy.until < now:
             state: CatalogueState = recall(self._database, "catalogue") or _NOTHING.state
             functions = {row["name"]: self._function(row) for row in self._database.all(
                 "SELECT * FROM function ORDER BY id")}
             self._add_remote(functions)
-            known = self._known = _Known(now + CACHE_SECONDS, state, functions)
-        return known
+            copy = self._known = _Known(now + CACHE_SECONDS, state, functions)
+        return copy
 
     @staticmethod
     def _function(row: Row) -> AnnouncedFunction:
@@ -232,15 +244,15 @@ class Catalogue:
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
             text = worker["functions"]
             announced[text] = announced.get(text) or json.loads(text)
-            for one in announced[text]:
-                found = functions.setdefault(one["name"], {**one, "remote": []})
-                if worker["machine"] not in found.get("remote", (worker["machine"],)):
-                    found["remote"].append(worker["machine"])
+            for function in announced[text]:
+                entry = functions.setdefault(function["name"], {**function, "remote": []})
+                if worker["machine"] not in entry.get("remote", (worker["machine"],)):
+                    entry["remote"].append(worker["machine"])
 
     def _has_changed(self) -> bool:
         state = self._load().state
-        known, pause = state["files"], state.get("pause", 0)
-        if str(TASKS_FILE) not in known or file_stamps(known) != known:
+        stamps, pause = state["files"], state.get("pause", 0)
+        if str(TASKS_FILE) not in stamps or file_stamps(stamps) != stamps:
             return True
         now = self._database.clock.now()
         if now > (state.get("theirs_until") or now):
@@ -249,10 +261,10 @@ class Catalogue:
         return state["error"] is not None and not 0 <= waited < pause
 
     def _announcement(self) -> Announcement:
-        """Ask a child process what tasks.py declares."""
+        """Return the announcement of a child process."""
         import subprocess
         import tempfile
-        # Files, since what tasks.py starts may keep its end of a pipe open for long.
+        # Files, because a process that tasks.py starts may keep a pipe open for long.
         folder = self._database.folder
         with tempfile.TemporaryFile(dir=folder) as answer, tempfile.TemporaryFile(dir=folder) as words:
             try:
@@ -266,10 +278,10 @@ class Catalogue:
             with contextlib.suppress(ValueError):
                 return json.loads(answer.read())
             words.seek(max(0, words.seek(0, os.SEEK_END) - 2000))
-            said = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            last_line = words.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
             code = ended.returncode
             how = "exit code %d" % code if code >= 0 else name_signal(-code)
-            why = ": ".join(filter(None, [how, shorten(storable(said), 300)]))
+            why = ": ".join(filter(None, [how, shorten(storable(last_line), 300)]))
             return self._failure("the process that reads it ended with %s" % why)
 
     @staticmethod
