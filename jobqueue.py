@@ -9177,8 +9177,8 @@ def readable_time(moment):
 #
 # Conditions: the findings that also open alerts.
 #
-# `check`, the sentence above lists and the alerts ask this class. So each condition is defined once,
-# and its words stand once, in FINDINGS.
+# `check`, the sentence above lists and the alerts use this class. So each condition is defined once, with
+# its texts in FINDINGS.
 
 MISSED_SECONDS = 600.0
 LOW_DISK_BYTES = 256 << 20

@@ -1,7 +1,7 @@
 """Conditions: the findings that also open alerts.
 
-`check`, the sentence above lists and the alerts ask this class. So each condition is defined once,
-and its words stand once, in FINDINGS.
+`check`, the sentence above lists and the alerts use this class. So each condition is defined once, with
+its texts in FINDINGS.
 """
 from __future__ import annotations
 
