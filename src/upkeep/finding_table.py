@@ -28,8 +28,8 @@ class FindingRow(NamedTuple):
 
     topic: str                          # of `check`; empty: `check` does not show it
     verdict: str
-    text: str = ""                      # what is wrong
-    remedy: str = ""                    # what to do
+    text: str = ""                      # the fault
+    remedy: str = ""                    # the advice
     service_code: str = ""              # of the state of the service, for every user
     service_text: str = ""
     alert: str = ""                     # title of the alert; empty: it is none
@@ -165,7 +165,7 @@ class Finding:
         self.code, self.subject, self.since = code, subject, since
         self.topic, self.verdict = row.topic, row.verdict
         self.text, self.remedy = row.text.format(**values), row.remedy.format(**values)
-        # What a worker printed before it ended may name paths, servers and passwords.
+        # The last words of a worker may contain paths, servers and passwords.
         self.service_code = row.service_code if is_for_everyone else ""
         self.service_text = row.service_text.format(**values)
         self.service_text_for_users = row.service_text.format(**{**values, **HIDDEN})
@@ -176,5 +176,5 @@ class Finding:
 
 
 def readable_time(moment: float) -> str:
-    """A moment as people read it, without its fractions."""
+    """Return a moment for people, without fractions of a second."""
     return iso(moment)[:19].replace("T", " ") + " UTC"
