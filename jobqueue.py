@@ -59,7 +59,7 @@ Contents (each room uses only the rooms above it)
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
     upkeep/plan.py                 The plan of what runs and waits: when each task will begin and end.
-    upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is not known.
+    upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
     upkeep/tick.py                 The tick: housekeeping that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
     access/accounts.py             The first admin, a lost password, sessions, tokens.
@@ -10261,9 +10261,9 @@ class Plan:
 
 # upkeep/forecast.py ----------------------------------------------------------
 #
-# Forecasts: when tasks begin and end, when a queue is empty, or why that is not known.
+# Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
 #
-# A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, for a SHARE of the process's time. The
+# A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, within a SHARE of the process's time. The
 # tasks before a task in its queue are counted anew each time.
 
 SHARE = 0.03                    # of a process's time goes into plans at most
@@ -10330,11 +10330,11 @@ class Forecast:
 
     def _of_running(self, row, plan):
         elapsed = max(0.0, self._clock.now() - row["started_at"])
-        known = sorted(run.seconds for run in plan.runs.get(row["function"], ())
+        times = sorted(run.seconds for run in plan.runs.get(row["function"], ())
                        if run.status == "succeeded")
-        slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
-            SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
-        if known and elapsed > known[-1] and not row["progress"]:
+        slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
+            SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
+        if times and elapsed > times[-1] and not row["progress"]:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
@@ -10358,7 +10358,7 @@ class Forecast:
 
     @staticmethod
     def _unknown(function, plan):
-        """Return why a time is not known. Functions of others may be secret."""
+        """Return why a time is unknown. Other users' functions may be secret."""
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in plan.runs else function + " takes")
 
@@ -10373,7 +10373,7 @@ class Forecast:
             return self._plan
 
     def _read(self):
-        """Make a plan for the workers that live, and for those that will come."""
+        """Make a plan for the living workers and for those that will be started."""
         homes = {
             worker_id: (machine, functions, limits)
             for worker_id, machine, functions, limits in self._database.all(

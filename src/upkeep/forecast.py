@@ -1,6 +1,6 @@
-"""Forecasts: when tasks begin and end, when a queue is empty, or why that is not known.
+"""Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
 
-A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, for a SHARE of the process's time. The
+A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, within a SHARE of the process's time. The
 tasks before a task in its queue are counted anew each time.
 """
 from __future__ import annotations
@@ -91,11 +91,11 @@ class Forecast:
 
     def _of_running(self, row: Row, plan: Plan) -> JsonObject:
         elapsed = max(0.0, self._clock.now() - row["started_at"])
-        known = sorted(run.seconds for run in plan.runs.get(row["function"], ())
+        times = sorted(run.seconds for run in plan.runs.get(row["function"], ())
                        if run.status == "succeeded")
-        slow = len(known) >= SLOW_ATTEMPTS and elapsed > max(
-            SLOW_SECONDS, SLOW_TIMES * known[int(len(known) * 0.95)])
-        if known and elapsed > known[-1] and not row["progress"]:
+        slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
+            SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
+        if times and elapsed > times[-1] and not row["progress"]:
             return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
@@ -119,7 +119,7 @@ class Forecast:
 
     @staticmethod
     def _unknown(function: str, plan: Plan) -> str:
-        """Return why a time is not known. Functions of others may be secret."""
+        """Return why a time is unknown. Other users' functions may be secret."""
         return "It is not known yet how long %s." % (
             "tasks before it take" if function in plan.runs else function + " takes")
 
@@ -134,7 +134,7 @@ class Forecast:
             return self._plan
 
     def _read(self) -> Plan:
-        """Make a plan for the workers that live, and for those that will come."""
+        """Make a plan for the living workers and for those that will be started."""
         homes: dict[int, CrewKey] = {
             worker_id: (machine, functions, limits)
             for worker_id, machine, functions, limits in self._database.all(
