@@ -8677,14 +8677,13 @@ class Tally:
 #
 # Metrics: how much was done, and how long it waited and ran.
 #
-# The activity is the only source. Fold adds its rows, each once, to sums: of the hour in which it
-# happened, as the row says, and of the six hours, the day and the whole time around that. Metrics
-# tells these sums together with what the newest rows, not folded yet, add to them. So a late row
-# finds its hour, sums are made up after a standstill, and removing tasks or old hours changes no
-# other hour and no total.
+# The activity is the only source. Fold adds each of its rows once to sums: those of the hour in the row,
+# and of the six hours, the day and the whole time around it. Metrics returns these sums together with the
+# newest rows, which are not folded yet. So a late row finds its hour, and a standstill loses nothing.
+# Removing tasks or old hours changes no other hour and no total.
 
-SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # what sums are of; the last one begins at 0
-FOLD_ROWS = 5000                # at once, and read of those that are not folded yet
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums; the last one begins at 0
+FOLD_ROWS = 5000                # in one portion, and read without being folded
 FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
 FOLD_SECONDS = 60.0
 SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
@@ -8703,16 +8702,16 @@ SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
 
 
 class Counted(NamedTuple):
-    """What is counted, as of one mark."""
+    """The counted figures, as of one mark."""
 
-    stored: "list[tuple[str, Row]]"       # what is folded: table, row
+    stored: "list[tuple[str, Row]]"       # folded sums: table, row
     runs: "dict[str, list[LatestRun]]"    # of each function the latest, oldest first
     until: "float"                        # all is counted up to this moment
-    tally: "Tally"                        # of what is not folded
+    tally: "Tally"                        # rows that are not folded
 
 
 class PlaceSums(NamedTuple):
-    """Sums of an hour or a longer span, and what they are of."""
+    """Sums of an hour or a longer span, and their function and queue, or machine."""
 
     at: "int"                             # its beginning
     place: "tuple[str, ...]"              # function and queue, or machine
@@ -8720,19 +8719,21 @@ class PlaceSums(NamedTuple):
 
 
 class Fold:
-    """Adds the activity to the sums, a portion at a time, whoever ticks:
+    """The rollup: adds the activity to the sums, a portion at a time.
 
-    1. The rows after the mark are read and counted, while others may write.
-    2. In one transaction, unless the mark has moved since, what they add is stored and the mark
-       becomes the id of the last one. So each counts once, whoever is killed and wherever.
+    1. Read and count the rows after the mark. Other processes may write meanwhile.
+    2. In one transaction store the sums and move the mark to the last row, unless the mark has moved
+       since.
 
-    Ids are drawn by who holds the write lock: none turns up below the mark later."""
+    So each row counts once, even if a process is killed. Ids are drawn under the write lock, so no row
+    appears below the mark later.
+    """
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
     def mark(self):
-        """The id of the last row that is folded."""
+        """Return the id of the last folded row."""
         return recall(self._database, "folded") or 0
 
     def fold(self):
@@ -8748,7 +8749,7 @@ class Fold:
         return len(rows) == FOLD_ROWS
 
     def tally(self, mark):
-        """The next rows after the mark, and what they add."""
+        """Return the next rows after the mark, and their sums."""
         tally = Tally(Shift(*row) for row in self._database.all(SHIFTS))
         rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
@@ -8776,40 +8777,42 @@ class Fold:
                 sums.add(Sums.stored(row, key))
             transaction.upsert(table, key, sums.row())
         for function, runs in tally.runs.items():
-            known = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
+            runs_text = transaction.value("SELECT runs FROM recent WHERE function=?", (function,))
             transaction.upsert("recent", {"function": function},
-                               {"runs": dump_json(latest_runs(known, runs))})
+                               {"runs": dump_json(latest_runs(runs_text, runs))})
         for worker_id, shift in tally.changed.items():
             transaction.upsert("shift", {"worker_id": worker_id}, shift._asdict())
         transaction.run("DELETE FROM shift WHERE ended_at<?", (self._clock.now() - SHIFT_SECONDS,))
 
 
 class Metrics:
-    """Tells how much was done and how long it took: what is folded, and what is not yet."""
+    """The figures of tasks and workers: folded sums and newer rows."""
 
     def __init__(self, database, settings, fold):
         self._database, self._settings, self._fold = database, settings, fold
 
     def read(self, start, end, step, wants,
              viewer=None):
-        """The figures from `start` to `end`, which are beginnings of steps (a word of STEPS), of
-        the functions and queues that `wants` says; `viewer` learns the numbers of their tasks."""
+        """Return the figures from `start` to `end`, the beginnings of steps (a word of STEPS).
+
+        `wants` selects functions and queues. `viewer` sees the ids of their own tasks.
+        """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
-        span = max(one for one in SPANS if one and seconds % one == 0)
-        known = self._look(span, start, end)
-        self._add_living(known.tally)
+        span = max(length for length in SPANS if length and seconds % length == 0)
+        counted = self._look(span, start, end)
+        self._add_living(counted.tally)
         points = collections.defaultdict(Sums)
         functions = collections.defaultdict(Sums)
         machines = collections.defaultdict(Sums)
         totals = Sums()
-        for at, (name, *queue), sums in self._parts(known, wants):
+        for at, (name, *queue), sums in self._parts(counted, wants):
             if start <= at < end:
                 for whole in (points[at - (at - start) % seconds], totals,
                               (functions if queue else machines)[name]):
                     whole.add(sums)
         return {
             "step": step, "from": iso(start), "to": iso(end),
-            "points": [{"at": iso(at), "complete": at + seconds <= known.until, **points[at].json(),
+            "points": [{"at": iso(at), "complete": at + seconds <= counted.until, **points[at].json(),
                         **points[at].worker_json(base, "executed")}
                        for at in range(start, end, seconds)],
             "totals": {**totals.json(), **totals.worker_json(base, "executed")},
@@ -8818,7 +8821,7 @@ class Metrics:
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
-                for task_id, owner_id, status, seconds in known.runs.get(name, [])[-RUNS_TOLD:]]}
+                for task_id, owner_id, status, seconds in counted.runs.get(name, [])[-RUNS_TOLD:]]}
                 for name, sums in sorted(functions.items())]}
 
     def runs(self):
@@ -8826,7 +8829,7 @@ class Metrics:
         return self._look(HOUR, 0, 0).runs
 
     def all_time(self):
-        """{(function, queue): Sums} of all that was ever counted: they never fall."""
+        """Return {(function, queue): Sums} of all that was ever counted: they never fall."""
         whole = collections.defaultdict(Sums)
         for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
@@ -8834,7 +8837,7 @@ class Metrics:
         return whole
 
     def _look(self, span, start, end):
-        """Read the sums of a span that begin from `start` up to `end`, and what is not folded."""
+        """Return the sums of a span that begin from `start` up to `end`, and the newer rows."""
         for _ in range(5):
             mark = self._fold.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
@@ -8849,8 +8852,10 @@ class Metrics:
         return Counted(stored, runs, until, tally)
 
     def _add_living(self, tally):
-        """Count what workers did that live, until they were last heard of. They claim several
-        tasks at once, and run them one after the other."""
+        """Add the busy time of living workers, up to their last sign of life.
+
+        A worker claims several tasks at once, and runs them one after the other.
+        """
         begun = dict(map(tuple, self._database.all(
             "SELECT worker_id, min(started_at) FROM task %s WHERE status=RUNNING GROUP BY worker_id"
             % BY_CLAIM)))
@@ -8862,14 +8867,14 @@ class Metrics:
                     tally.spread(shift.machine, name, since, seen_at)
 
     @staticmethod
-    def _parts(known, wants):
-        """Yield what is stored and what is not folded, of functions and queues as `wants` says."""
-        for table, row in known.stored:
+    def _parts(counted, wants):
+        """Yield the folded and newer sums of the functions and queues that `wants` selects."""
+        for table, row in counted.stored:
             keys = HOUR_KEYS[table]
             _, at, *place = tuple(row)[:len(keys)]
             if table == "worker_hour" or wants(*place):
                 yield PlaceSums(at, tuple(place), Sums.stored(row, keys))
-        for (table, at, names), sums in known.tally.sums().items():
+        for (table, at, names), sums in counted.tally.sums().items():
             if table == "worker_hour" or wants(*names):
                 yield PlaceSums(at, names, sums)
 
@@ -8880,14 +8885,14 @@ def exposition(families):
     for name, kind, words, samples in families:
         lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
         for ending, labels, value in samples:
-            told = ",".join('%s="%s"' % (label, str(text).translate(ESCAPED))
+            labels_text = ",".join('%s="%s"' % (label, str(text).translate(ESCAPED))
                             for label, text in labels.items())
-            lines.append("jobqueue_%s%s{%s} %r" % (name, ending, told, value))
+            lines.append("jobqueue_%s%s{%s} %r" % (name, ending, labels_text, value))
     return "\n".join(lines).replace("{}", "") + "\n"
 
 
 def counter_families(whole):
-    """What Metrics.all_time() found, for exposition()."""
+    """Return the families for exposition(), from the sums of Metrics.all_time()."""
     ran = collections.defaultdict(Times)
     for (function, _), sums in whole.items():
         ran[function].add(sums.get("ran", NO_TIMES))
