@@ -1,10 +1,9 @@
 """Mail, webhooks, a function of tasks.py: a process of its own sends.
 
-How messages leave. A process of its own, started like a worker, takes what is due in `delivery`,
-sends it and notes how that went, and ends after SENDING_SECONDS. A row is taken by counting its
-try, which puts the next one off: who is killed in the middle has spent one, and a server that
-hangs keeps no other row from its turn. Refused ends the tries. What a server says is kept, but no
-password and no address of a webhook, which are secrets.
+A process of its own, started like a worker, sends the due rows of `delivery` and records the results. It
+ends after SENDING_SECONDS. It first counts a try of a row, which puts off the next one. So a process that
+is killed has used a try, and a server that hangs holds up no other row. A permanent refusal (Refused)
+ends the tries. Errors of servers are stored, but without passwords and webhook addresses.
 """
 from __future__ import annotations
 
@@ -51,26 +50,26 @@ CUT_OFF = "It was not answered in time."
 
 
 class Refused(Exception):
-    """Whoever refused it always would."""
+    """A permanent refusal: another try would be refused, too."""
 
 
 class WebhookPost(NamedTuple):
-    """What is sent to an address of the web. Without a body it is signed."""
+    """The request of a webhook. Without a body it is signed."""
 
     path: str
     body: JsonObject | None
 
 
 def header_text(text: str) -> str:
-    """Text that can only be one header: no line ends, nothing that looks encoded."""
+    """Return a text that is one header: without line ends, and with nothing that looks encoded."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
     return shorten(text.replace("=?", "= ?"), 150)
 
 
 def mail_message(content: MessageContent, sender: str, recipient: str, row: Row) -> Message:
-    """Return the mail of a row; the same each time it is tried.
+    """Return the mail of a row. Each try sends the same.
 
-    A Header folds what is not ASCII by RFC 2047. EmailMessage writes words that are too long, or
+    A Header folds text that is not ASCII by RFC 2047. EmailMessage writes words that are too long, or
     empty, or loses spaces between them (python/cpython issues 136052 and 144156).
     """
     from email import charset, policy
@@ -144,8 +143,8 @@ def _log_in(server: SMTP, user: str, password: str) -> None:
     if (user + password).isascii():
         server.login(user, password)
     elif "PLAIN" in server.esmtp_features.get("auth", "").upper().split():
-        told = base64.b64encode(("\0%s\0%s" % (user, password)).encode("utf-8")).decode("ascii")
-        code, words = server.docmd("AUTH", "PLAIN " + told)
+        credentials = base64.b64encode(("\0%s\0%s" % (user, password)).encode("utf-8")).decode("ascii")
+        code, words = server.docmd("AUTH", "PLAIN " + credentials)
         if code != 235:
             raise _as_refused(code, words)
     else:
@@ -192,12 +191,12 @@ def _send_by_sendmail(sender: str, recipient: str, message: Message) -> None:
 
 
 def is_inside(address: str) -> bool:
-    """True for an address to which no webhook may lead unless an admin allows that."""
+    """Return True for an address that a webhook may not have unless an admin allows it."""
     from ipaddress import IPv6Address, ip_address
-    found = ip_address(address.partition("%")[0])
-    if isinstance(found, IPv6Address) and (found.sixtofour or found.teredo or int(found) >> 125 != 1):
+    parsed = ip_address(address.partition("%")[0])
+    if isinstance(parsed, IPv6Address) and (parsed.sixtofour or parsed.teredo or int(parsed) >> 125 != 1):
         return True                     # leads to IPv4, or is no address of one host (RFC 4291)
-    return found.is_multicast or not found.is_global
+    return parsed.is_multicast or not parsed.is_global
 
 
 def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
@@ -243,7 +242,7 @@ SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _fo
 
 
 def webhook_key(folder: Path) -> bytes:
-    """The secret by which receivers know us; made at the first time. An owner may put one there."""
+    """Return the secret of signed webhooks. It is made at first use; an owner may choose another one."""
     import base64
     path = private_path(find_database(folder), "webhook-secret.txt")
     former = folder / "webhook-secret.txt"      # that name can be guessed
@@ -260,42 +259,45 @@ def webhook_key(folder: Path) -> bytes:
 
 def _signed(folder: Path, content: MessageContent, row: Row,
             now: float) -> tuple[dict[str, str], str]:
-    """(headers, body) as Standard Webhooks want them."""
+    """Return (headers, body) by the rules of Standard Webhooks."""
     import base64
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
     body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
                       "data": {"subject": content["subject"], "lines": content["lines"]}})
-    told = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
-    sign = base64.b64encode(hmac.digest(webhook_key(folder), told, "sha256")).decode("ascii")
+    signed_text = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
+    sign = base64.b64encode(hmac.digest(webhook_key(folder), signed_text, "sha256")).decode("ascii")
     return {"webhook-id": name, "webhook-timestamp": moment,
             "webhook-signature": "v1," + sign}, body
 
 
 def open_outside(host: str, port: int, inside: bool) -> Socket:
-    """A socket to a host whose name is resolved once: all its addresses are judged, and the first of
-    them that answers is used, so that it cannot be another one a moment later."""
+    """Return a socket to a host whose name is resolved once.
+
+    All its addresses are checked, and the first that answers is used. So a second look-up cannot lead
+    elsewhere.
+    """
     import socket
-    found = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
+    places = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM)]
-    if not inside and any(is_inside(address) for address, _ in found):
+    if not inside and any(is_inside(address) for address, _ in places):
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
-    for place in found[:-1]:
+    for place in places[:-1]:
         with contextlib.suppress(OSError):      # such as IPv6 on a host that has none
             return socket.create_connection(place, STEP_SECONDS / 2)
-    return socket.create_connection(found[-1], STEP_SECONDS)
+    return socket.create_connection(places[-1], STEP_SECONDS)
 
 
 def send_webhook(settings: Settings, url: str, content: MessageContent, row: Row, folder: Path,
                  now: float) -> None:
-    """Send a row to an address of the web; what is sent looks as its host wants it."""
+    """Send a row to a webhook, in the shape that its host expects."""
     import http.client
     import ssl
     parts = urlsplit(url)
     host, is_safe = parts.hostname or "", parts.scheme == "https"
-    path, told = shaped(parts, content)
-    headers, body = ({}, dump_json(told)) if told else _signed(folder, content, row, now)
+    path, shaped_body = shaped(parts, content)
+    headers, body = ({}, dump_json(shaped_body)) if shaped_body else _signed(folder, content, row, now)
     sock = open_outside(host, parts.port or (443 if is_safe else 80),
                         settings.get("alert_webhook_inside") == "yes")
     with contextlib.closing(sock):
@@ -319,7 +321,7 @@ def _judge_answer(answer: HTTPResponse) -> None:
 
 
 class Courier:
-    """Sends what is in `delivery`; `add` adds a task, `find` gives a function of tasks.py."""
+    """The sender of the rows of `delivery`. `add` adds a task, `find` returns a function of tasks.py."""
 
     def __init__(self, database: Database, settings: Settings, add: Callable[..., object],
                  find: Callable[[str], AnnouncedFunction | None]) -> None:
@@ -332,10 +334,10 @@ class Courier:
             for row in iter(self._take, None):
                 self._send(row)
         with contextlib.suppress(OSError):
-            os.unlink(self._database.folder / SENDING_MARK)     # who is next need not wait
+            os.unlink(self._database.folder / SENDING_MARK)     # the next process need not wait
 
     def _take(self) -> JsonObject | None:
-        """The next row that is due, whose try is counted; None if there is none."""
+        """Return the next due row, and count its try; None if there is none."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
             row = transaction.one(
@@ -355,7 +357,7 @@ class Courier:
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
-        except Exception as error:      # whatever a server made of it
+        except Exception as error:      # any answer of a server may raise
             changes["error"] = self._words(error)
             if not isinstance(error, Refused):
                 changes["next_at"] = row["next_at"]
@@ -369,8 +371,8 @@ class Courier:
         if channel == "mail":
             send_mail(self._settings, recipient, content, row)
         elif channel == "webhook":
-            url = next(one for one in self._settings.get("alert_webhook").split()
-                       if web_label(one) == recipient)
+            url = next(address for address in self._settings.get("alert_webhook").split()
+                       if web_label(address) == recipient)
             send_webhook(self._settings, url, content, row, self._database.folder,
                          self._clock.now())
         else:
@@ -383,19 +385,19 @@ class Courier:
         return recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name: str, content: MessageContent, row: Row) -> None:
-        given = {"subject": content["subject"], "text": "\n".join(content["lines"])}
+        arguments = {"subject": content["subject"], "text": "\n".join(content["lines"])}
         function = self._find(name)
-        known = function["schema"]["properties"] if function else given
+        names = function["schema"]["properties"] if function else arguments
         try:
-            self._add(name, {key: value for key, value in given.items() if key in known},
+            self._add(name, {key: value for key, value in arguments.items() if key in names},
                       unique_key="alert %d" % row["id"])
         except (Invalid, Conflict) as error:
             raise Refused(error.detail) from None
 
     def _words(self, error: Exception) -> str:
-        """What an error says, without secrets and on one line."""
+        """Return an error in one line, without secrets."""
         words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
-        secrets = [part for one in hooks.split() for part in (one, *one.split("/", 3)[3:])]
+        secrets = [part for address in hooks.split() for part in (address, *address.split("/", 3)[3:])]
         with contextlib.suppress(Refused):
             secrets += [_password(self._settings)] if self._settings.get("mail_user") else []
         for secret in secrets:
