@@ -1,12 +1,12 @@
 """The plan of what runs and waits: when each task will begin and end.
 
-1. Metrics keep how long the latest attempts of each function took: RunTimes are their mean, their
-   variance and the doubt of the mean.
-2. A Plan gives the first LANE_ROWS tasks of each queue, in the order of claims, to the places that
+1. Metrics keep the times of the latest attempts of each function. RunTimes are their mean, their variance
+   and the doubt of the mean.
+2. A Plan gives the first LANE_ROWS tasks of each queue, in the order of claims, to the workers that
    become free first, within the limits of queues and owners. Each task takes its function's mean.
-3. Variances of the tasks before a task add up. The sum is read as lognormal (Fenton and
-   Wilkinson): it ends between its 20th and its 80th percentile.
-4. A task behind the planned ones of its queue begins when the queue's pace leads there.
+3. Variances of the tasks before a task add up. The sum is read as lognormal (Fenton and Wilkinson): it
+   ends between its 20th and its 80th percentile.
+4. Tasks after the planned ones of a queue begin at the queue's pace.
 """
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MIX_ROWS = 10_000               # tasks before a task are read, to know which fu
 BEFORE_MAX = 200_000            # ... and counted
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
 PROGRESS_DOUBT = 0.2
-TRIED = ("succeeded", "failed", "retried")      # such runs tell how long others will take
+TRIED = ("succeeded", "failed", "retried")      # runs of these kinds say how long the next ones take
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
 PAUSE_MAX = 30 * 86400
 # (a time less than so many seconds ahead, is rounded to so many)
@@ -116,7 +116,7 @@ class WorkerSlot:
         self.queues, self.functions, self.free = queues, functions, free
 
     def serves(self, task: Waiting) -> bool:
-        """True if the worker may claim a task."""
+        """Return True if the worker may claim a task."""
         return task.queue in self.queues and (
             self.functions is None or task.function in self.functions)
 
@@ -137,7 +137,7 @@ class Expected(NamedTuple):
 
 
 def order_of(task: Waiting) -> tuple[int, int, int]:
-    """Return what the tasks of a queue are claimed by."""
+    """Return the sort key of claims in a queue."""
     return -task.priority, task.turn, task.id
 
 
@@ -159,11 +159,11 @@ class Plan:
     def __init__(self, database: Database, runs: dict[str, list[LatestRun]],
                  crews: dict[CrewKey, list[WorkerSlot]], homes: dict[int, CrewKey]) -> None:
         self._database, self.now = database, database.clock.now()
-        tried = {name: [run for run in known if run.status in TRIED] for name, known in runs.items()}
-        self.runs = {name: known for name, known in tried.items() if known}
-        self._times = {name: times_of([run.seconds for run in known],
-                                      sum(run.status != "succeeded" for run in known))
-                       for name, known in self.runs.items()}
+        tried = {name: [run for run in latest if run.status in TRIED] for name, latest in runs.items()}
+        self.runs = {name: latest for name, latest in tried.items() if latest}
+        self._times = {name: times_of([run.seconds for run in latest],
+                                      sum(run.status != "succeeded" for run in latest))
+                       for name, latest in self.runs.items()}
         self.places = [place for crew in crews.values() for place in crew]
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
@@ -202,7 +202,7 @@ class Plan:
         return NOW.after(times_of(longer or [elapsed]))     # the oldest may get twice as old
 
     def _plan(self, lanes: dict[str, list[Waiting]]) -> None:
-        """Give tasks to places: urgent ones first, and those of several queues by turns."""
+        """Give tasks to workers: by priority, and by turns among queues."""
         self.lanes, self.planned = lanes, {}
         self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
         least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
@@ -291,7 +291,7 @@ class Plan:
         lane = self.lanes[task.queue]
         done = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
-        if not mix:                     # those before it were claimed since
+        if not mix:                     # the tasks before it were claimed since
             return NOW
         if not done or last.at == math.inf or work == math.inf:
             return NEVER
