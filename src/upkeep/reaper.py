@@ -29,8 +29,7 @@ STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
 
 
 class DeadWorker(NamedTuple):
-    """A worker that nobody stands behind any more: its row, the descriptor of its lock file if
-    that is ours now, and why it counts as dead."""
+    """A dead worker: its row, the descriptor of its lock file if we hold it, and the reason."""
 
     row: WorkerRow
     handle: int | None
@@ -38,14 +37,15 @@ class DeadWorker(NamedTuple):
 
 
 class Reaper:
-    """Finds workers that nobody stands behind any more, and frees their places and tasks.
+    """The Reaper finds dead workers, and frees their rows and tasks.
 
-    1. Each row is looked at. A worker is dead if its proven lock is free, or if its lease is over
-       and was doubted for as long as claims are; a reserved one if it did not report in time.
-    2. What the dead may have left running is ended: a runner whose start time the row knows, and a
-       worker that stands still with its lock in its hands. No other pid is ever signalled.
-    3. In one transaction the rows go, unless they moved since, and the tasks end as crashed.
-    4. Lock files are removed last, by who holds them."""
+    1. Check each row. A worker is dead if its proven lock is free. It is also dead if its lease is over
+       and was marked as suspect for a lease. A reserved one is dead if it did not report in time.
+    2. Kill processes that a dead worker may have left: a runner whose start time is in the row, and a
+       worker that stands still with its lock. No other pid is ever signalled.
+    3. In one transaction remove the rows, unless they changed since, and end the tasks as crashed.
+    4. Remove lock files last, and only those that this process holds.
+    """
 
     def __init__(self, database: Database, claims: Claims, workers: Workers, modes: Modes) -> None:
         self._database, self._claims, self._workers, self._modes = database, claims, workers, modes
@@ -93,7 +93,7 @@ class Reaper:
         return True
 
     def find_dead(self) -> list[DeadWorker]:
-        """Find the workers that nobody stands behind any more, and end what they left running."""
+        """Return the dead workers, after killing their processes."""
         dead: list[DeadWorker] = []
         silent = self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
@@ -106,7 +106,7 @@ class Reaper:
         return dead
 
     def _look_at(self, row: WorkerRow, is_silent: bool) -> tuple[int | None, str | None]:
-        """(descriptor of its lock if free, why it counts as dead or None)"""
+        """Return the descriptor of a worker's lock if it is free, and the reason why it is dead, or None."""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
                 self._claims.machine, boot):
@@ -116,7 +116,7 @@ class Reaper:
             handle = grab_if_free(path)         # locks of another machine are not there
             if handle is not None:
                 return handle, "died"
-        # One that stands still may have a runner that goes on: both end before others begin.
+        # A stopped worker may have a living runner. Both must end before other workers begin.
         if not is_silent or (is_here and row["lock_proven"] and self._end_silent(row["pid"], path)):
             return None, None
         return None, "silent"
@@ -131,10 +131,13 @@ class Reaper:
         return handle, "did not report" if late else None
 
     def _end_runner(self, row: WorkerRow) -> bool:
-        """Kill the runner of a dead worker, which may have closed all that it would die by. False
-        while it lives on, which it may as another user's: then the lease must do."""
-        known = row["runner_birth"] if row["boot"] == self._leases.boot else None
-        return end_group(row["runner_pid"], known, self._clock.sleep)
+        """Kill the runner of a dead worker; return False while it lives.
+
+        A runner may have closed the lock and channel by which it would end. Another user's runner may
+        survive: then the lease protects its task.
+        """
+        born = row["runner_birth"] if row["boot"] == self._leases.boot else None
+        return end_group(row["runner_pid"], born, self._clock.sleep)
 
     @staticmethod
     def _end_silent(pid: int, path: Path) -> bool:
@@ -148,9 +151,9 @@ class Reaper:
 
     def sweep_locks(self) -> None:
         """Remove old lock files that no row names any more; they are left by crashes."""
-        known = {row[0] for row in self._database.all("SELECT lock FROM worker")}
+        in_use = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):
                 age = self._clock.now() - path.stat().st_mtime
-                if path.name not in known and age >= LEASE_SECONDS:
+                if path.name not in in_use and age >= LEASE_SECONDS:
                     path.unlink()
