@@ -23,9 +23,12 @@ KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 
 
 class Keeping:
-    """Removes what is older than an admin wants, a little at a time: once an hour, oldest rows
-    first, up to one that is young enough. A wrong clock must not empty the tables: when it is more
-    than a day after the last look, nothing is removed for as many days as tasks are kept."""
+    """The retention of tasks, activity and figures, by the settings of an admin.
+
+    Once an hour the oldest rows are removed, up to one that is young enough. A wrong clock must not empty
+    the tables. So if the clock is more than a day off since the last run, nothing is removed for
+    keep_days, at most 30 days.
+    """
 
     def __init__(self, database: Database, settings: Settings, actions: Actions,
                  fold: Fold) -> None:
@@ -35,27 +38,27 @@ class Keeping:
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
     def prune(self) -> bool:
-        """Do a little of what is to be done; True if it should go on soon."""
+        """Remove one portion; return True if there is more to remove."""
         if self._round is None:
             now = self._clock.now()
             if not self._rounds.is_due() or not self._trusts_clock(now):
                 return False
             self._round = self._portions(now)
-        found = next(self._round, None)
-        if found is None:
+        removed = next(self._round, None)
+        if removed is None:
             self._round = None
-        return bool(found)
+        return bool(removed)
 
     def _trusts_clock(self, now: float) -> bool:
-        """False until days have passed since the clock was found far from where it was."""
-        known = recall(self._database, "keeping") or {"seen": 0.0, "from": 0.0}
-        seen: float = known["seen"]
-        start: float = known["from"]
+        """Return False for some days after the clock has jumped."""
+        state = recall(self._database, "keeping") or {"seen": 0.0, "from": 0.0}
+        seen: float = state["seen"]
+        start: float = state["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
-        patience = doubt if start > seen else 86400     # who comes seldom ends a doubt, too
+        patience = doubt if start > seen else 86400     # a process that seldom ticks ends a doubt, too
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
             start = now + doubt
-        if start != known["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
+        if start != state["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
             with self._database.transaction(durable=False) as transaction:
                 remember(transaction, "keeping", {"seen": now, "from": start})
         return now >= start
@@ -70,7 +73,7 @@ class Keeping:
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
             folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
-            gone = [(one,) for one in ids if one < folded]
+            gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
                     transaction.tell_many("DELETE FROM activity WHERE id=?", gone)
@@ -92,12 +95,12 @@ class Keeping:
                 yield True
 
     def _oldest(self, ages: str, before: float, now: float) -> Iterator[list[int]]:
-        """Ids of what ended before a time, in portions, until a row was made since then."""
-        low, made = 0, -math.inf
-        while not before <= made <= now:
+        """Yield the ids of rows that ended before a time, in portions, until a row is younger."""
+        low, created = 0, -math.inf
+        while not before <= created <= now:
             rows = self._database.all(
                 "SELECT %s WHERE id>? ORDER BY id LIMIT ?" % ages, (low, KEEP_ROWS))
             if not rows:
                 return
-            low, made, _ = rows[-1]
+            low, created, _ = rows[-1]
             yield [row[0] for row in rows if row[2] is not None and row[2] < before]
