@@ -1,7 +1,7 @@
 """Sums of the activity: values by table, hour and place.
 
-Tally counts rows: it gathers values by table, hour and place, and makes Sums of them. Sums add up, as do
-Times in them, which are histograms: a percentile is read from their sum.
+Tally gathers values by table, hour and place, and makes Sums of them. Sums can be added. So can their
+Times, which are histograms: a percentile is read from the sum of histograms.
 """
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
 TIMES = ("waited", "ran", "service")
 HISTOGRAMS = frozenset((*TIMES, "executed"))     # all columns that are kept as Times
-# What an event of a task counts as.
+# The column in which an event of a task is counted.
 EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
@@ -68,40 +68,42 @@ class Shift(NamedTuple):
 
 
 def sane(number: float) -> float:
-    """A time as it counts: clocks are set back, and other people's programs write anything."""
+    """Return a time within bounds. Clocks are set back, and other programs write anything."""
     return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
 def hour_of(at: float) -> int:
-    """The beginning of the hour of a moment."""
+    """Return the beginning of the hour of a moment."""
     return int(sane(at)) // HOUR * HOUR
 
 
 def whole_steps(start: float, end: float, step: str) -> tuple[int, int]:
-    """(beginning of the first, end of the last) step from one moment to another."""
+    """Return the beginning of the first and the end of the last step from one moment to another."""
     seconds = STEPS[step]
     return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
             math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
-def latest_runs(known: str | None, more: Iterable[AnyRun]) -> list[LatestRun]:
+def latest_runs(stored: str | None, more: Iterable[AnyRun]) -> list[LatestRun]:
     """Return the newest of the runs in a row of `recent` and of more."""
-    runs = [LatestRun(*run) for run in json.loads(known or "[]")]
+    runs = [LatestRun(*run) for run in json.loads(stored or "[]")]
     runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
              for task_id, owner_id, status, seconds in more]
     return runs[-RUNS_KEPT:]
 
 
 def bucket_of(seconds: float) -> int:
-    """The number of the bucket of a time: four of them make a doubling. It is found without
-    logarithms, which differ between machines."""
+    """Return the number of the bucket of a time. Four buckets make a doubling.
+
+    It is found without logarithms, which differ between machines.
+    """
     fraction, exponent = math.frexp(seconds)
     within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
     return 4 * exponent + within if seconds else ZERO_BUCKET
 
 
 def bucket_top(number: int) -> float:
-    """The longest time in a bucket."""
+    """Return the longest time in a bucket."""
     return math.ldexp(BUCKETS_A_DOUBLING[number % 4], number // 4)
 
 
@@ -129,25 +131,25 @@ class Times:
                         collections.Counter(map(bucket_of, values)).items()}
         return many
 
-    def add(self, other: Times) -> None:
+    def add(self, times: Times) -> None:
         """Add other times to these."""
-        self.count += other.count
-        self.sum += other.sum
-        self.least, self.most = min(self.least, other.least), max(self.most, other.most)
+        self.count += times.count
+        self.sum += times.sum
+        self.least, self.most = min(self.least, times.least), max(self.most, times.most)
         buckets = self.buckets
-        for number, count in other.buckets.items():
+        for number, count in times.buckets.items():
             buckets[number] = buckets.get(number, 0) + count
 
     def text(self) -> str:
-        """What __init__() takes."""
+        """Return the text that __init__() reads."""
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
     def up_to(self, number: int) -> int:
-        """How many are in this bucket and those below."""
+        """Return how many times are in this bucket and below."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
     def percentile(self, share: float) -> float:
-        """A time that this share does not exceed, right within 9 %; exact if all are the same."""
+        """Return the time that this share of all does not exceed, within 9 %; exact if all are equal."""
         rank = math.ceil(share * self.count)
         for number in sorted(map(int, self.buckets)):
             rank -= self.buckets[str(number)]
@@ -157,12 +159,12 @@ class Times:
         return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
 
     def json(self) -> JsonObject:
-        """As the API tells it. Of fewer than 20 the 95th percentile would be the longest."""
-        told: list[float | None] = [self.sum]
+        """Return the figures as the API has them. The 95th percentile needs 20 times."""
+        figures: list[float | None] = [self.sum]
         if self.count:
-            told += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
+            figures += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
                      self.percentile(0.95) if self.count >= 20 else None]
-        rounded = (value and round(value, 6) for value in (*told, *[None] * 5))
+        rounded = (value and round(value, 6) for value in (*figures, *[None] * 5))
         return {"count": self.count,
                 **dict(zip(("sum", "min", "max", "mean", "p50", "p95"), rounded))}
 
@@ -171,24 +173,24 @@ NO_TIMES, NO_SHIFT = Times(), Shift(0, "")
 
 
 class Sums(AnySums):
-    """What adds up, by the names of columns: numbers, Times, and the greatest memory."""
+    """A dictionary of sums by column: numbers, Times, and the largest memory."""
 
     @classmethod
     def of(cls, cell: Mapping[str, Sequence[float]]) -> Sums:
-        """The sums of {name: values}."""
+        """Return the sums of {name: values}."""
         return cls((name, Times.of(values) if name in HISTOGRAMS else
                     max(values) if name == "peak_memory" else sum(values))
                    for name, values in cell.items())
 
     @classmethod
     def stored(cls, row: Row, keys: Iterable[str]) -> Sums:
-        """The sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
+        """Return the sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
-    def add(self, other: Sums) -> None:
+    def add(self, sums: Sums) -> None:
         """Add other sums to these."""
-        for name, value in other.items():
+        for name, value in sums.items():
             if name in HISTOGRAMS:
                 self.setdefault(name, Times()).add(value)
             elif name == "peak_memory":
@@ -197,19 +199,22 @@ class Sums(AnySums):
                 self[name] = self.get(name, 0) + value
 
     def row(self) -> JsonObject:
-        """The columns to be stored."""
+        """Return the columns to store."""
         return {name: value.text() if name in HISTOGRAMS else value for name, value in self.items()}
 
     def json(self) -> JsonObject:
-        """What the API tells of tasks."""
+        """Return the figures of tasks as the API has them."""
         return {**{name: self.get(name, 0) for name in COUNTS},
                 **{name: self.get(name, NO_TIMES).json() for name in TIMES},
                 "cpu_seconds": round(self.get("cpu_seconds", 0.0), 6),
                 "peak_memory": self.get("peak_memory")}
 
     def worker_json(self, base: int, executed: str) -> JsonObject:
-        """What it tells of workers; `base` is how many tasks one should do in an hour, or 0, and
-        `executed` how the answer calls the times that attempts took."""
+        """Return the figures of workers as the API has them.
+
+        `base` is the number of tasks that a worker should do in an hour, or 0. `executed` is the key of
+        the times of all attempts.
+        """
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
         mean = tasks / alive * HOUR if alive else None
@@ -223,9 +228,11 @@ class Sums(AnySums):
 
 
 class Tally:
-    """What rows of the activity add: to the hours of functions and of machines, and to the latest
-    runs. `shifts` says of each worker where it is, up to when its life was counted and when it
-    ended; `changed`, which of these are news."""
+    """The sums of rows of the activity: by hour for functions and machines, and the latest runs.
+
+    `shifts` has each worker's machine, the time up to which its life is counted, and its end. `changed`
+    has the shifts to store.
+    """
 
     def __init__(self, shifts: Iterable[Shift] = ()) -> None:
         self.shifts = {shift.worker_id: shift for shift in shifts}
@@ -237,11 +244,11 @@ class Tally:
         self._hour = 0
 
     def sums(self) -> dict[SumsKey, Sums]:
-        """Return the sums of what was counted, by table, hour and place."""
+        """Return the sums by table, hour and place."""
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
     def count(self, rows: Iterable[Row]) -> None:
-        """Count rows in the order of their ids. One that makes no sense stops nobody."""
+        """Count rows in the order of their ids. A row that makes no sense is skipped."""
         for row in rows:
             try:
                 self._count(*row)
