@@ -1,7 +1,7 @@
 """Schedules as rows: their columns, when they are due, how they look.
 
-plan_errors() checks the rule that a person gives, due_slots() says which runs are due or were
-missed, find_scripts() finds the scripts of the folder schedules. upkeep/schedules.py fires them.
+plan_errors() checks the rule that a person gives. due_slots() returns the runs that are due or were
+missed. find_scripts() finds the scripts of the folder schedules. upkeep/schedules.py fires them.
 """
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     _Otherwise = TypeVar("_Otherwise")
 
     class Planner(Protocol):
-        """Who makes, changes or runs schedules: what is used here of a Person."""
+        """A Person, as far as schedules use it."""
 
         id: int
         name: str
         is_admin: bool
 
 SLOTS_AT_ONCE = 100             # filled in one transaction
-CATCH_UP_MAX = 1000             # of what was missed, catch_up="all" runs the newest
+CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
 LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
 LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
 GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
@@ -47,12 +47,12 @@ GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what come
 STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # it is told that so many runs wait for a task for so long
 UPCOMING = 10                   # times to come that are shown
 
-# Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT are hidden
-# files and what editors and package managers leave behind.
+# Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT matches hidden files
+# and leftovers of editors and package managers.
 SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily",
                   "weekly": "@weekly", "monthly": "@monthly"}
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
-SCRIPT_FUNCTION = "folder-script"       # what runs them; nobody can add it
+SCRIPT_FUNCTION = "folder-script"       # the function that runs them; people cannot add it
 
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
@@ -96,36 +96,38 @@ class DueSlots(NamedTuple):
     is_late: bool
 
 
-def plan_errors(given: JsonObject, now: float) -> list[FieldError]:
-    """What is wrong with when a schedule is to run; `given` is as SCHEDULE_SCHEMA wants it."""
+def plan_errors(request: JsonObject, now: float) -> list[FieldError]:
+    """Return the errors of a schedule's times. The request fulfils SCHEDULE_SCHEMA."""
     errors: list[FieldError] = []
-    if (given["catch_up"], given["overlap"]) == ("all", "skip"):
+    if (request["catch_up"], request["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
                                   "up: else all but the first would be skipped")
     try:
-        preview(parse_rule(given["rule"], given["zone"], now), now, 1)
+        preview(parse_rule(request["rule"], request["zone"], now), now, 1)
     except Invalid as error:
         errors += error.errors
     return errors
 
 
 def find_scripts() -> list[str]:
-    """The scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if that cannot be told. They are
-    executable or Python, since FTP loses the mode."""
-    found: list[str] = []
+    """Return the scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if they cannot be listed.
+
+    They are executable files, and Python files, because FTP loses the mode.
+    """
+    scripts: list[str] = []
     for folder in SCRIPT_FOLDERS:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), \
                 os.scandir(SCRIPTS_FOLDER / folder) as entries:
-            found += sorted(
+            scripts += sorted(
                 "%s/%s" % (folder, entry.name) for entry in entries
                 if storable(entry.name) == entry.name and os.path.isfile(entry.path)
                 and not re.fullmatch(SCRIPT_LEFT_OUT, entry.name)
                 and (entry.name.endswith(".py") or os.access(entry.path, os.X_OK)))
-    return found
+    return scripts
 
 
 def actor_name(person: Planner | None) -> str:
-    """Return the name of the person who acts, for the activity."""
+    """Record an event of a schedule in the activity."""
     return person.name if person else "the command line"
 
 
@@ -150,19 +152,19 @@ def slot_json(slot: Row) -> JsonObject:
 
 
 def as_given(row: ScheduleRow) -> JsonObject:
-    """A schedule's row as the request that would make it."""
+    """Return the request that would make a schedule, from its row."""
     return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
             "options": json.loads(row["options"])}
 
 
 def rule_of(row: ScheduleRow | JsonObject) -> Rule:
-    """The Rule of a schedule; Invalid if this host cannot read it."""
+    """Return the Rule of a schedule; Invalid if this host cannot read it."""
     return parse_rule(row["rule"], row["zone"], row["start"])
 
 
 def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
             otherwise: _Otherwise) -> _Found | _Otherwise:
-    """What `look` finds in the Rule of a schedule; `otherwise` if this host cannot read it."""
+    """Return the result of `look` with the Rule of a schedule, or `otherwise` if it cannot be read here."""
     try:
         return look(rule_of(row))
     except Invalid:
@@ -188,7 +190,7 @@ def _warning(row: ScheduleRow, now: float) -> str | None:
 
 
 def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
-    """A schedule of SCHEDULE_SHOWN as a list has it."""
+    """Return a schedule of SCHEDULE_SHOWN as a list has it."""
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -201,7 +203,7 @@ def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
 
 
 def before_newest(rule: Rule, first: float, now: float, most: int) -> float:
-    """A moment after which `rule` has its newest `most` until `now`; `first` is the oldest."""
+    """Return a moment after which `rule` has its newest `most` runs until `now`; `first` is the oldest."""
     low, high = first - 0.75, now       # moments are a second apart or more
     middle = low                        # nearly always that is it: nothing was missed
     while high - low > 0.5:
