@@ -1,9 +1,9 @@
 """Schedules add tasks at times, each slot once.
 
-A schedule is due at `next_at`. Whoever ticks then adds its task and moves `next_at` on, in one
-transaction with a row of `slot`, which can be there only once: so a slot adds its task at most
-once, whatever runs at the same time and wherever the clock jumps. Firing does that; Schedules are
-what people make and change, and keep in step with what tasks.py and folders ask for.
+A schedule is due at `next_at`. Any process that ticks then adds its task and moves `next_at` on, in one
+transaction with a row of `slot`. That row can exist only once. So a slot adds its task at most once,
+whatever runs at the same time and however the clock jumps. Firing does this. Schedules makes and changes
+schedules, and keeps them in step with tasks.py and the folders.
 """
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ if TYPE_CHECKING:
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
 UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
-GONE_SECONDS = 60.0             # whose source is gone for less was maybe on its way: nothing is left out
-KEPT_SECONDS = 30 * 86400.0     # how long a row stays whose source is gone, with pause and history
+GONE_SECONDS = 60.0             # a schedule whose source was away for less catches up: the source was
+                                # probably being copied
+KEPT_SECONDS = 30 * 86400.0  # after which a schedule without a source is removed, with its pause and history
 COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
 SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
@@ -52,9 +53,9 @@ SCHEDULE_SHOWN = (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
         SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
-SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # the others are kept, but not listed
-# How rows and the schedules that tasks.py and folders ask for are brought together, in this order: the
-# columns that must be equal, and whether what was gone counts, too. A script is known by its name alone.
+SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # all others are kept, but not listed
+# How rows are matched with the schedules of tasks.py and the folders, in this order: the columns that must
+# be equal, and whether rows without a source count, too. A script is matched by its name alone.
 MATCHES = (
     (("source", "name"), True), (("source", "function", "rule", "arguments"), True),
     (("source", "function", "arguments"), False), (("source", "function"), False),
@@ -67,20 +68,24 @@ if TYPE_CHECKING:
 
 
 class _Differences(NamedTuple):
-    """What is not as tasks.py and the folders ask for: rows (None: there is none) with the columns
-    that they are to have, and rows of schedules that are not asked for any more."""
+    """The differences between the rows and the sources.
+
+    `wanted` has rows (None: a new one) with their columns. `gone` has the rows that no source names any
+    more.
+    """
 
     wanted: list[tuple[ScheduleRow | None, JsonObject]]
     gone: list[ScheduleRow]
 
 
 class Firing:
-    """Schedules that are due: each slot adds its task, or says why not.
+    """The runner of due schedules: each slot adds its task, or records the reason why not.
 
-    1. fire() finds what is due; for each, outside of any transaction, due_slots() says which slots
-       there are, and order() which task they add.
-    2. In one transaction: if the row is as it was, slots without a task get theirs, or the reason
-       why not; next_at moves on. Who was slower finds another row and leaves it."""
+    1. fire() finds the due schedules. For each, outside of a transaction, due_slots() returns the slots
+       and order() the task.
+    2. In one transaction, if the row is unchanged, the slots get their tasks or reasons, and next_at
+       moves on. A slower process finds a changed row and does nothing.
+    """
 
     def __init__(self, database: Database, adding: Adding, check_requests: CheckRequests,
                  person: Callable[[int], Planner | None]) -> None:
@@ -89,7 +94,8 @@ class Firing:
         self._person = person           # the Person of a user's id, or None
 
     def fire(self, now: float) -> None:
-        """Add what is due, each in a transaction of its own, so that nobody waits for all."""
+        """Add the due tasks, each schedule in a transaction of its own, so that other writers need not
+        wait."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
                 "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
@@ -106,7 +112,7 @@ class Firing:
             pass
 
     def next_due(self, db: Reader | None = None) -> float | None:
-        """When the next schedule is due, or None."""
+        """Return when the next schedule is due, or None."""
         return (db or self._database).value(
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
 
@@ -115,16 +121,16 @@ class Firing:
         row = self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
         if row is None or row["next_at"] is None:
             return False
-        # What was counted from a time that is still to come is judged anew: the clock went back.
+        # If the clock was set back, the next run was computed from a time in the future: compute it again.
         due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
         if due > now:
             return False
-        found = DueSlots([], now + 3600, False)
+        due_runs = DueSlots([], now + 3600, False)
         order: Order | None = None
         problem: str | None = None
         try:
-            found = due_slots(row, due, now)
-        except Exception as error:      # such as lost time zones: it must not stop the others
+            due_runs = due_slots(row, due, now)
+        except Exception as error:      # such as missing time zones: the other schedules must go on
             problem = getattr(error, "detail", "%s: %s" % (type(error).__name__, error))
         try:
             order = self.order(row)
@@ -133,17 +139,17 @@ class Firing:
         except Busy:
             return False                # tasks.py cannot be read, and never could: later
         with self._database.transaction(durable=False) as transaction:
-            known = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
-            if known is None or tuple(known) != tuple(row):
-                return False            # somebody else was quicker, or changed it
-            changes = self._fill(transaction, row, found.slots, order, problem, now)
+            current = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
+            if current is None or tuple(current) != tuple(row):
+                return False            # another process was faster or changed it
+            changes = self._fill(transaction, row, due_runs.slots, order, problem, now)
             transaction.update("schedule", {
-                **changes, "next_at": found.next_at, "next_from": now,
-                "late_at": now if found.is_late else row["late_at"]}, "id=?", (row["id"],))
-        return bool(found.slots)
+                **changes, "next_at": due_runs.next_at, "next_from": now,
+                "late_at": now if due_runs.is_late else row["late_at"]}, "id=?", (row["id"],))
+        return bool(due_runs.slots)
 
     def order(self, row: ScheduleRow) -> Order:
-        """The Order for a task of this schedule; Invalid says why there can be none."""
+        """Return the Order for a task of this schedule; Invalid if there can be none."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
         if row["source"] == "folder":
@@ -151,17 +157,17 @@ class Firing:
         person = row["set_by"] and (self._person(row["set_by"]) or self._person(row["owner_id"]))
         return self.check_task(as_given(row), person)
 
-    def check_task(self, given: JsonObject, person: Planner | None) -> Order:
-        """The Order for a task as a schedule adds it; Invalid names every wrong field."""
-        [order] = self._check_requests([{"function": given["function"], **given["options"],
-                                         "arguments": given["arguments"]}], person)
+    def check_task(self, request: JsonObject, person: Planner | None) -> Order:
+        """Return the Order for a task of a schedule; Invalid names every wrong field."""
+        [order] = self._check_requests([{"function": request["function"], **request["options"],
+                                         "arguments": request["arguments"]}], person)
         if order.given:                 # it would go with its first task
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
     def _fill(self, transaction: Connection, row: ScheduleRow, slots: list[Slot],
               order: Order | None, problem: str | None, now: float) -> JsonObject:
-        """Add the tasks of the slots that nobody has filled; what the schedule's row is to say."""
+        """Add the tasks of slots that have none; return the changes of the schedule's row."""
         last_at, last_task = row["last_at"], row["last_task_id"]
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
@@ -200,16 +206,17 @@ class Firing:
 
     def add_task(self, transaction: Connection, row: ScheduleRow, order: Order,
                  unfinished: Sequence[TaskRow], now: float) -> int:
-        """Add a task of a schedule, behind all unfinished ones of its owner if they queue; its id."""
+        """Add a task of a schedule; return its id. With overlap=queue it comes after unfinished tasks of
+        its owner."""
         order.schedule_id = row["id"]
         if row["overlap"] == "queue":
-            order.after = tuple(one["id"] for one in unfinished if one["owner_id"] == row["owner_id"])
+            order.after = tuple(task["id"] for task in unfinished if task["owner_id"] == row["owner_id"])
             order.after_failure = "run"
         return self._adding.add(transaction, row["owner_id"], [order], now).ids[0]
 
 
 class Schedules:
-    """What people, tasks.py and folders want added at times."""
+    """The schedules of people, tasks.py and folders."""
 
     def __init__(self, database: Database, tasks: TaskList, firing: Firing,
                  announced: Callable[[], list[JsonObject]],
@@ -219,7 +226,7 @@ class Schedules:
 
     def find(self, owner_id: int | None = None, limit: int = INTEGER_MAX,
              after: int = 0) -> list[JsonObject]:
-        """Schedules of an owner, or (None) of everybody, oldest first."""
+        """Return the schedules of an owner, or (None) of all owners, oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         now = self._clock.now()
         return [schedule_json(row, now) for row in self._database.all(
@@ -228,7 +235,7 @@ class Schedules:
             (*values, now - GONE_SECONDS, after, limit))]
 
     def get(self, schedule_id: int, owner_id: int | None = None) -> JsonObject:
-        """One schedule with its history and what is to come; NotFound if not `owner_id`'s."""
+        """Return one schedule with its history and next runs; NotFound if it is another owner's."""
         row, now = self._row(self._database, schedule_id, owner_id, SCHEDULE_SHOWN), self._clock.now()
         slots = self._database.all(
             "SELECT slot.*, task.status FROM slot LEFT JOIN task ON task.id=slot.task_id "
@@ -240,7 +247,7 @@ class Schedules:
                 "history": [slot_json(slot) for slot in slots]}
 
     def coming(self, owner_id: int | None, until: float) -> list[JsonObject]:
-        """The schedules that are due until then, the next one first, each with its `times`."""
+        """Return the schedules that are due until then, the next one first, each with its `times`."""
         where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
 
         def times(row: ScheduleRow) -> list[float]:
@@ -260,35 +267,35 @@ class Schedules:
             raise NotFound("There is no schedule %s." % schedule_id)
         return row
 
-    def add(self, given: JsonObject, owner_id: int, person: Planner | None = None) -> int:
+    def add(self, request: JsonObject, owner_id: int, person: Planner | None = None) -> int:
         """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
-        wanted = {**self._checked({**SCHEDULE_DEFAULTS, **given}, person), "owner_id": owner_id}
+        columns = {**self._checked({**SCHEDULE_DEFAULTS, **request}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
             schedule_id = self.store(
-                transaction, None, {**wanted, "source": "person"}, actor_name(person))
-            self._set_paused(transaction, schedule_id, given, person)
+                transaction, None, {**columns, "source": "person"}, actor_name(person))
+            self._set_paused(transaction, schedule_id, request, person)
         return schedule_id
 
-    def change(self, schedule_id: int, given: JsonObject, scope: int | None = None,
+    def change(self, schedule_id: int, changes: JsonObject, scope: int | None = None,
                person: Planner | None = None, owner_id: int | None = None) -> None:
-        """Change the given fields; Conflict for what tasks.py or a folder says."""
+        """Change the given fields; Conflict for fields that tasks.py or a folder sets."""
         row = self._row(self._database, schedule_id, scope)
-        wanted: JsonObject = {}
-        if set(given) - {"paused", "paused_why"}:
+        columns: JsonObject = {}
+        if set(changes) - {"paused", "paused_why"}:
             self._refuse_foreign(row, "is changed there")
             before = as_given(row)
-            wanted = self._checked({**before, **unmask(given, before)}, person)
+            columns = self._checked({**before, **unmask(changes, before)}, person)
             self._firing.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
-            known = self._row(transaction, schedule_id, scope)
-            if wanted:
-                if as_given(known) != as_given(row):
+            current = self._row(transaction, schedule_id, scope)
+            if columns:
+                if as_given(current) != as_given(row):
                     raise Conflict("Somebody else changed it meanwhile; look at it again.")
-                owner_id = owner_id or known["owner_id"]
+                owner_id = owner_id or current["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
-                self.store(transaction, known, {**wanted, "owner_id": owner_id}, actor_name(person))
-            self._set_paused(transaction, schedule_id, given, person)
+                self.store(transaction, current, {**columns, "owner_id": owner_id}, actor_name(person))
+            self._set_paused(transaction, schedule_id, changes, person)
 
     def delete(self, schedule_id: int, scope: int | None = None,
                person: Planner | None = None) -> None:
@@ -325,17 +332,17 @@ class Schedules:
         if count >= SCHEDULES_MAX:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
-    def _checked(self, given: JsonObject, person: Planner | None) -> JsonObject:
-        """The columns for these fields; Invalid names every wrong one."""
-        errors = plan_errors(given, self._clock.now())
+    def _checked(self, request: JsonObject, person: Planner | None) -> JsonObject:
+        """Return the columns for these fields; Invalid names every wrong one."""
+        errors = plan_errors(request, self._clock.now())
         try:
-            order = self._firing.check_task(given, person)
+            order = self._firing.check_task(request, person)
         except Invalid as error:
             errors += error.errors
         if errors:
             raise refusal("The schedule is not right", errors)
-        return {**{name: given[name] for name in PLAN}, "rule": " ".join(given["rule"].split()),
-                "arguments": order.arguments, "options": dump_json(given["options"]),
+        return {**{name: request[name] for name in PLAN}, "rule": " ".join(request["rule"].split()),
+                "arguments": order.arguments, "options": dump_json(request["options"]),
                 "set_by": person and person.id}
 
     @staticmethod
@@ -346,13 +353,15 @@ class Schedules:
 
     def store(self, transaction: Connection, row: ScheduleRow | None, columns: JsonObject,
               by: str | None = None) -> int:
-        """Make a schedule (`row` is None) or change it; its id. What was due is settled already.
-        `every` counts from when the schedule was made, whatever its rule was meanwhile."""
+        """Make a schedule (`row` is None) or change it; return its id. Due runs must be settled before.
+
+        `every` counts from when the schedule was made, even if its rule was another one meanwhile.
+        """
         now = self._clock.now()
         if row is None or not self._goes_on(row, columns, now):
             columns = {**columns, "start": row["start"] if row else now, "next_from": now,
                        "late_at": None}
-            # What cannot be read is due now, which tells it: other hosts may know more time zones.
+            # A rule that cannot be read is due now, which reports it: other hosts may know more time zones.
             columns["next_at"] = None if row and row["paused"] else of_rule(
                 columns, lambda rule: rule.next_after(now), now)
         if row is None:
@@ -367,16 +376,16 @@ class Schedules:
 
     @staticmethod
     def _goes_on(row: ScheduleRow, columns: JsonObject, now: float) -> bool:
-        """Return whether a schedule stays due when it was: its rule means what it did."""
+        """Return whether a schedule keeps its next run: its rule has the same meaning."""
         was_away = row["gone_at"] is not None and abs(now - row["gone_at"]) >= GONE_SECONDS
         return not was_away and is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"])
 
-    def _set_paused(self, transaction: Connection, schedule_id: int, given: JsonObject,
+    def _set_paused(self, transaction: Connection, schedule_id: int, changed: JsonObject,
                     person: Planner | None) -> None:
-        """Pause, say why, or resume, if that is asked for; nothing is caught up then."""
+        """Pause or resume a schedule, or change the reason, if the request says so. Nothing is caught up."""
         row, now = self._row(transaction, schedule_id), self._clock.now()
-        paused = given.get("paused", row["paused"])
-        if not given.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
+        paused = changed.get("paused", row["paused"])
+        if not changed.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
             return
         if row["paused"] and person and not person.is_admin and row["paused_by"] != person.name:
             raise Denied("%s paused it; only an admin can resume it." % row["paused_by"])
@@ -385,10 +394,10 @@ class Schedules:
             changes = {"paused_at": None, "paused_by": None, "paused_why": None,
                        "next_at": rule_of(row).next_after(now)}
         elif row["paused"]:
-            changes = {"paused_why": given.get("paused_why", row["paused_why"])}
+            changes = {"paused_why": changed.get("paused_why", row["paused_why"])}
         else:
             changes = {"paused_at": now, "paused_by": actor_name(person), "next_at": None,
-                       "paused_why": given.get("paused_why")}
+                       "paused_why": changed.get("paused_why")}
         transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
         note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
@@ -400,32 +409,32 @@ class Schedules:
         note_schedule(transaction, self._clock.now(), "deleted", row, by)
 
     def synchronise(self) -> None:
-        """Make what tasks.py and the folders ask for the default owner's schedules."""
+        """Bring the default owner's schedules in step with tasks.py and the folders."""
         try:
-            wanted = self._wanted(self._default_owner()["id"], find_scripts())
+            columns_wanted = self._wanted(self._default_owner()["id"], find_scripts())
         except (SetupError, NotFound, OSError):
-            return                      # nobody yet who could own them, or no way to read a folder
+            return                      # there is no owner yet, or a folder cannot be read
         now = self._clock.now()
-        before = self._differences(self._database, wanted, now)
+        before = self._differences(self._database, columns_wanted, now)
         if not any(before):
             return
         for row, columns in before.wanted:
             if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
                 self._firing.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
-            found, gone = self._differences(transaction, wanted, now)
-            for known, columns in found:
-                self.store(transaction, known, columns)
+            to_store, gone = self._differences(transaction, columns_wanted, now)
+            for current, columns in to_store:
+                self.store(transaction, current, columns)
             for row in gone:
                 if row["gone_at"] is None:
                     transaction.update("schedule", {"gone_at": now}, "id=?", (row["id"],))
                 else:
                     self.remove(transaction, row)
 
-    def _differences(self, db: Reader, wanted: list[JsonObject], now: float) -> _Differences:
+    def _differences(self, db: Reader, columns_wanted: list[JsonObject], now: float) -> _Differences:
         rows = list(db.all(
             SCHEDULE_ROW + "source<>'person' ORDER BY gone_at IS NOT NULL, schedule.id"))
-        pairs = match_rows(rows, [dict(columns) for columns in wanted])
+        pairs = match_rows(rows, [dict(columns) for columns in columns_wanted])
         used = {row["id"] for row, _ in pairs if row is not None}
         return _Differences(
             [(row, columns) for row, columns in pairs if not self._is_right(row, columns)],
@@ -437,42 +446,44 @@ class Schedules:
         folders: list[JsonObject] = [
             {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
              "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
-        wanted = [{**SCHEDULE_DEFAULTS, **one, "owner_id": owner_id, "source": source}
-                  for source, found in (("folder", folders), ("code", self._announced()))
-                  for one in found]
-        for columns in wanted:
+        all_columns = [{**SCHEDULE_DEFAULTS, **fields, "owner_id": owner_id, "source": source}
+                  for source, entries in (("folder", folders), ("code", self._announced()))
+                  for fields in entries]
+        for columns in all_columns:
             for name in ("arguments", "options"):
                 columns[name] = dump_json(columns[name])
-        return wanted
+        return all_columns
 
     @staticmethod
     def _is_right(row: ScheduleRow | None, columns: JsonObject) -> bool:
-        """True if a schedule is there and as its source says."""
+        """Return True if a schedule exists and is as its source says."""
         return row is not None and row["gone_at"] is None and all(
             row[name] == value for name, value in columns.items())
 
 
 def match_rows(rows: list[ScheduleRow],
-               wanted: list[JsonObject]) -> list[tuple[ScheduleRow | None, JsonObject]]:
-    """Pair what is asked for with the rows that are the same schedules, by MATCHES; None for new ones.
-    Columns without a name get that of their row, else FUNCTION-NUMBER."""
+               sources: list[JsonObject]) -> list[tuple[ScheduleRow | None, JsonObject]]:
+    """Pair the columns of sources with the rows of the same schedules, by MATCHES; None for new ones.
+
+    Columns without a name get that of their row, else FUNCTION-NUMBER.
+    """
     free = list(rows)
-    found: list[ScheduleRow | None] = [None] * len(wanted)
+    matches: list[ScheduleRow | None] = [None] * len(sources)
     for names, with_gone in MATCHES:
-        for place, columns in enumerate(wanted):
-            if found[place] is None and (
+        for place, columns in enumerate(sources):
+            if matches[place] is None and (
                     columns["name"] if "name" in names else columns["source"] == "code"):
-                found[place] = next((row for row in free if is_match(row, columns, names) and (
+                matches[place] = next((row for row in free if is_match(row, columns, names) and (
                     with_gone or row["gone_at"] is None)), None)
-                free = [row for row in free if row is not found[place]]
+                free = [row for row in free if row is not matches[place]]
     taken = {(row["source"], row["name"]) for row in rows}
-    for row, columns in zip(found, wanted):
+    for row, columns in zip(matches, sources):
         if columns["name"] is None:
-            numbered = ("%s-%d" % (columns["function"], one) for one in range(1, len(taken) + 2))
+            numbered = ("%s-%d" % (columns["function"], number) for number in range(1, len(taken) + 2))
             columns["name"] = row["name"] if row is not None else next(
                 name for name in numbered if (columns["source"], name) not in taken)
         taken.add((columns["source"], columns["name"]))
-    return list(zip(found, wanted))
+    return list(zip(matches, sources))
 
 
 def is_match(row: ScheduleRow, columns: JsonObject, names: Sequence[str]) -> bool:
