@@ -40,24 +40,29 @@ class Starter:
         return len(self._start_all("detached", least))
 
     def work_slice(self, seconds: float = SLICE_SECONDS) -> int:
-        """Where nobody else works, let children work while the caller waits; how many attempts
-        ended meanwhile. If they die with this process others see that at once."""
+        """Let child processes work while the caller waits, where no worker can stay; return the ended
+        attempts.
+
+        If they die with this process, other processes see that at once.
+        """
         self._poll_children()
         if not self._modes.takes_slices() or not self.needed():
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
-        made = self._start_all("slice", 0, max(0.1, seconds - 1.0))
-        while made.intersection(self._children.values()) and self._clock.monotonic() < until:
+        started = self._start_all("slice", 0, max(0.1, seconds - 1.0))
+        while started.intersection(self._children.values()) and self._clock.monotonic() < until:
             self._clock.sleep(0.05)
             self._poll_children()
-        return sum(row[0] in made for row in self._database.all(
+        return sum(row[0] in started for row in self._database.all(
             "SELECT worker_id FROM activity WHERE id>? "
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least: int = 0, db: Reader | None = None) -> int:
-        """How many more workers the work here could use; those of other machines do not count:
-        a queue may name this one. `least` are to be ready even if there is no work yet."""
+        """Return how many more workers the work here could use, but at least `least`.
+
+        Workers of other machines do not count: a queue may name this one.
+        """
         room: int = self._settings.get("NbMaxWorker", db)
         if not room:                    # all are services
             return 0
@@ -76,17 +81,16 @@ class Starter:
             return 0                    # a pause that is longer comes from a clock that jumped
         return 1 if failure else min(room, missing)     # many would leave no room for a runner
 
-    def start_helper(self, *what: str) -> None:
-        """Start a process, as workers are started, that does one thing: --send what is due in
-        `delivery`, or make a --backup."""
+    def start_helper(self, *arguments: str) -> None:
+        """Start a process that does one thing: --send the due rows of `delivery`, or make a --backup."""
         self._poll_children()
-        self._launch(None, *what, str(self._database.folder))
+        self._launch(None, *arguments, str(self._database.folder))
 
     def _start_all(self, mode: str, least: int, *more: float) -> set[int]:
-        """Start what is needed; the ids of the rows of those that were started."""
+        """Start the workers that are needed; return the ids of their rows."""
         with self._database.transaction(durable=False) as transaction:
-            made = self._workers.reserve(transaction, mode, self.needed(least, transaction))
-        for worker_id, lock in made:
+            reserved = self._workers.reserve(transaction, mode, self.needed(least, transaction))
+        for worker_id, lock in reserved:
             try:
                 self._launch(worker_id, "--" + mode, str(worker_id), lock,
                              str(self._database.folder), *map(str, more))
@@ -95,7 +99,7 @@ class Starter:
                     transaction.run("DELETE FROM worker WHERE id=? AND state='starting'",
                                     (worker_id,))
                     self._workers.start_failed(transaction, explain_start_error(error))
-        return {worker_id for worker_id, _ in made}
+        return {worker_id for worker_id, _ in reserved}
 
     def _launch(self, worker_id: int | None, *arguments: str) -> None:
         python, log = self._interpreter.path(), self._workers.log
