@@ -1,4 +1,4 @@
-"""The tick: housekeeping that any process does in passing."""
+"""The tick: maintenance that any process does in passing."""
 from __future__ import annotations
 
 import math
@@ -21,7 +21,7 @@ from .metrics import Fold
 from .retention import Keeping
 from .alerts import Alerts
 
-TICK_PASSING_SECONDS = 5.0      # ... of those who only pass by, as requests do
+TICK_PASSING_SECONDS = 5.0      # ... of processes that only pass by, such as requests
 TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
@@ -29,11 +29,12 @@ BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
 
 
 class Tick:
-    """The housekeeping that any process does in passing: bury, fire, promote, fold, prune, start.
+    """The maintenance that any process does in passing: reap, fire, promote, fold, prune, start.
 
-    Every part looks first and writes only if there is something to do, and every write checks again
-    inside its transaction: any number of processes may tick at the same time. What can wait leaves
-    the processor to tasks that wait."""
+    Every part reads first, and writes only if there is something to do. Every write checks again inside
+    its transaction. So any number of processes may tick at the same time. Parts that can wait leave the
+    processor to waiting tasks.
+    """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: Rhythm,
                  workers: Workers, reaper: Reaper, starter: Starter, firing: Firing,
@@ -50,13 +51,15 @@ class Tick:
         self._has_more = False          # the last tick left something to be done soon
 
     def maybe(self, caller: str) -> bool:
-        """Tick unless anybody has just done so; True if we did. `caller` is who asks: "server" and
-        "worker" (they stay), "code" (adds by Python and shell), "cron", and PASSING. What goes
-        wrong is said and tried again later: it must not end what it is done beside."""
+        """Tick unless another process has just done so; return True if this one did.
+
+        `caller` is "server" or "worker" (they stay), "code" (adds by Python and shell), "cron", or one of
+        PASSING. Errors are reported, and the next tick tries again: a tick must not end its caller.
+        """
         if not self._ticks.is_due():
             return False
         try:
-            if caller == "server":      # it is there, whoever ticks
+            if caller == "server":      # a server stays, whichever process ticks
                 self._rhythm.note(caller)
             if not self._is_our_turn(caller):
                 return False
@@ -70,7 +73,7 @@ class Tick:
             return False
 
     def run(self, caller: str = "worker", start: bool = True) -> None:
-        """Do all that is due now, whoever has just done so; without `start` no workers start."""
+        """Do everything that is due, even after another process's tick. Without `start` no workers start."""
         take_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.note(caller)
         self._ticks.put_off(TICK_SECONDS)
@@ -92,19 +95,19 @@ class Tick:
             self._back_up()
 
     def sleepers_missing(self) -> int:
-        """1 if a worker is to be asleep until what is scheduled is due, and none is; else 0."""
+        """Return 1 if a worker should sleep until a scheduled task is due and none does, else 0."""
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
     def next_work(self, alone: bool = True, db: Reader | None = None) -> float | None:
-        """When something becomes claimable, or None; what comes one by one only if `alone`."""
+        """Return when the next task becomes claimable, or None. Single tasks count only if `alone`."""
         dues = [self._claims.next_due(db=db)]
         if alone:
             dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller: str) -> bool:
-        """True if nobody has ticked for long; where something is due, that is sooner."""
+        """Return True if the last tick is long ago, or less long if something is due."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
@@ -112,14 +115,14 @@ class Tick:
         return take_mark(self._mark, now, least)
 
     def _promote(self) -> None:
-        """Make pending what is due, and go on with what comes after tasks that have ended."""
+        """Make due tasks pending, and settle the followers of ended tasks."""
         due = self._claims.next_due(of_all=True)
         if due is not None and due <= self._clock.now():
             with self._database.transaction(durable=False) as transaction:
                 self._claims.promote(transaction, self._clock.now())
 
     def _fire_schedules(self) -> None:
-        """Add what is due; now and then look what tasks.py and the folders with scripts ask for."""
+        """Add the tasks of due schedules. Now and then read tasks.py's schedules and the script folders."""
         now = self._clock.now()
         if self._looks.is_due():
             self._schedules.synchronise()
@@ -134,11 +137,11 @@ class Tick:
         if not hour:
             return
         last, began = recall(self._database, "daily_backup"), now - 3600 * int(hour)
-        known = last or {"at": -math.inf, "done": True}
-        age = seconds_since(known["at"], now)
-        if age <= began % 86400 and (known["done"] or age < BACKUP_AGAIN_SECONDS):
+        state = last or {"at": -math.inf, "done": True}
+        age = seconds_since(state["at"], now)
+        if age <= began % 86400 and (state["done"] or age < BACKUP_AGAIN_SECONDS):
             return
-        error = None if known["done"] else known["error"] or "It was not finished."
+        error = None if state["done"] else state["error"] or "It was not finished."
         with self._database.transaction() as transaction:
             if recall(transaction, "daily_backup") != last:
                 return                  # another process begins it
@@ -147,7 +150,7 @@ class Tick:
         self._starter.start_helper("--backup")
 
     def _sweep(self) -> None:
-        """Once an hour, in one of all processes, remove what crashes and people left behind."""
+        """Remove leftovers of crashes and people, once an hour in one process of all."""
         now = self._clock.now()
         if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return
