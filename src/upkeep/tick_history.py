@@ -1,7 +1,7 @@
 """The history of ticks: their callers, their times, their gaps.
 
-A tick must be cheap where every request is a process of its own. So the time of the last one is
-that of an empty file, which costs no transaction; figures are kept in a setting once a minute.
+A tick must be cheap where every request is a process of its own. So the time of the last tick is the time
+of an empty file, which needs no transaction. The figures are stored once a minute.
 """
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     class Visits(TypedDict):
-        """When one of VISITORS came last, how often it comes (None if not known), and whether it
-        still does: not once it has not come when it should have."""
+        """The last visit of one of VISITORS, its period (None: unknown), and whether it still comes."""
 
         last_at: float
         period: float | None
         comes: bool
 
     class TickHistory(TypedDict):
-        """What is remembered: when each caller ticked last, and the last visits of VISITORS."""
+        """The stored history: when each caller ticked last, and the last visits of VISITORS."""
 
         seen: dict[str, float]
         visits: dict[str, list[float]]
 
-PASSING = ("request", "address")        # tick seldom, and leave long work to others
+PASSING = ("request", "address")        # tick seldom, and leave long work to other processes
 VISITORS = ("cron", "address")          # come by themselves and go again
 NOTE_SECONDS = 50.0                     # how often each caller is noted
 ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
 
 
 def take_mark(path: Path, now: float, least: float) -> bool:
-    """True if a moment that all processes know, the time of this empty file, is `least` seconds
-    ago, to come or unknown; then it is now. Two who ask in the same instant may both go on, and all
-    where it cannot be set: they only do the same twice."""
+    """Return True, and set the mark to now, if it is at least `least` seconds old.
+
+    The mark is the time of an empty file. It is also due if it lies in the future or is unknown. Two
+    processes in the same instant may both go on, and so may all where the mark cannot be set: they only
+    do the same twice.
+    """
     with contextlib.suppress(OSError):
         if round(seconds_since(os.stat(path).st_mtime, now), 3) < least:
             return False
@@ -58,28 +60,28 @@ def take_mark(path: Path, now: float, least: float) -> bool:
 
 
 class Rhythm:
-    """Who did the housekeeping last, and how long nobody does. Who they may be is told by Tick."""
+    """The history of ticks, read and written. Tick.maybe() lists the callers."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
     def note(self, caller: str) -> None:
-        """Remember now and then that somebody ticks; after a jump of the clock only that."""
+        """Store now and then that a caller ticks. After a jump of the clock the older history is dropped."""
         now = self._clock.now()
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
                 self._database.transaction(durable=False) as transaction:   # worth no error
-            known = self._known(transaction)
-            if seconds_since(max(known["seen"].values(), default=now), now) >= 30 * 86400:
-                known = {"seen": {}, "visits": {}}
-            known["seen"][caller] = now
+            history = self._known(transaction)
+            if seconds_since(max(history["seen"].values(), default=now), now) >= 30 * 86400:
+                history = {"seen": {}, "visits": {}}
+            history["seen"][caller] = now
             if caller in VISITORS:
-                known["visits"][caller] = [*known["visits"].get(caller, ()), now][-10:]
-            remember(transaction, "rhythm", known)
+                history["visits"][caller] = [*history["visits"].get(caller, ()), now][-10:]
+            remember(transaction, "rhythm", history)
 
     def state(self) -> JsonObject:
-        """Who did the housekeeping last and how often it is done, as people are shown it."""
+        """Return the last tick, its caller and the period, as people see them."""
         at, caller = max(((at, caller) for caller, at in self._known(self._database)["seen"].items()),
                          default=(None, None))
         visits, period = self.visitor("cron"), self.period()
@@ -100,22 +102,22 @@ class Rhythm:
                 "comes": seconds_since(visits[-1], self._clock.now()) < patience}
 
     def is_resident(self) -> bool:
-        """True while a server of ours runs, or a worker that never ends by itself."""
+        """Return True while our server runs, or a worker that never ends by itself."""
         last = self._known(self._database)["seen"].get("server", -math.inf)
         return seconds_since(last, self._clock.now()) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self) -> bool:
-        """True while a worker that never ends by itself is there."""
+        """Return True while there is a worker that never ends by itself."""
         return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
     def period(self) -> float | None:
-        """Seconds between the ticks of what comes by itself; None where only people look."""
-        found = [one["period"] for one in map(self.visitor, VISITORS)
-                 if one and one["comes"] and one["period"]]
-        return min(found + [TICK_SECONDS] * self.is_resident(), default=None)
+        """Return the seconds between ticks that come by themselves; None if only people cause them."""
+        periods = [visits["period"] for visits in map(self.visitor, VISITORS)
+                 if visits and visits["comes"] and visits["period"]]
+        return min(periods + [TICK_SECONDS] * self.is_resident(), default=None)
 
     @staticmethod
     def _known(db: Reader) -> TickHistory:
-        known: TickHistory | None = recall(db, "rhythm")
-        return known or {"seen": {}, "visits": {}}
+        history: TickHistory | None = recall(db, "rhythm")
+        return history or {"seen": {}, "visits": {}}
