@@ -1,8 +1,8 @@
 """Worker locks; which Python; who starts processes on this host.
 
-grab_if_free() and take_lock() handle the lock files by which a living worker is known. Modes says
-who starts workers on this host, Interpreter with which Python. file_stamps() tells when a file of
-the program or of tasks.py has changed.
+take_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
+workers are started on this host, Interpreter with which Python. file_stamps() shows changes of the
+program's files and of tasks.py.
 """
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Stamps = dict[str, Union[list[int], None]]  # path: [mtime, size], or None where there is no file
 
     class _Losses(TypedDict):
-        """A row of workers that were lost young: how many, when the last one, what that ran."""
+        """Workers in a row that were lost young: their number, the last time, the tasks of the last one."""
 
         count: int
         at: float
@@ -56,21 +56,24 @@ MODE_WORDS = {"cron": "Cron works on the tasks",
 
 
 class HeldLock(NamedTuple):
-    """A lock file that we hold: its descriptor, and whether it is proven to keep others out."""
+    """A lock file that we hold: its descriptor, and whether it is proven to lock out other processes."""
 
     handle: int
     proven: bool
 
 
 class ChosenMode(NamedTuple):
-    """Who starts workers, as the setting worker_mode says it, and a sentence that says why."""
+    """The way workers are started, a word of the setting worker_mode, and a sentence with the reason."""
 
     mode: str
     why: str
 
 
 def grab_if_free(path: Path) -> int | None:
-    """The descriptor of a dead worker's lock file, now ours; None if it lives or is missing."""
+    """Return the descriptor of a dead worker's lock file, which we then hold.
+
+    None if the worker lives or the file is missing.
+    """
     handle = None
     try:
         handle = os.open(path, os.O_RDWR)
@@ -83,8 +86,10 @@ def grab_if_free(path: Path) -> int | None:
 
 
 def take_lock(path: Path) -> HeldLock:
-    """Hold a lock file for life. It gets its name only once it is locked: who finds it free knows
-    that its owner is dead."""
+    """Lock a new lock file for life. It gets its name only once it is locked.
+
+    So a process that finds it free knows that its owner is dead.
+    """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -99,14 +104,14 @@ def take_lock(path: Path) -> HeldLock:
     return HeldLock(handle, proven)
 
 
-def explain_start_error(error: Exception, what: str = "a worker") -> str:
-    """Why a process could not be started, in a site owner's words."""
+def explain_start_error(error: Exception, name: str = "a worker") -> str:
+    """Return why a process could not be started, in a site owner's words."""
     return "%s could not be started (%s)" % (
-        what, SHORTAGES.get(getattr(error, "errno", 0), error))
+        name, SHORTAGES.get(getattr(error, "errno", 0), error))
 
 
 def file_stamps(files: Iterable[Path | str]) -> Stamps:
-    """Return what must be the same for a catalogue to be still right."""
+    """Return the stamps of files. While they stay equal, a catalogue is up to date."""
     stamps: Stamps = dict.fromkeys(map(str, files))
     for name in stamps:
         try:                            # quicker than suppress(): each add looks
@@ -125,19 +130,20 @@ class Interpreter:
         settings.tests["python"] = self._test
 
     def path(self) -> str:
-        """Where it is; SetupError if there is none."""
+        """Return the path of Python; SetupError if there is none."""
         import shutil
         chosen, name = self._settings.get("python"), "python%d.%d" % sys.version_info[:2]
-        found = [chosen] if chosen else [
+        candidates = [chosen] if chosen else [
             sys.executable or "", os.path.join(sys.prefix, "bin", name), name, "python3"]
-        for path in filter(None, map(shutil.which, found)):
+        for path in filter(None, map(shutil.which, candidates)):
             if chosen or "python" in os.path.basename(path):    # the first may be a web server
                 return path
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
 
     def environment(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """What workers inherit: an allow-list, since a web process may hold secrets of requests."""
+        """Return the environment of workers. It is an allow-list: a web process may hold secrets of
+        requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
         # Under CGI a client names variables that begin so: its header Proxy becomes HTTP_PROXY.
         strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
@@ -152,11 +158,13 @@ class Interpreter:
 
 
 class Modes:
-    """Who starts workers here, and whether `auto` does without detached ones for a while. A worker
-    is lost young if it was started and never reported, or if it was killed or told to stop within
-    YOUNG_SECONDS. After LOST_MAX of these in a row, which ran different tasks or none, `auto`
-    leaves "detached" for an hour; then one more is enough. A worker that left in order or lived
-    longer ends the row. Those started before the last loss count as one with it."""
+    """The way workers are started here; `auto` may do without detached ones for a while.
+
+    A worker is lost young if it never reported, or was killed or told to stop within YOUNG_SECONDS. After
+    LOST_MAX losses in a row, with different tasks or none, `auto` leaves "detached" for an hour. Then one
+    more loss is enough. A worker that left in order or lived longer ends the row. Workers that were
+    started before the last loss count as one with it.
+    """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims,
                  rhythm: Rhythm) -> None:
@@ -178,7 +186,7 @@ class Modes:
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
     def takes_slices(self) -> bool:
-        """True if who waits for a task may work on it; where `auto` chose cron, too."""
+        """Return True if a caller that waits for a task may work on it; also where `auto` chose cron."""
         mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
