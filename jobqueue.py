@@ -7752,11 +7752,11 @@ class Modes:
 #
 # Rows of workers: reserved, live, renewed, removed.
 #
-# A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold
-# for life. A Starter reserves the row and starts the process; the process takes the lock, turns
-# the row live, renews it by heartbeats and removes it when it leaves (Workers). What became of a
-# worker whose lock is free or whose lease is over is the Reaper's. Modes says who starts workers
-# on this host, Interpreter with which Python.
+# A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold for life.
+# A Starter reserves the row and starts the process. The process takes the lock, sets the row to live,
+# renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock is
+# free or whose lease is over. Modes decides how workers are started on this host, Interpreter with which
+# Python.
 
 class Reserved(NamedTuple):
     """The row of a worker that is to be started: its id, and the name of its lock file."""
@@ -7766,7 +7766,7 @@ class Reserved(NamedTuple):
 
 
 class Workers:
-    """The rows of worker processes, their lock files, and what is known of starts that failed."""
+    """The rows of worker processes, their lock files, and the failed starts."""
 
     def __init__(self, database, settings, claims,
                  modes):
@@ -7776,27 +7776,27 @@ class Workers:
         self.log = private_path(database.path, "worker.log")
 
     def rows(self):
-        """All worker rows, each with the id and function of the task it runs."""
+        """Return all worker rows, each with the id and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
             "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
             "FROM task %s WHERE status=RUNNING AND worker_id=worker.id AND cancel_requested<2) "
             "ORDER BY worker.id" % BY_CLAIM)
 
-    def reserve(self, transaction, mode, wanted=1):
+    def reserve(self, transaction, mode, count=1):
         """Add rows for up to `wanted` new workers, within NbMaxWorker."""
         room = (self._settings.get("NbMaxWorker", transaction)
                      - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now = self._clock.now()
-        made = []
-        for _ in range(min(wanted, room)):
+        reserved = []
+        for _ in range(min(count, room)):
             lock = random_token(12)
             worker_id = transaction.insert("worker", {
                 "machine": self._claims.machine, "boot": self._claims.leases.boot, "lock": lock,
                 "mode": mode, "state": "starting", "version": VERSION, "started_at": now,
                 **self._lease(now)})
-            made.append(Reserved(worker_id, lock))
-        return made
+            reserved.append(Reserved(worker_id, lock))
+        return reserved
 
     def arrive(self, worker_id, lock, proven, pid):
         """Turn a reserved row live; False if it was given up meanwhile."""
@@ -7812,7 +7812,7 @@ class Workers:
 
     def heartbeat(self, transaction, worker_id, state, tasks,
                   runner=(None, None)):
-        """A worker's sign of life, with its runner's pid and birth, if it has a row."""
+        """Store a worker's heartbeat, with its runner's pid and start time; return whether it has a row."""
         lease = self._lease(self._clock.now())
         transaction.tell(
             "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
@@ -7826,7 +7826,7 @@ class Workers:
 
     def leave(self, transaction, worker_id, why,
               tasks=None):
-        """Remove a worker's row; its lock file follows by whoever holds the lock."""
+        """Remove a worker's row. The process that holds its lock removes the lock file."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
             self._modes.note_end(transaction, row, why == STOPPED)
@@ -7842,19 +7842,18 @@ class Workers:
         os.close(handle)
 
     def are_there(self):
-        """True if there is any worker."""
+        """Return True if there is any worker."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id):
-        """This worker's place among those not yet leaving, 1 for the oldest; None if it has no
-        row any more."""
+        """Return this worker's rank among those that do not leave, 1 for the oldest; None without a row."""
         count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
     def idles_alone(self, worker_id, db=None):
-        """True if no worker here that came before this one is idle."""
+        """Return True if this is the oldest idle worker on this machine."""
         return not (db or self._database).value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
