@@ -35,7 +35,7 @@ TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
 
 
 def read_code(path: Path, now: float) -> str | None:
-    """The code in a text file; None if it is short, older than an hour, or cannot be read here."""
+    """Return the code in a text file; None if it is short, older than an hour, or unreadable here."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             code = plain_code(file.read(4096).decode("utf-8-sig", "replace"))
@@ -46,13 +46,14 @@ def read_code(path: Path, now: float) -> str | None:
 
 
 class SetUp:
-    """The first admin, and an admin's lost password, for whoever knows what a file here holds.
+    """The first admin, and an admin's lost password, for a person who can read or write a file here.
 
-    1. While there is no admin, our own file holds a code, a new one every hour. The site's owner
-       may upload another file, with a code of their own, at any time.
-    2. Who sends a code is counted as guessing, then the files are looked through for it.
+    1. While there is no admin, our own file holds a code, a new one every hour. The site's owner may
+       upload another file, with a code of their own, at any time.
+    2. A sent code is counted as a guess, then compared with all these files.
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
-    4. All these files are deleted."""
+    4. All these files are deleted.
+    """
 
     def __init__(self, database: Database, users: Users) -> None:
         self._database, self._users, self._clock = database, users, database.clock
@@ -60,7 +61,7 @@ class SetUp:
         self.file = private_path(database.path, "setup-code.txt")
 
     def code(self) -> str:
-        """The one-time code for the first admin, renewed every SETUP_CODE_SECONDS."""
+        """Return the one-time code for the first admin. It is renewed every SETUP_CODE_SECONDS."""
         with self._database.transaction(durable=False):     # two at once agree on one code
             code = read_code(self.file, self._clock.now())
             if not code:
@@ -69,15 +70,17 @@ class SetUp:
         return code
 
     def files(self) -> list[Path]:
-        """Our own file and what the site's owner uploaded, here or there, under such a name."""
+        """Return our own file and the files with such a name that the site's owner uploaded."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
     def redeem(self, code: str, name: str, password: str, address: str = "",
                doubtful: Iterable[str] = ()) -> Row:
-        """Make the first admin, or give an admin a new password; returns the user's row.
-        With a new password the `doubtful` settings are forgotten, which may have locked everybody
-        out. NotFound if there is an admin and no file; Denied if no file holds the code."""
+        """Make the first admin, or give an admin a new password; return the user's row.
+
+        A new password also resets the `doubtful` settings, since a wrong one may have locked all users
+        out. NotFound if there is an admin and no file; Denied if no file holds the code.
+        """
         is_first = not self._users.has_admin()
         if is_first:
             self.code()
@@ -102,7 +105,7 @@ class SetUp:
         return self._users.find(name)
 
     def _check(self, code: str, files: list[Path], address: str) -> str:
-        """The code as it is compared; Denied unless a file holds it."""
+        """Return the code in the form that is compared; Denied unless a file holds it."""
         if not files:
             raise NotFound("This is set up already. If an admin's password is lost: upload a text "
                            "file with %d or more characters of your own beside jobqueue.py, named "
@@ -111,8 +114,8 @@ class SetUp:
         count_guess(self._database, address_subject(address))
         code = plain_code(code)
         for path in files:
-            known = read_code(path, self._clock.now())
-            if known and digest(known) == digest(code):     # their bytes tell nothing of the code
+            file_code = read_code(path, self._clock.now())
+            if file_code and digest(file_code) == digest(code):     # their bytes tell nothing of the code
                 return code
         words = ("is not that of a file whose name begins with setup-code, which can be read here "
                  "(rights 644), is not older than an hour and has %d or more characters"
@@ -143,13 +146,13 @@ class Sessions:
         self._database, self._clock = database, database.clock
 
     def log_in(self, name: str, password: str, address: str) -> str:
-        """A new session's token; Unauthorized for a wrong name or password alike."""
+        """Return the token of a new session; Unauthorized for a wrong name or password alike."""
         place = address_subject(address)
         subjects = [user_subject(name), place]
         row = self._database.one(
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
-        if row and (row["known"] or 0) > self._clock.now():     # strangers lock nobody out
+        if row and (row["known"] or 0) > self._clock.now():  # guesses of strangers lock out no known address
             subjects = ["known:%d %s" % (row["id"], place)]     # no name that is sent can be this
         with may_guess(self._database, *subjects):
             right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
@@ -161,9 +164,12 @@ class Sessions:
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
 
     def open(self, row: Row, address: str, *subjects: str, counted: str = "") -> str:
-        """The token of a new session for a user's row; what counts under `subjects` is forgiven, of
-        what is `counted` for all users of an address this one log-in only.
-        Unauthorized if that is not their password any more, or they may not log in any more."""
+        """Return the token of a new session for a user's row.
+
+        It forgives the guesses counted under `subjects`, and one guess under `counted`, which all users
+        of an address share. Unauthorized if the password was changed, or the user may not log in any
+        more.
+        """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
             if not transaction.one("SELECT 1 FROM user WHERE id=? AND password=? AND disabled=0",
@@ -181,7 +187,7 @@ class Sessions:
         return token
 
     def person(self, token: str) -> Person | None:
-        """The Person behind a session cookie, or None."""
+        """Return the Person of a session cookie, or None."""
         now = self._clock.now()
         row = self._database.one(
             "SELECT user.*, session.id AS used_id, session.seen_at, session.expires_at "
@@ -202,7 +208,7 @@ class Sessions:
                 note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
 
     def all(self, user_id: int, tokens: Iterable[str] = ()) -> list[JsonObject]:
-        """A user's sessions, the latest used first; those of these tokens are `current`."""
+        """Return a user's sessions, the latest used first. Those of the given tokens are `current`."""
         now, ours = self._clock.now(), set(map(digest, tokens))
         rows = self._database.all(
             "SELECT * FROM session WHERE user_id=? AND expires_at>=? AND seen_at>=? "
@@ -221,21 +227,23 @@ class Sessions:
 
 
 class Tokens:
-    """What programs prove themselves with: a token does what its user may, or what it is for."""
+    """The API tokens of programs. A token may do what its user may, or only what its scope allows."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def all(self, user_id: int | None = None) -> list[JsonObject]:
-        """A user's tokens, or everybody's, without what is secret of them."""
+        """Return the tokens of a user, or of all users, without their secrets."""
         return [self._json(row) for row in self._database.all(
             TOKEN_ROW + "coalesce(?, user_id)=user_id ORDER BY token.id", (user_id,))]
 
-    def add(self, user_id: int, name: str, scope: str = "user", known: str | None = None,
+    def add(self, user_id: int, name: str, scope: str = "user", password_seen: str | None = None,
             limits: Mapping[str, list[str]] | None = None, by: str | None = None) -> JsonObject:
-        """A new token; its text is in the answer and nowhere else.
-        Denied if the user's stored password is not the `known` one (if given) any more. `limits`
-        are the queues and functions of one for workers."""
+        """Make a token; return it with its text, which is stored nowhere else.
+
+        Denied if the user's stored password is not `password_seen` any more. `limits` are the queues and
+        functions of a token for workers.
+        """
         token = "jq_" + random_token(32)
         with self._database.transaction() as transaction:
             if transaction.value("SELECT count(*) FROM token WHERE user_id=?", (user_id,)) >= TOKENS_MAX:
@@ -244,13 +252,13 @@ class Tokens:
                 "digest": digest(token), "user_id": user_id, "name": name.strip(), "scope": scope,
                 "limits": dump_json(limits or {}), "created_at": self._database.clock.now()})
             row = transaction.row(TOKEN_ROW + "token.id=?", (token_id,))
-            if known not in (None, row["password"]):
+            if password_seen not in (None, row["password"]):
                 raise wrong_password("password")
             self._note(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
     def delete(self, user_id: int | None, token_id: int, by: str | None = None) -> None:
-        """Revoke a token; NotFound if it is not this user's (None: anybody's)."""
+        """Revoke a token; NotFound if it is not this user's (None: any user's)."""
         with self._database.transaction() as transaction:
             row = transaction.one(TOKEN_ROW + "token.id=? AND user_id=coalesce(?, user_id)",
                                   (token_id, user_id))
@@ -264,7 +272,7 @@ class Tokens:
              message="%s (%s)" % (row["name"], row["scope"]))
 
     def person(self, token: str) -> Person | None:
-        """The Person behind an API token, or None."""
+        """Return the Person of an API token, or None."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
