@@ -13121,18 +13121,17 @@ def check_row(table, row):
 #
 # A checked copy, while everything goes on; restore, export, import.
 #
-# A backup is a copy of the database's file; restore() puts it back. An export is text, in which one
-# moves from SQLite to PostgreSQL or back: each line is a JSON object with one name. First comes
-# "jobqueue" with the schema and the highest ids ever, then each row of EXPORTED under its table's
-# name, last "end" with their numbers, so that half of one is known as such. What belongs to one
-# place stays there: workers and their shifts, sessions, who guesses passwords from where, what is
-# still to be told, what we remember of a host, and files.
+# A backup is a copy of the database's file; restore() puts it back. An export is text, to move from SQLite
+# to PostgreSQL or back. Each line is a JSON object with one name. First comes "jobqueue" with the schema
+# and the highest ids ever. Then each row of EXPORTED follows under its table's name. Last comes "end" with
+# their numbers, so that an incomplete export is recognised. These stay on the host: workers and their
+# shifts, sessions, guessed passwords, messages to be sent, state about the host, and files.
 
               # the name and the value of a line
 
 
 EXPORT_ROWS = 100               # read at once
-EXPORTED = {                    # {table: what tells its rows apart}
+EXPORTED = {                    # {table: its key}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
@@ -13157,7 +13156,7 @@ def _refuse_target(queue, target, kind):
 
 
 def _remove_older_parts(target, part):
-    """Remove what was left a day before `part` or earlier by those who were killed on the way."""
+    """Remove incomplete copies of killed processes that are a day older than `part`."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
         limit = part.stat().st_mtime - 86400
@@ -13168,8 +13167,10 @@ def _remove_older_parts(target, part):
 
 @contextlib.contextmanager
 def _replacing(queue, target, kind):
-    """A private file for the block, which takes the place of `target` once it is complete.
-    Only another one of this kind is replaced. SetupError says what is wrong with `target`."""
+    """Yield a private file that replaces `target` once it is complete.
+
+    Only another one of this kind is replaced. SetupError if `target` cannot be written.
+    """
     target = Path(target).absolute()
     part = Path("%s.%s.part" % (target, random_token(8)))       # another may be on its way
     try:
@@ -13207,17 +13208,19 @@ def save(queue, folder, name):
 
 
 def restore(folder, file, force=False):
-    """Put a backup in the place of the database; under which name that is kept.
-    1. A copy of the backup is checked, and is written as databases are here.
-    2. While anything lives it is refused, unless by `force`.
-    3. What was there gets another name with its log, and the copy its place. In between it has both
-       names, where the file system knows such: a crash leaves a database."""
+    """Put a backup in the place of the database; return the new path of the old one.
+
+    1. Check a copy of the backup, and bring it to the newest schema.
+    2. Refuse while anything uses the database, unless by `force`.
+    3. Rename the old database and its log, then put the copy in its place. In between the old one has
+       both names, where the file system has links: so a crash leaves a database.
+    """
     os.stat(file)                       # before anything is made
     if not os.path.lexists(folder):
         create_data_folder(folder)
     path, mode = own_database(folder)
     mode, now = mode or safe_journal(folder), Clock.now()
-    kept = private_path(path, "replaced-%s.db" % re.sub("[-:.]", "", iso(now)))
+    old_path = private_path(path, "replaced-%s.db" % re.sub("[-:.]", "", iso(now)))
     part = Path("%s.%s.part" % (path, random_token(8)))
     try:
         take_backup(file, part)
@@ -13228,37 +13231,37 @@ def restore(folder, file, force=False):
             _refuse_living(path, mode, now)
         for ending in ("-wal", "-shm", "-journal"):
             with contextlib.suppress(FileNotFoundError):
-                os.rename("%s%s" % (path, ending), "%s%s" % (kept, ending))
+                os.rename("%s%s" % (path, ending), "%s%s" % (old_path, ending))
         try:
-            os.link(path, kept)
+            os.link(path, old_path)
         except OSError:
-            os.rename(path, kept)
+            os.rename(path, old_path)
         os.rename(part, path)
         (path.parent / "sweep.mark").unlink(missing_ok=True)    # folders of tasks that it has not
     finally:
-        for left in path.parent.glob(part.name + "*"):
-            left.unlink()
+        for leftover in path.parent.glob(part.name + "*"):
+            leftover.unlink()
     Journal.decide(path, mode, now)
-    return kept
+    return old_path
 
 
 def _refuse_living(path, mode, now):
-    """Conflict if anybody has the database open or, where that does not show, was here lately."""
+    """Raise Conflict if a process has the database open or, where that cannot be seen, was here lately."""
     try:
-        with open_exclusively(path, "truncate") as link:  # who leaves the log is alone
-            known = mode == "truncate" and recall(link, "rhythm")
-        seen = known["seen"].values() if known else ()
+        with open_exclusively(path, "truncate") as link:  # the last process to close the log is alone
+            rhythm = mode == "truncate" and recall(link, "rhythm")
+        moments = rhythm["seen"].values() if rhythm else ()
     except Busy:
-        seen = [now]
+        moments = [now]
     except (StorageBroken, sqlite3.Error):
-        seen = []                       # as damaged as it is nobody uses it
-    if any(abs(now - at) < 2 * NOTE_SECONDS for at in seen):
+        moments = []                       # a database as damaged as this is used by no process
+    if any(abs(now - at) < 2 * NOTE_SECONDS for at in moments):
         raise Conflict("Something uses the database, or did two minutes ago. Stop the server, cron "
                        "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
 def _rows_of(db, table):
-    """All rows of a table as dictionaries, in the order of its key; some are read at a time."""
+    """Yield the rows of a table as dictionaries, in the order of its key. A portion is read at a time."""
     key = EXPORTED[table]
     rows = None
     last = []
@@ -13272,7 +13275,7 @@ def _rows_of(db, table):
 
 
 def _exported(db):
-    """Yield the rows of all tables; of `state` those that are not about this host."""
+    """Yield the rows of all tables, of `state` only those that are not about this host."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
             if table != "state" or row["name"] in EXPORTED_STATE:
@@ -13307,19 +13310,21 @@ def _read_line(line):
 
 
 def import_lines(queue, lines):
-    """Store an export in a database without users and tasks, all or nothing; {table: rows}.
-    Ids stay, and new ones will be higher than any was there. What ran there is interrupted, since
-    its end will not be told here. Queues are paused: their tasks may still be run there, too."""
+    """Store an export in a database without users and tasks, all or nothing; return {table: rows}.
+
+    Ids stay, and new ones will be higher. Tasks that ran are interrupted, since their end will not be
+    reported here. Queues are paused: the tasks may still run at the old place.
+    """
     counts = dict.fromkeys(EXPORTED, 0)
     try:
-        found = itertools.chain.from_iterable(
+        items = itertools.chain.from_iterable(
             _read_line(line).items() for line in lines)
         with queue.database.transaction() as transaction:
-            counters = _store(transaction, found, counts)
+            counters = _store(transaction, items, counts)
             _settle_in(queue, transaction, counters)
     except JobQueueError:
         raise
-    except Exception as error:          # json, or any database, does not take what is written there
+    except Exception as error:          # json and databases raise many errors for wrong values
         raise Malformed("Nothing was imported: something in or before row %d is wrong (%s)." % (
             sum(counts.values()) + 1, shorten(storable(str(error)), 300))) from None
     return counts
@@ -13327,7 +13332,7 @@ def import_lines(queue, lines):
 
 def _store(transaction, lines,
            counts):
-    """Store what each line says; return what the header says of ids."""
+    """Store the lines; return the header's highest ids."""
     nothing = ("", {})
     name, header = next(lines, nothing)
     if name != "jobqueue":
@@ -13339,15 +13344,15 @@ def _store(transaction, lines,
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
         raise Conflict("There are users or tasks here: only an empty database takes an import.")
     end = []
-    for table in reversed(EXPORTED):    # what a new one has
+    for table in reversed(EXPORTED):    # rows of a new database
         transaction.run("DELETE FROM %s" % table)
-    for table, some in itertools.groupby(lines, key=lambda line: line[0]):
+    for table, items in itertools.groupby(lines, key=lambda line: line[0]):
         if end or table not in (*EXPORTED, "end"):
             raise ValueError("%s does not belong here" % table)
         if table == "end":
-            end = [value for _, value in some]
+            end = [value for _, value in items]
             continue
-        transaction.insert_all(table, _checked(transaction, table, some, counts))
+        transaction.insert_all(table, _checked(transaction, table, items, counts))
     if end != [counts]:
         raise Malformed("Nothing was imported: the end of the export is missing, or some lines.")
     return header["counters"]
@@ -13355,20 +13360,20 @@ def _store(transaction, lines,
 
 def _checked(transaction, table, lines,
              counts):
-    """The rows in `lines`, counted; Malformed for one with other columns than the table has."""
-    known = transaction.row(            # their names, whether there is a row or not
+    """Yield the rows of lines and count them; Malformed for a row with other columns than the table."""
+    columns = transaction.row(            # their names, whether there is a row or not
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
-        if row.keys() != set(known):
+        if row.keys() != set(columns):
             raise Malformed("Nothing was imported: columns of %s are missing or unknown here: %s."
-                            % (table, shorten(", ".join(sorted(row.keys() ^ set(known))), 200)))
+                            % (table, shorten(", ".join(sorted(row.keys() ^ set(columns))), 200)))
         check_row(table, row)
         counts[table] += 1
-        yield {name: row[name] for name in known}
+        yield {name: row[name] for name in columns}
 
 
 def _settle_in(queue, transaction, counters):
-    """What is different here: where ids go on, what became of tasks, and that all waits."""
+    """Adapt the imported rows to this place: the next ids, the running tasks, the paused queues."""
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
         transaction.set_last_id(table, max(
