@@ -1,10 +1,9 @@
 """The findings of `check` and of the page This host.
 
-What can be wrong here, or worth knowing, stands in one table, FINDINGS. The functions of TOPICS
-and describe_work() look how things are: they yield words, and a Finding for each row that is true
-here. `check` and the page This host show all by topic; the sentence on every list is the first
-that has one for everyone; the advice is the first remedy. What a look raises becomes a
-Finding, too.
+FINDINGS has everything that can be wrong here, or is worth knowing. The functions of TOPICS and
+describe_work() check the state: they yield texts, and a Finding for each row that is true here. `check`
+and the page This host show all findings by topic. Lists show the first sentence for everyone. The advice
+is the first remedy. An error in a check becomes a finding, too.
 """
 from __future__ import annotations
 
@@ -46,17 +45,17 @@ if TYPE_CHECKING:
     from .host import Visit
 
 if TYPE_CHECKING:
-    Found = tuple[str, Union[str, Finding]]     # the topic, and what was seen
-    About = TypeVar("About")                    # what is looked at
+    Found = tuple[str, Union[str, Finding]]     # topic, text or finding
+    About = TypeVar("About")                    # the object that is checked
 
 
 def _check_program(folder: Path) -> Lines:
-    other = [name for name in ("worker.py", "static/index.html")
+    others_files = [name for name in ("worker.py", "static/index.html")
              if '"%s"' % VERSION not in read_text(HOME / name)]
     yield "jobqueue %s in %s" % (VERSION, HOME)
     yield "%s %s, SQLite %s" % (sys.executable, sys.version.split()[0], sqlite3.sqlite_version)
-    if other:
-        yield Finding("files_mixed", names=", ".join(other))
+    if others_files:
+        yield Finding("files_mixed", names=", ".join(others_files))
     if not knows_scrypt():
         yield Finding("scrypt_missing", why=SCRYPT_MISSING)
     ours, owner = os.getuid(), HOME.stat().st_uid
@@ -82,7 +81,7 @@ def _check_data(folder: Path) -> Lines:
 
 
 def _check_disk(folder: Path) -> Lines:
-    """How much room there is; a file like a worker's lock is made, written and removed."""
+    """Check the room on the disk, and make, write and remove a file like a worker's lock."""
     place = folder if folder.is_dir() else HOME
     yield "%.1f GB free" % (free_bytes(place) / 1e9)
     yield from disk_findings(place)
@@ -97,8 +96,8 @@ def _check_disk(folder: Path) -> Lines:
     except OSError as error:
         yield Finding("data_closed", folder=folder, why=error.strerror)
         return
-    closed = ["'%s'" % one for one in sorted(folder.glob("jobqueue-*.db*"))
-              if not os.access(one, os.W_OK)]
+    closed = ["'%s'" % path for path in sorted(folder.glob("jobqueue-*.db*"))
+              if not os.access(path, os.W_OK)]
     if closed:
         yield Finding("database_closed", paths=" ".join(closed))
     if not locks:
@@ -136,15 +135,15 @@ def _check_admin(queue: JobQueue) -> Lines:
 
 
 def _check_exposure(queue: JobQueue) -> Lines:
-    folder, seen = queue.database.folder, exposure(queue)
+    folder, visible = queue.database.folder, exposure(queue)
     inside = WEB_FOLDERS.intersection(part.lower() for part in folder.parts)
     yield "the data is %s a web folder" % ("inside" if inside else "not inside")
-    if seen["exposed"]:
-        yield Finding("exposed", addresses=", ".join(seen["exposed"]))
+    if visible["exposed"]:
+        yield Finding("exposed", addresses=", ".join(visible["exposed"]))
     elif inside and not (folder / ".htaccess").exists():
         yield Finding("htaccess_missing")
-    elif seen["at"]:
-        yield "an admin's browser could fetch nothing private, %s" % readable_time(seen["at"])
+    elif visible["at"]:
+        yield "an admin's browser could fetch nothing private, %s" % readable_time(visible["at"])
     else:
         yield Finding("unlooked")
 
@@ -170,9 +169,9 @@ def _check_machines(queue: JobQueue) -> Lines:
                         "GROUP BY machine, version ORDER BY machine, version")
     yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
         "no worker is there")
-    other = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
-    if other:
-        yield Finding("versions_differ", version=VERSION, names=", ".join(other))
+    other_versions = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
+    if other_versions:
+        yield Finding("versions_differ", version=VERSION, names=", ".join(other_versions))
     ahead = database.clock_offset
     if abs(ahead) > CLOCK_SLACK_SECONDS:
         way = "ahead of" if ahead > 0 else "behind"
@@ -184,7 +183,7 @@ def _check_ticks(queue: JobQueue) -> Lines:
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
         yield "somebody looks for what is due " + how_often(period)
-    elif not any(one and one["comes"] for one in map(queue.rhythm.visitor, VISITORS)):
+    elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
 
@@ -232,10 +231,10 @@ def _check_functions(queue: JobQueue) -> Lines:
     state = queue.catalogue.state()
     functions = queue.catalogue.functions()
     names = ", ".join(function["name"] for function in functions)
-    unclear = ["%s(%s: %s)" % (function["name"], name, one["unclear"]) for function in functions
-               for name, one in function["schema"]["properties"].items() if "unclear" in one]
+    unclear = ["%s(%s: %s)" % (function["name"], name, schema["unclear"]) for function in functions
+               for name, schema in function["schema"]["properties"].items() if "unclear" in schema]
     readers = queue.catalogue.readers()
-    if len({one["digest"] for one in readers.values()}) > 1:
+    if len({reader["digest"] for reader in readers.values()}) > 1:
         yield Finding("tasks_differ", places=", ".join(sorted(readers)))
     if unclear:
         yield Finding("hint_unclear", names=shorten(", ".join(unclear), 300))
@@ -268,9 +267,10 @@ def _check_tasks(queue: JobQueue) -> Lines:
         "GROUP BY function ORDER BY failed DESC, function", (now - 86400,))
     newest = database.value("SELECT at FROM activity ORDER BY id DESC LIMIT 1") or 0
     yield "%d running" % len(leases)
-    left, task_id = min(((left, task_id) for task_id, left in leases.items()), default=(0, None))
-    if left < -database.lease_seconds:
-        yield Finding("task_lost", id=task_id, seconds=-left)
+    remaining, task_id = min(((seconds, task_id) for task_id, seconds in leases.items()),
+                             default=(0, None))
+    if remaining < -database.lease_seconds:
+        yield Finding("task_lost", id=task_id, seconds=-remaining)
     old = list(queue.conditions.waiting())
     yield from old
     if waited is not None and not old:
@@ -287,16 +287,16 @@ def _check_alerts(queue: JobQueue) -> Lines:
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND " + IS_OPEN)
     yield "%d open; told: %s" % (open_ones, ", ".join(
-        one["recipient"] for one in states) or "nobody")
+        state["recipient"] for state in states) or "nobody")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
-    for one in states:
-        if one["error"] and one["next_at"] is None:
-            yield Finding("channel_fails", channel=one["channel"], recipient=one["recipient"],
-                          error=one["error"])
+    for state in states:
+        if state["error"] and state["next_at"] is None:
+            yield Finding("channel_fails", channel=state["channel"], recipient=state["recipient"],
+                          error=state["error"])
 
 
-# What is said to everyone, too. In the order in which it matters; a list has the first sentence.
+# Findings for everyone, the most important first. Lists show the first sentence.
 
 def _describe_obstacles(queue: JobQueue) -> Findings:
     database = queue.database
@@ -313,7 +313,7 @@ def _describe_obstacles(queue: JobQueue) -> Findings:
 
 
 def _describe_starts(queue: JobQueue) -> Findings:
-    """Who starts workers, and what becomes of the tasks that could be run now."""
+    """Yield findings about the start of workers, and about tasks that could run now."""
     failure, mode = recall(queue.database, "start_failure"), queue.modes.decide().mode
     waits = queue.claims.claimable(1) > 0
     states = {row["state"] for row in queue.database.all(
@@ -322,7 +322,7 @@ def _describe_starts(queue: JobQueue) -> Findings:
     if not waits:
         yield from _describe_pause(queue)
     if failure:
-        # Once the pause is over, the page that is told what comes first tries slices again.
+        # After the pause a page that waits works on tasks itself, so the sentence is for admins only.
         is_for_everyone = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
         yield Finding("start_failed", failure["at"], is_for_everyone, why=failure["message"],
@@ -345,21 +345,21 @@ def _describe_starts(queue: JobQueue) -> Findings:
 
 def _describe_pause(queue: JobQueue) -> Findings:
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
-    found = [queue.queues.blocked(name, queue.claims.machine) for name in names]
-    held = [one for one in found if one.code not in ("external", "machines")]
+    blocks = [queue.queues.blocked(name, queue.claims.machine) for name in names]
+    held = [block for block in blocks if block.code not in ("external", "machines")]
     if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
         yield Finding("paused", words=held[0][1])
 
 
 def describe_work(queue: JobQueue) -> Findings:
-    """Yield what keeps tasks from being run, most important first; found as far as is asked."""
+    """Yield the findings that keep tasks from running, most important first, as far as the caller reads."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
 
 
 def describe_service(queue: JobQueue, is_admin: bool = True) -> JsonObject:
-    """What the queue is doing, for everyone: {"code", "text", "since"}; the code is mostly "ok"."""
-    finding = next((one for one in describe_work(queue) if one.service_code), None)
+    """Return the state of the service for everyone: {"code", "text", "since"}. The code is usually "ok"."""
+    finding = next((candidate for candidate in describe_work(queue) if candidate.service_code), None)
     if not finding:
         return {"code": "ok", "text": "", "since": None}
     text = finding.service_text if is_admin else finding.service_text_for_users
@@ -377,7 +377,7 @@ TOPICS: dict[str, Callable[[JobQueue], Lines]] = {
 
 
 class Check(NamedTuple):
-    """One line of what `check` says: what is so with a topic."""
+    """A line of `check`: the state of a topic."""
 
     name: str
     verdict: str
@@ -385,42 +385,42 @@ class Check(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a host and a queue are like."""
+    """The checks and findings of a host and a queue."""
 
     checks: list[Check]
     findings: list[Finding]
 
 
 def _look(topics: Mapping[str, Callable[[About], Lines]], about: About) -> Iterator[Found]:
-    """Yield what is seen of each topic, whatever goes wrong on the way."""
-    for topic, look in topics.items():
+    """Yield the results of each topic's check. An error in one check does not end the others."""
+    for topic, check in topics.items():
         try:
-            yield from ((topic, one) for one in look(about))
-        except Exception as error:      # what is broken must not hide the rest
+            yield from ((topic, result) for result in check(about))
+        except Exception as error:      # an error must not hide the other topics
             yield topic, Finding("unknown", why=getattr(error, "detail", None) or (
                 "this could not be looked at: %s: %s" % (
                     type(error).__name__, storable(shorten(str(error), 300)))))
 
 
-def _report(found: list[Found]) -> Report:
+def _report(results: list[Found]) -> Report:
     topics: dict[str, list[str | Finding]] = {}
-    for topic, one in found:
-        topics.setdefault(topic, []).append(one)
-    checks = [Check(topic, min(getattr(one, "verdict", FINE) for one in here),
+    for topic, result in results:
+        topics.setdefault(topic, []).append(result)
+    checks = [Check(topic, min(getattr(result, "verdict", FINE) for result in here),
                     "; ".join(filter(None, map(str, here)))) for topic, here in topics.items()]
-    return Report(checks, [one for _, one in found if isinstance(one, Finding)])
+    return Report(checks, [result for _, result in results if isinstance(result, Finding)])
 
 
 def check_host(queue: JobQueue, visit: Visit | None = None) -> Report:
-    """What this host and this queue are like: a Report. A Request.visit(): a browser waits."""
+    """Check this host and this queue; return a Report. With a Request.visit() a browser waits for it."""
     looks: dict[str, Callable[[JobQueue], Lines]] = {
         **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
-    found = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    results = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
-        found += _look(VISIT_TOPICS, visit)
+        results += _look(VISIT_TOPICS, visit)
     with contextlib.suppress(JobQueueError):            # the topics tell of it
-        found += ((one.topic, one) for one in describe_work(queue) if one.topic)
-    return _report(found)
+        results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
+    return _report(results)
 
 
 class Installation(NamedTuple):
@@ -431,24 +431,24 @@ class Installation(NamedTuple):
 
 
 def check_installation(data: Path | str | None = None) -> Installation:
-    """Look at what may be broken: nothing is made, and nothing raised."""
+    """Check an installation that may be broken. It makes nothing and raises nothing."""
     folder, topic = HOME / "data", "Data"
     queue: JobQueue | None = None
-    found: list[Found] = []
+    results: list[Found] = []
     try:
         folder, topic = data_folder(data), "Database"
         queue = JobQueue(data) if os.path.lexists(folder) else None
     except (JobQueueError, OSError, sqlite3.Error) as error:
         topic = "Settings" if isinstance(error, Invalid) else topic
-        found = [(topic, Finding("unknown", why=str(error)))]
+        results = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
-        return Installation(_report([*_look(HOST_TOPICS, folder), *found]), None)
+        return Installation(_report([*_look(HOST_TOPICS, folder), *results]), None)
     return Installation(check_host(queue), queue)
 
 
 def next_step(report: Report) -> str:
-    """What to do next: the first remedy, of what is bad if anything is."""
-    bad = [one for one in report.findings if one.verdict == BAD]
-    remedy = next((one.remedy for one in bad or report.findings if one.remedy),
+    """Return the next step: the first remedy, of bad findings if there are any."""
+    bad = [finding for finding in report.findings if finding.verdict == BAD]
+    remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
                   "see to what is bad" if bad else "")
     return "Next, %s." % remedy if remedy else "Nothing has to be done."
