@@ -12484,8 +12484,8 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
 #
 # This host: doors, a browser's reach, a sample task, lines to copy.
 #
-# What is known of this host: what a browser could fetch, whether it lets a worker live; and the
-# lines to copy into its own files. What an admin's browser saw is kept in the row .exposure.
+# An admin's browser tries to fetch private files; the row `exposure` of state keeps the result. A sample
+# task shows whether a worker lives here. host_files() returns the lines to copy into the host's own files.
 
 
 
@@ -12506,7 +12506,7 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
 
 
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-DOORS = {                       # what runs the page
+DOORS = {                       # servers and gateways that run the page
     "server": "the built-in server",
     "cgi": "CGI, a new process for each request",
     "passenger": "Passenger, which ends it while nobody asks for it",
@@ -12518,33 +12518,33 @@ WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts 
 
 
 def read_text(path):
-    """A small file of the system, "" if it cannot be read."""
+    """Return a small file of the system, "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
 
 
 def is_open(path):
-    """True if every user of this machine can change it, or put another in its place."""
+    """Return True if every user of this machine can change a file, or replace it."""
     with contextlib.suppress(OSError):  # it is not there, or not any more
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
 
 def exposure(queue):
-    """Return what note_exposure() kept."""
-    known = recall(queue.database, "exposure")
-    return known or {"exposed": None, "at": None}
+    """Return the exposure that note_exposure() stored."""
+    stored = recall(queue.database, "exposure")
+    return stored or {"exposed": None, "at": None}
 
 
 def note_exposure(queue, exposed):
-    """Keep what an admin's browser could fetch of what is private."""
+    """Store which private addresses an admin's browser could fetch."""
     with queue.database.transaction() as transaction:
         remember(transaction, "exposure", {"exposed": exposed, "at": queue.database.clock.now()})
 
 
 def canary_token(folder):
-    """What data/canary.txt holds, or None; whoever can fetch it can fetch more."""
+    """Return the content of data/canary.txt, or None. A browser that can fetch it can fetch more."""
     path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
         if not path.exists():
@@ -12554,24 +12554,25 @@ def canary_token(folder):
 
 
 def private_addresses(folder, script="", root=""):
-    """Where a browser could reach what is private, if the web server gave it away.
-    That is relative to the page or its start-up file `script`, or below a web folder or `root`."""
+    """Return the addresses of private files, if the web server delivered them.
+
+    They are relative to the page or its start-up file `script`, or below a web folder or `root`.
+    """
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
     beside, _, name = script.rpartition("/")
     starts = ("", beside + "/") if "." in name else ("",)
-    found = []
+    addresses = []
     for path in files:
         if HOME in path.parents:
-            found += [start + path.relative_to(HOME).as_posix() for start in starts]
-        found += ["/" + path.relative_to(place).as_posix() for place in path.parents
+            addresses += [start + path.relative_to(HOME).as_posix() for start in starts]
+        addresses += ["/" + path.relative_to(place).as_posix() for place in path.parents
                   if place.name.lower() in WEB_FOLDERS or str(place) == root]
-    return [quote(address) for address in dict.fromkeys(found)]
+    return [quote(address) for address in dict.fromkeys(addresses)]
 
 
 def add_sample(queue, owner_id):
-    """Add a task that sleeps for SAMPLE_SECONDS, and keep its id: what becomes of it shows whether
-    workers live here."""
+    """Add a task that sleeps for SAMPLE_SECONDS, and store its id. Its end shows that workers live here."""
     options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
     [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
     with queue.database.transaction() as transaction:
@@ -12581,7 +12582,7 @@ def add_sample(queue, owner_id):
 
 
 def fill_in(text, python, visit):
-    """A file of static/hosts with our paths, user and address in place of its examples."""
+    """Return a file of static/hosts with our paths, user and address instead of its examples."""
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
     text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
@@ -12597,16 +12598,16 @@ def fill_in(text, python, visit):
 
 
 def host_files(queue, visit=None):
-    """[{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
+    """Return [{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
     Request.visit(), the page's address."""
     python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()
     paths = (STATIC_FOLDER / "hosts").glob("[a-z]*")
-    found = {path.name: read_text(path) for path in sorted(
+    texts = {path.name: read_text(path) for path in sorted(
         paths, key=lambda path: (path.name != "crontab", path.name))}
     return [{"title": (re.search(WHAT_FOR, text) or ("", name))[1], "name": name,
-             "text": fill_in(text, python, visit)} for name, text in found.items() if text]
+             "text": fill_in(text, python, visit)} for name, text in texts.items() if text]
 
 
 # access/findings.py ----------------------------------------------------------
