@@ -69,7 +69,7 @@ Contents (each room uses only the rooms above it)
     access/python_interface.py     JobQueue, Function, @task, @schedule, command, http_request, external.
     access/host.py                 This host: doors, a browser's reach, a sample task, lines to copy.
     access/findings.py             The findings of `check` and of the page This host.
-    access/import_checks.py        Import checks: every value of an export is judged before it is stored, as the API would.
+    access/import_checks.py        Import checks: every value of an export is checked before it is stored, as the API would.
     access/backup.py               A checked copy, while everything goes on; restore, export, import.
     web/http_answer.py             An answer as WSGI wants it; problems as JSON.
     web/http_request.py            A request as handlers see it; proxies; static files.
@@ -13031,7 +13031,7 @@ def next_step(report):
 
 # access/import_checks.py -----------------------------------------------------
 #
-# Import checks: every value of an export is judged before it is stored, as the API would.
+# Import checks: every value of an export is checked before it is stored, as the API would.
 
 COLUMN_KINDS = {
     "INTEGER": {"type": "integer", "minimum": -INTEGER_MAX, "maximum": INTEGER_MAX},
@@ -13039,7 +13039,7 @@ COLUMN_KINDS = {
     "TEXT": {"type": "string", "pattern": r"[^\x00]*", "patternMessage": "must have no NUL"}}
 ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
-CHOSEN = {    # what a column may hold besides its kind
+CHOSEN = {    # limits of columns besides their kind
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
     "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
@@ -13055,11 +13055,11 @@ CHOSEN = {    # what a column may hold besides its kind
 
 def _columns(text):
     """Return the schemas of the columns that the SQL of a table declares."""
-    found = {}
+    schemas = {}
     for name, kind, must in re.findall(r"\b(\w+) (INTEGER|REAL|TEXT)\b( NOT NULL| PRIMARY KEY)?", text):
         schema = COLUMN_KINDS[kind]
-        found[name] = schema if must else {**schema, "type": [schema["type"], "null"]}
-    return found
+        schemas[name] = schema if must else {**schema, "type": [schema["type"], "null"]}
+    return schemas
 
 
 def _json_of(levels, kinds=(dict,)):
@@ -13098,7 +13098,7 @@ TEXT_CHECKS = {
 
 @functools.lru_cache(maxsize=None)
 def table_schema(table):
-    """Return what the rows of a table must be like."""
+    """Return the schema of a table's rows."""
     text = re.search(r"CREATE TABLE IF NOT EXISTS %s \((.*?)\n\);" % table, SCHEMA, re.DOTALL)
     return {"type": "object", "properties": {**_columns(text[1] if text else ""), **CHOSEN.get(table, {})}}
 

@@ -1,4 +1,4 @@
-"""Import checks: every value of an export is judged before it is stored, as the API would."""
+"""Import checks: every value of an export is checked before it is stored, as the API would."""
 from __future__ import annotations
 
 import functools
@@ -24,7 +24,7 @@ COLUMN_KINDS: dict[str, Schema] = {
     "TEXT": {"type": "string", "pattern": r"[^\x00]*", "patternMessage": "must have no NUL"}}
 ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
-CHOSEN: dict[str, dict[str, Schema]] = {    # what a column may hold besides its kind
+CHOSEN: dict[str, dict[str, Schema]] = {    # limits of columns besides their kind
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
     "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
@@ -40,11 +40,11 @@ CHOSEN: dict[str, dict[str, Schema]] = {    # what a column may hold besides its
 
 def _columns(text: str) -> dict[str, Schema]:
     """Return the schemas of the columns that the SQL of a table declares."""
-    found: dict[str, Schema] = {}
+    schemas: dict[str, Schema] = {}
     for name, kind, must in re.findall(r"\b(\w+) (INTEGER|REAL|TEXT)\b( NOT NULL| PRIMARY KEY)?", text):
         schema = COLUMN_KINDS[kind]
-        found[name] = schema if must else {**schema, "type": [schema["type"], "null"]}
-    return found
+        schemas[name] = schema if must else {**schema, "type": [schema["type"], "null"]}
+    return schemas
 
 
 def _json_of(levels: int, kinds: tuple[type, ...] = (dict,)) -> Callable[[str], None]:
@@ -83,7 +83,7 @@ TEXT_CHECKS: dict[tuple[str, str], Callable[[str], None]] = {
 
 @functools.lru_cache(maxsize=None)
 def table_schema(table: str) -> Schema:
-    """Return what the rows of a table must be like."""
+    """Return the schema of a table's rows."""
     text = re.search(r"CREATE TABLE IF NOT EXISTS %s \((.*?)\n\);" % table, SCHEMA, re.DOTALL)
     return {"type": "object", "properties": {**_columns(text[1] if text else ""), **CHOSEN.get(table, {})}}
 
