@@ -10618,10 +10618,10 @@ SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
 hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
-guessing = threading.BoundedSemaphore(6)    # hash or wait to: others are answered meanwhile
+guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to; all others are answered meanwhile
 # How many are free, how many seconds they count, the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
-# Passwords that guessers try first, of those long enough to be accepted.
+# Passwords that guessers try first, of sufficient length.
 COMMON_PASSWORDS = frozenset(
     "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
     "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
@@ -10629,8 +10629,9 @@ COMMON_PASSWORDS = frozenset(
     "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
     "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
-ROLES = ("viewer", "user", "admin")     # viewers see what admins see of tasks, and change nothing
-# What a token may: all that its user may, of that only reading, or only this; and who makes such.
+ROLES = ("viewer", "user", "admin")     # viewers see tasks as admins do, and change nothing
+# The scopes of tokens: everything that the user may, only reading, or only this; and the roles that may
+# make them.
 TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
                 "metrics": ("admin",)}
 LOG_IN = titled("Login", object_of(("name", "password"), name=TEXT, password=TEXT))
@@ -10662,7 +10663,7 @@ NEW_TOKEN = titled("NewToken", object_of(
 
 
 class Person:
-    """Who is asking: a user's id, name and role, and until when."""
+    """The user of a request: id, name and role, and until when that is known."""
 
     def __init__(self, row, expires_at=None):
         self.id = row["id"]
@@ -10676,17 +10677,17 @@ class Person:
         self.token = None     # of a program
 
     def sees_secrets_of(self, owner):
-        """Return whether arguments of an owner (their name) are shown with what is named like a secret."""
+        """Return whether an owner's (name) arguments are shown with their secrets."""
         return owner == self.name and not (self.token and self.token["scope"] == "read")
 
     @property
     def searches_as(self):
-        """Return the id of the user whose secrets a search looks at; 0: nobody's, None: everybody's."""
+        """Return the id of the user whose secrets a search reads; 0: no user's, None: all users'."""
         return self.id if self.sees_secrets_of(self.name) else 0
 
     @property
     def answerable(self):
-        """Whose rights count for what is asked; None for the site's own code."""
+        """Return the Person whose rights count for a request; None for the site's own code."""
         return self
 
 
@@ -10699,13 +10700,13 @@ class KnownOwner(NamedTuple):
 
 
 def knows_scrypt():
-    """True if this Python can hash passwords as it should."""
+    """Return True if this Python has scrypt for passwords."""
     import hashlib
     return hasattr(hashlib, "scrypt")
 
 
 def _scrypt(password, salt, cost):
-    """A password's key, made at this cost; SetupError where there is no way to make one."""
+    """Return the key of a password at this cost; SetupError if scrypt is missing."""
     import hashlib
     if not knows_scrypt():
         raise SetupError(SCRYPT_MISSING)
@@ -10716,29 +10717,28 @@ def _scrypt(password, salt, cost):
 
 
 def hash_password(password):
-    """A password as it is stored: method$parameters$salt$key, so that the cost can rise later."""
+    """Return the stored form of a password: method$parameters$salt$key. So the cost can rise later."""
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
     return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
 def verify_password(password, stored):
-    """True if `password` is the stored one; an unknown method is never right."""
+    """Return True if `password` is the stored one. An unknown method is never right."""
     import hmac
     if password is None or len(password) > PASSWORD_MAX:
         return False
     try:
         method, parameters, salt, key = stored.split("$")
-        found = _scrypt(password, bytes.fromhex(salt), map(int, parameters.split(",")))
-        return method == "scrypt" and hmac.compare_digest(found, bytes.fromhex(key))
+        computed = _scrypt(password, bytes.fromhex(salt), map(int, parameters.split(",")))
+        return method == "scrypt" and hmac.compare_digest(computed, bytes.fromhex(key))
     except (ValueError, AttributeError):
         return False
 
 
 @contextlib.contextmanager
 def may_guess(database, *subjects):
-    """Count an attempt under each subject and let it be judged; Busy, and nothing is counted, while
-    too many others are judged."""
+    """Count a guess under each subject, then run the block. Busy, and no count, while too many run."""
     if not guessing.acquire(blocking=False):
         raise Busy("Many people log in at the moment. Please try again.", retry_after=1)
     try:
@@ -10758,12 +10758,12 @@ def check_password(password, name):
 
 
 def wrong_password(field):
-    """The error for whoever does not know their own password, which this field asks for."""
+    """Return the error for a wrong current password, which this field asks for."""
     return Denied("The current password is not right.", wrong(field, "is not right"))
 
 
 def wrong_log_in():
-    """The error for a wrong name and a wrong password alike."""
+    """Return the error for a wrong name and a wrong password alike."""
     return Unauthorized("The name or the password is not right.")
 
 
@@ -10775,7 +10775,7 @@ def end_sessions(transaction, user_id, programs):
 
 def note_user(transaction, at, event, row, by,
               details=None):
-    """Say in the activity what a user (their row) did, or what was done to their account."""
+    """Record an event of a user (their row) or of their account in the activity."""
     note(transaction, at, event, owner_id=row["id"], actor=by,
          message=": ".join(filter(None, (row["name"], details))))
 
@@ -10791,7 +10791,7 @@ def note_use(database, row, table, column):
 
 
 def address_subject(address):
-    """Under what attempts from an address count; all of an IPv6 network are one person's."""
+    """Return the subject of guesses from an address. All of an IPv6 network count as one."""
     if ":" in address:
         from ipaddress import IPv6Address, IPv6Network
         with contextlib.suppress(ValueError):
@@ -10806,7 +10806,7 @@ def user_subject(name):
 
 
 def fold_name(name):
-    """Return a name as it is compared with others': two that look alike are one."""
+    """Return the form of a name for comparison. Two names that look alike have the same."""
     import unicodedata
     return unicodedata.normalize("NFKC", name).casefold()
 
@@ -10830,13 +10830,13 @@ def count_guess(database, *subjects):
 
 
 def forgive(transaction, *subjects):
-    """Forget what was counted."""
+    """Remove the guesses counted under these subjects."""
     for subject in subjects:
         transaction.run("DELETE FROM throttle WHERE subject=?", (subject,))
 
 
 class Users:
-    """Who may log in, and their passwords. There is always an admin once there was one."""
+    """The users and their passwords. Once there was an admin, there is always one."""
 
     def __init__(self, database, settings):
         self._database, self._settings = database, settings
@@ -10844,33 +10844,36 @@ class Users:
         self._owner = KnownOwner(-math.inf, "", {})
 
     def has_admin(self, db=None):
-        """True once somebody can administer this."""
+        """Return True once there is an admin."""
         return bool((db or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
     def all(self):
-        """All users as admins see them."""
+        """Return all users as admins see them."""
         return [self._json(row) for row in self._database.all("SELECT * FROM user ORDER BY id")]
 
     def find(self, name, db=None):
-        """The row of a user; NotFound if there is none."""
+        """Return the row of a user; NotFound if there is none."""
         row = (db or self._database).one("SELECT * FROM user WHERE name=?", (name,))
         if row is None:
             raise NotFound("There is no user %s." % shorten(str(name), 60))
         return row
 
     def person(self, user_id):
-        """Return the Person of a user's id; None if there is none, or who is disabled."""
+        """Return the Person of a user's id; None if there is none, or the user is disabled."""
         row = self._database.one("SELECT * FROM user WHERE id=? AND disabled=0", (user_id,))
         return Person(row) if row else None
 
     def owner(self, name=None):
-        """The row of this user, without a name of the one whose tasks code and shell add: that may
-        be as old as a setting. Who was deleted since then is missed when the task is added."""
+        """Return the row of this user, or of the user who owns tasks of code and shell.
+
+        Without a name the row may be as old as a setting. If that user was deleted since then, adding the
+        task fails.
+        """
         if name:
             return self.find(name)
         name, now = self._settings.get("default_owner"), self._database.clock.monotonic()
-        until, known, known_row = self._owner
-        if known == name and now <= until:
+        until, known_name, known_row = self._owner
+        if known_name == name and now <= until:
             return known_row
         row = self._database.one("""
             SELECT * FROM user WHERE name=? OR (?='' AND role='admin' AND disabled=0)
@@ -10884,7 +10887,7 @@ class Users:
 
     @staticmethod
     def _test_owner(database, name):
-        # Not a method: who drops a queue closes its connections.
+        # Not a method: dropping a queue must close its connections.
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
@@ -10899,15 +10902,15 @@ class Users:
     def insert(self, transaction, columns,
                by=None):
         """Store a new user, as prepare() gave it; Conflict if the name or one that looks like it is taken."""
-        for known, in transaction.all("SELECT name FROM user"):
-            if fold_name(known) == fold_name(columns["name"]):
-                raise Conflict("There is a user %s already." % known, wrong("name", "is taken"))
+        for other_name, in transaction.all("SELECT name FROM user"):
+            if fold_name(other_name) == fold_name(columns["name"]):
+                raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
         note(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
 
     def prepare(self, name, password, role):
-        """The columns of a new user; Invalid if the name or the password is not allowed."""
+        """Return the columns of a new user; Invalid if the name or the password is not allowed."""
         if not re.fullmatch(NAME_PATTERN, name):
             raise field_error("name", "must be 1 to 50 letters, digits, _ . @ + or -, and begin "
                               "with a letter or digit")
@@ -10915,12 +10918,14 @@ class Users:
         return {"name": name, "password": hash_password(password), "role": role,
                 "created_at": self._database.clock.now()}
 
-    def change(self, name, known=None, by=None,
+    def change(self, name, password_seen=None, by=None,
                **changes):
-        """Change columns of a user; a new password or disabling ends their sessions and tokens.
-        None changes nothing, but of `max_pending` it means: as the setting of this name says, of
-        `max_running` and `email`: none. With `known`, what confirm() gave, tokens go on; Denied if
-        that is not the password any more."""
+        """Change columns of a user. A new password or disabling ends their sessions and tokens.
+
+        None changes nothing, except: max_pending goes back to its setting, max_running and email are
+        cleared. With `password_seen`, which confirm() returned, tokens stay; Denied if the password was
+        changed since then.
+        """
         changes = {column: value for column, value in changes.items()
                    if value is not None or column in ("max_pending", "max_running", "email")}
         if "password" in changes:
@@ -10928,19 +10933,19 @@ class Users:
             changes["password"] = hash_password(changes["password"])
         with self._database.transaction() as transaction:
             row = self.find(name, transaction)
-            if known not in (None, row["password"]):
+            if password_seen not in (None, row["password"]):
                 raise wrong_password("current_password")
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
                 note_user(transaction, self._database.clock.now(), "user_changed", row, by,
                           ", ".join(sorted(changes)))
             if "password" in changes or changes.get("disabled"):
-                end_sessions(transaction, row["id"], known is None)
+                end_sessions(transaction, row["id"], password_seen is None)
             self._keep_an_admin(transaction)
             return self._json(self.find(name, transaction))
 
     def confirm(self, person, password, field="password"):
-        """How a person's password is stored; Denied, which names the field, if it is another."""
+        """Return the stored form of a person's password; Denied, with the field's name, if it is wrong."""
         subject = "password:%d" % person.id     # only who is logged in can guess here
         stored = self.find(person.name)["password"]
         with may_guess(self._database, subject):
@@ -10990,12 +10995,12 @@ class Users:
 
 
 def changed_at(file):
-    """When a file came to be as it is; the time of its content may have been uploaded with it."""
+    """Return when a file got its content here. Uploads may set the modification time themselves."""
     return os.fstat(file.fileno()).st_ctime
 
 
 def plain_code(text):
-    """A code as it is compared: line ends and spaces around words do not count."""
+    """Return the form of a code for comparison, without line ends and spaces around words."""
     return " ".join(text.split())
 
 
