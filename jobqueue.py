@@ -12115,17 +12115,17 @@ class Task:
 #
 # JobQueue, Function, @task, @schedule, command, http_request, external.
 #
-# What people's own code uses: JobQueue is the whole queue of a data folder, Task a row of it,
-# Function what @task and its kin make in tasks.py, and current_task() what a running function knows
-# of its task. Code that runs inside a task adds through its worker, since a runner never opens the
-# database. Importing this declares nothing and opens nothing.
+# These are for users' own code. JobQueue is the queue of a data folder, and Task one row of it. Function is
+# the result of @task and its kin in tasks.py. current_task() returns the TaskContext of a running function.
+# Code inside a task adds tasks through its worker, since a runner never opens the database. Importing this
+# room declares nothing and opens nothing.
 
 if TYPE_CHECKING:
     Who = Literal["user", "admin", "nobody"]
     Declared = TypeVar("Declared", bound=Callable[..., Any])    # a function, or a Function
 
     class Declaring(Protocol):
-        """What @task(...) is: it makes a Function of a function."""
+        """A decorator, as @task(...) returns it: it makes a Function of a function."""
 
         def __call__(self, __target: "Callable[P, R]") -> "Function[P, R]": ...
 
@@ -12193,29 +12193,29 @@ class JobQueue:
         return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner}).ids
 
     def get(self, task_id: "int") -> "Task":
-        """A task by its id; NotFound if there is none."""
+        """Return a task by its id; NotFound if there is none."""
         return Task(self, self.get_json(task_id))
 
     def get_json(self, task_id: "int", owner_id: "int | None" = None) -> "JsonObject":
-        """A task with all its keys; NotFound if it is not `owner_id`'s (None: anybody's)."""
+        """Return a task with all its keys; NotFound if it is not this owner's (None: any owner's)."""
         return self.row_json(self.tasks.get(task_id, owner_id))
 
     def row_json(self, row: "TaskRow") -> "JsonObject":
-        """A task as get_json() gives it, of its row: for one that may be gone already."""
+        """Return a task as get_json() does, from its row: the task may be gone already."""
         shown, code, words = self.tasks.full_json(row), None, None
         if shown["status"] == "pending":
             code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
         return {**shown, "blocked": code, "blocked_text": words}
 
     def take_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject":
-        """Arguments with ids in the place of paths, of whose files copies are kept for the task."""
+        """Return the arguments with file ids in place of paths. The files are copied for the task."""
         def take(value: "Any") -> "Any":
-            return ([take(one) for one in value] if isinstance(value, (list, tuple)) else
+            return ([take(item) for item in value] if isinstance(value, (list, tuple)) else
                     self.files.take(value, owner_id) if isinstance(value, Path) else value)
         self.catalogue.refresh()
-        known = self.requests.function(function)
+        declared_function = self.requests.function(function)
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
-            known["schema"]) if name in arguments}}
+            declared_function["schema"]) if name in arguments}}
 
     def add(self, requests: "Iterable[Any]", owner_id: "int") -> "list[int]":
         """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
@@ -12235,9 +12235,9 @@ class JobQueue:
         running task that asks, if one does."""
         def action(transaction: "Connection") -> "JsonObject":
             now = self.database.clock.now()
-            known = once.find(transaction, now) if once else None
-            if known:
-                return known
+            answer = once.find(transaction, now) if once else None
+            if answer:
+                return answer
             ids, created = self.adding.add(transaction, owner_id, orders, now, asker)
             added: "JsonObject" = {"ids": ids, "created": created}
             if once:
@@ -12252,7 +12252,7 @@ class JobQueue:
                                        for function in self.catalogue.functions()})
 
     def start_workers(self) -> None:
-        """Start workers for what was just added; if that cannot be done now, a tick will."""
+        """Start workers for added tasks. If that fails now, a tick tries again."""
         with in_passing("starting workers"):    # a killed one must not hold the place of a new one
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
                 self.reaper.bury_dead()
@@ -12267,7 +12267,7 @@ _opened: "dict[int, JobQueue]" = {}       # by process id: none may cross a fork
 
 
 def default_queue() -> "JobQueue":
-    """The JobQueue of this process for code that only imported a function."""
+    """Return the JobQueue of this process, for code that only imported a function."""
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
@@ -12287,7 +12287,7 @@ def calling_place() -> "Place":
 
 
 class Function(Generic[P, R]):
-    """What @task and its kin make: call it to run it here, enqueue it for later."""
+    """A function of tasks.py, made by @task and its kin. Call it to run it here, enqueue it for later."""
 
     def __init__(self, name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
                  options: "JsonObject", who: "str", parameters: "JsonObject | None") -> None:
@@ -12303,10 +12303,10 @@ class Function(Generic[P, R]):
     def __reduce__(self) -> "str | tuple[Any, ...]":
         """Pickle it by its name, as Python does with functions: pools of processes want that."""
         name = getattr(self.target, "__qualname__", self.name)
-        found: "Any" = sys.modules.get(self.__module__)
+        value: "Any" = sys.modules.get(self.__module__)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        return name if found is self else super().__reduce__()
+            value = getattr(value, part, None)
+        return name if value is self else super().__reduce__()
 
     def __call__(self, *positional: "P.args", **named: "P.kwargs") -> "R":
         """Run it here and now."""
@@ -12315,11 +12315,11 @@ class Function(Generic[P, R]):
         return self.target(*positional, **named)
 
     def using(self, **options: "Unpack[UsingOptions]") -> "Function[P, R]":
-        """The same function with other options for the tasks that are added through it."""
-        other: "Function[P, R]" = Function(
+        """Return the function with other options for the tasks that are added through it."""
+        variant: "Function[P, R]" = Function(
             self.name, self.kind, self.target, self.options, self.who, self.parameters)
-        other.chosen = {**self.chosen, **options}
-        return other
+        variant.chosen = {**self.chosen, **options}
+        return variant
 
     def enqueue(self, *positional: "P.args", **named: "P.kwargs") -> "Task":
         """Add a task with these arguments; returns the Task."""
@@ -12333,20 +12333,20 @@ class Function(Generic[P, R]):
         return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: "tuple[Any, ...]", named: "JsonObject") -> "JsonObject":
-        """The arguments by name; TypeError as a call would raise it."""
-        given: "JsonObject"
+        """Return the arguments by name; TypeError as a call would raise it."""
+        by_name: "JsonObject"
         if self.parameters is None:
             import inspect
             signature = inspect.signature(self.target)
-            given = signature.bind(*positional, **named).arguments
+            by_name = signature.bind(*positional, **named).arguments
             for parameter in signature.parameters.values():
                 if parameter.kind is parameter.VAR_KEYWORD:
-                    given.update(given.pop(parameter.name, {}))
+                    by_name.update(by_name.pop(parameter.name, {}))
         elif len(positional) > len(self.parameters):
             raise TypeError("%s takes at most %d arguments" % (self.name, len(self.parameters)))
         else:
-            given = {**dict(zip(self.parameters, positional)), **named}
-        return dict(given)
+            by_name = {**dict(zip(self.parameters, positional)), **named}
+        return dict(by_name)
 
 
 PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
@@ -12354,7 +12354,7 @@ declared: "dict[str, Function[..., Any]]" = {}    # by name, filled by importing
 
 
 class ScheduleLine(NamedTuple):
-    """An @schedule: the name of its function, what it says, and where."""
+    """An @schedule: the name of its function, its fields, and its place in the code."""
 
     name: "str"
     given: "JsonObject"
@@ -12366,7 +12366,7 @@ scheduled: "list[ScheduleLine]" = []      # filled in the same way
 
 def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
              who: "str", keywords: "JsonObject", text: "str" = "") -> "Function[P, R]":
-    """Note a Function: keywords named like options are options, others have a {place} in `text`."""
+    """Declare a Function. Keywords named like options are options; all others have a {place} in `text`."""
     options: "JsonObject" = keywords
     parameters: "JsonObject | None" = None
     if kind != "python":
@@ -12378,13 +12378,13 @@ def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | li
     if name in ("", SCRIPT_FUNCTION, SAMPLE_FUNCTION):
         errors += wrong("its name", "is missing or one of jobqueue's own")
     places, named = set(re.findall(PLACE, text)), set(parameters or ())
-    for one in sorted(places - named):
-        errors += wrong("{%s}" % one, "is no parameter")
-    for one in sorted(named - places if kind == "command" else ()):
-        errors += wrong("{%s}" % one, "has no place")
-    known = declared.get(name)
-    if known is not None and known.target is not target and (
-            getattr(known.target, "__module__", 1) == getattr(target, "__module__", 1)):
+    for place in sorted(places - named):
+        errors += wrong("{%s}" % place, "is no parameter")
+    for place in sorted(named - places if kind == "command" else ()):
+        errors += wrong("{%s}" % place, "has no place")
+    earlier = declared.get(name)
+    if earlier is not None and earlier.target is not target and (
+            getattr(earlier.target, "__module__", 1) == getattr(target, "__module__", 1)):
         errors += wrong("two functions", "are called %s: rename one, or put @functools.wraps into the "
                                          "decorator that made them" % name)
     if errors:
@@ -12412,7 +12412,7 @@ def task(target: "Callable[P, R] | None" = None, *, who: "Who" = "user",
 
 
 def _name_of(target: "Any") -> "str":
-    """Return the name of what @task stands above; TypeError for what can never run as a task."""
+    """Return the name of the object below @task; TypeError if it can never run as a task."""
     name = getattr(target, "__name__", "")
     outer = getattr(target, "__qualname__", "").rpartition(".")[0]
     code = getattr(target, "__code__", None)
@@ -12433,19 +12433,21 @@ def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, An
              catch_up: "Literal['none', 'once', 'all']" = "once",
              overlap: "Literal['skip', 'queue', 'allow']" = "skip", *, name: "str | None" = None,
              **options: "Unpack[TaskOptions]") -> "Callable[[Declared], Declared]":
-    """Declare when a function of tasks.py runs: beside @task, as often as one likes.
-    `arguments` are those of its tasks by name; `options` are those of @task. With a `name` the
-    schedule stays the same, with its pause, whatever else is changed."""
-    given = {"name": name, "rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
+    """Declare when a function of tasks.py runs. It stands beside @task, as often as one likes.
+
+    `arguments` are those of its tasks by name; `options` are those of @task. A schedule with a `name`
+    keeps its identity and pause even if everything else changes.
+    """
+    fields = {"name": name, "rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
              "arguments": json.loads(dump_json(arguments or {})), "options": options}
-    errors = (check_value(SCHEDULE_SCHEMA, {"function": "", **given}, "")
-              or plan_errors(given, Clock.now()))
+    errors = (check_value(SCHEDULE_SCHEMA, {"function": "", **fields}, "")
+              or plan_errors(fields, Clock.now()))
     if errors:
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
     def declare(function: "Declared") -> "Declared":
         of = str(getattr(function, "name", None) or getattr(function, "__name__", function))
-        scheduled.append(ScheduleLine(of, given, calling_place()))
+        scheduled.append(ScheduleLine(of, fields, calling_place()))
         return function
     return declare
 
@@ -12454,8 +12456,9 @@ def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, An
 def command(__name: "str", __arguments: "Sequence[str | Path]", *, who: "Who" = "user",
             **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
-    Keywords that are options of tasks are options, all others are parameters: a type, or a
-    default value."""
+
+    Keywords that are options of tasks are options. All others are parameters: a type, or a default value.
+    """
     if isinstance(__arguments, str) or not all(isinstance(part, (str, Path)) for part in __arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % __name)
     parts = [str(part) for part in __arguments]
