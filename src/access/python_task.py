@@ -1,6 +1,6 @@
-"""Task and current_task(): a task as people's own code sees it.
+"""Task and current_task(): a task as users' own code sees it.
 
-Code that runs inside a task adds through its worker, since a runner never opens the database.
+Code inside a task adds tasks through its worker, since a runner never opens the database.
 """
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     class TaskOptions(TypedDict, total=False):
-        """Options of the tasks of a function; TASK_OPTIONS says what each must be."""
+        """The options of the tasks of a function. TASK_OPTIONS has their schemas."""
 
         queue: str
         priority: int
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         notify: Literal["end", "failure"] | None
 
     class AddOptions(TaskOptions, total=False):
-        """Options of tasks that are added; REQUEST_SCHEMA says what each must be."""
+        """The options of added tasks. REQUEST_SCHEMA has their schemas."""
 
         delay: float | None
         run_at: datetime | str | None
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         owner: str | None
 
     class TaskQueue(Protocol):
-        """What a Task needs of its JobQueue."""
+        """A JobQueue, as far as a Task uses it."""
 
         database: Database
         files: Files
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         def start_workers(self) -> None: ...
 
     class Enqueued(Protocol[P]):
-        """What a Task needs of the Function that is to follow it."""
+        """A Function, as far as a Task that it follows uses it."""
 
         chosen: UsingOptions
 
@@ -116,7 +116,7 @@ def _text(value: object) -> str:
 
 
 class TaskContext:
-    """What a running function knows of its task; the runner makes one for each attempt."""
+    """The task that runs a function, as the function sees it. The runner makes one for each attempt."""
 
     running: TaskContext | None = None  # that of this process, if it runs a task
 
@@ -131,16 +131,18 @@ class TaskContext:
         self.ask_results: Callable[[], list[Any]] = list    # the runner's asks the worker
 
     def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
-        """Say that `n` of `total` is done, and what is being done now.
+        """Report that `n` of `total` is done, and the current step.
 
-        Numbers of any kind will do. What is no number shows no progress and is named in the log.
+        Numbers of any kind are allowed. Other values show no progress and are named in the log.
         """
         self._report(_share(n, total), None if message is None else _text(message))
 
     @property
     def folder(self) -> Path:
-        """A folder of this task's own, made when first asked for; removed with the task. The files
-        that are there at its end are the task's, for people to see and save."""
+        """Return the task's own folder, made at first use and removed with the task.
+
+        The files in it at the end are the task's, for people to see and save.
+        """
         path = task_folder(self._data, self.id)
         for folder in (path.parent, path):
             folder.mkdir(exist_ok=True, mode=0o700)
@@ -149,20 +151,20 @@ class TaskContext:
 
     @property
     def results(self) -> list[Any]:
-        """The results of the tasks that this one comes after, as `after` named them."""
+        """Return the results of the tasks that this one comes after, in the order of `after`."""
         return self.ask_results()
 
 
 def current_task() -> TaskContext | Any:
-    """The TaskContext of the task that runs this code, or None outside a task."""
+    """Return the TaskContext of the task that runs this code, or None outside a task."""
     # The type does not tell of None: a function that a task runs need not ask for it.
     return TaskContext.running
 
 
 def _ids(after: After) -> list[int]:
-    """What `after` may hold, ids and Tasks or a single one, as a list of ids."""
-    some: Iterable[Any] = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
-    return [getattr(one, "id", one) for one in some]
+    """Return the ids in `after`: ids or Tasks, one or several."""
+    items: Iterable[Any] = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
+    return [getattr(item, "id", item) for item in items]
 
 
 def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[Any],
@@ -177,23 +179,23 @@ def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[An
     if not isinstance(place, TaskContext):
         owner_id = place.users.owner(owner)["id"]
         take = functools.partial(place.take_files, function, owner_id)
-        return place.add_all(({"function": function, **chosen, "arguments": _plain(one, take)}
-                              for one in many), owner_id)
+        return place.add_all(({"function": function, **chosen, "arguments": _plain(arguments, take)}
+                              for arguments in many), owner_id)
     if owner not in (None, place.owner):
         raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
                           % place.owner)
-    return place.enqueue([{"function": function, **chosen, "arguments": _plain(one)} for one in many])
+    return place.enqueue([{"function": function, **chosen, "arguments": _plain(arguments)}
+                          for arguments in many])
 
 
 def _plain(arguments: Any, take_files: Callable[[JsonObject], JsonObject] | None = None) -> Any:
-    """Return arguments as JSON has them: paths as texts, those of files as ids of copies, bytes as
-    Base64."""
+    """Return arguments as JSON has them: files as ids of copies, other paths as text, bytes as Base64."""
     if type(arguments) is dict and {*map(type, arguments)} <= {str} and (
             {*map(type, arguments.values())} <= PLAIN_WORDS.keys()):
         return dict(arguments)
     if take_files and isinstance(arguments, dict) and any(
-            isinstance(one, Path) for value in arguments.values()
-            for one in (value if isinstance(value, (list, tuple)) else [value])):
+            isinstance(item, Path) for value in arguments.values()
+            for item in (value if isinstance(value, (list, tuple)) else [value])):
         arguments = take_files(arguments)
     return argument_value(arguments)
 
@@ -207,7 +209,7 @@ class TaskFile(NamedTuple):
 
 
 class Task:
-    """A task as Python sees it: attributes named like the JSON keys, and what one can do to it."""
+    """A task for Python: attributes named like the JSON keys, and the actions on it."""
 
     id: int
     owner: str
@@ -249,12 +251,12 @@ class Task:
 
     def __init__(self, place: TaskQueue | TaskContext, values: JsonObject,
                  created: bool = False) -> None:
-        self._place = place             # in a runner, which has no database, what is running there
+        self._place = place             # in a runner, which has no database, the running task
         self.id = values["id"]
         self.created = created          # False: there was one with its unique_key already
         self._values = values
 
-    if not TYPE_CHECKING:               # a checker knows the names above, and no others
+    if not TYPE_CHECKING:               # a type checker must know no other names than those above
         def __getattr__(self, name: str) -> Any:
             values = self.__dict__.get("_values", {})
             if isinstance(self.__dict__.get("_place"), TaskContext):
@@ -278,14 +280,14 @@ class Task:
 
     @property
     def files(self) -> list[TaskFile]:
-        """A TaskFile for each that it left, then for each that it was given."""
+        """Return a TaskFile for each file that the task left, then for each that it was given."""
         files = self.refresh()._queue.files
         return [TaskFile(row["name"], row["size"], files.path(row, self.id))
                 for row in files.of_task(self.id)]
 
     @property
     def is_finished(self) -> bool:
-        """True once nothing more will happen to it by itself."""
+        """Return True once the task cannot change by itself any more."""
         return self.status in ("succeeded", "failed", "cancelled")
 
     def refresh(self) -> Task:
@@ -309,12 +311,12 @@ class Task:
         clock, pause = self._queue.database.clock, 0.02
         deadline = math.inf if timeout is None else clock.monotonic() + timeout
         while not self._has_ended():
-            left = deadline - clock.monotonic()
-            if left < 0:
+            remaining = deadline - clock.monotonic()
+            if remaining < 0:
                 raise TimeoutError("task %d is still %s" % (self.id, self.refresh().status))
             self._queue.tick.maybe("code")
             with contextlib.suppress(JobQueueError):
-                self._queue.starter.work_slice(min(left, SLICE_SECONDS))
+                self._queue.starter.work_slice(min(remaining, SLICE_SECONDS))
             clock.sleep(pause)
             pause = min(1.0, pause * 1.3)
         return self.refresh()
@@ -340,7 +342,7 @@ class Task:
 
     def retry(self) -> Task:
         """Make it pending again; Conflict unless it failed or was cancelled."""
-        self._queue.catalogue.refresh()     # who may run it can have changed
+        self._queue.catalogue.refresh()     # the catalogue may have changed
         return self._changed(self._queue.actions.retry(self.id))
 
     def delete(self) -> None:
@@ -349,7 +351,7 @@ class Task:
         self._queue.start_workers()
 
     def _changed(self, row: TaskRow) -> Task:
-        """Take over what it has become; return itself."""
+        """Store the task's new row in this object; return itself."""
         self._queue.start_workers()
         self._values = self._queue.row_json(row)
         return self
