@@ -11457,25 +11457,25 @@ class Requests:
 #
 # Workers that ask over HTTP, from machines without the database.
 #
-# Workers on machines that nobody can reach and that have no database: they ask over HTTP. What they
-# send comes from outside, so it is checked, and each part of a call is answered on its own.
+# These workers run on machines that the site cannot reach. Everything that they send comes from outside, so
+# it is checked, and each part of a call is answered on its own.
 #
-# 1. hello() makes a worker's row, under the random name that it chose, with its functions. Those
-#    that the site has not get queues which only remote workers serve.
-# 2. turn() tells how the worker's attempts go, and claims under claims that the worker chose. If
-#    the answer is lost the same call is sent again, and gets the same tasks. A late copy of an
-#    older call is known by its number.
-# 3. What was claimed begins only after a turn has confirmed it. What nobody confirms goes back
-#    unspent when the worker leaves, or is not heard of for REMOTE_LEASE_SECONDS. One that was
-#    killed and is there again has its former self leave, and tells what that did not tell.
-# 4. What a running task adds belongs to its owner, and is added once under its Idempotency-Key.
+# 1. hello() makes a worker's row with its functions, under a random name that the worker chose. A function
+#    that the site does not have gets a queue which only remote workers serve.
+# 2. turn() reports the worker's attempts, and claims tasks under claims that the worker chose. If the
+#    answer is lost the same call is sent again, and gets the same tasks. Its number shows a late copy of an
+#    older call.
+# 3. A claimed task begins only after the next turn has confirmed it. Without a confirmation it goes back
+#    unspent when the worker leaves, or is silent for REMOTE_LEASE_SECONDS. A worker that was killed and
+#    started again first signs off its old session, and delivers that session's outcomes.
+# 4. A task that a running task adds belongs to the same owner. It is added once, under its Idempotency-Key.
 
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
 REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
 REMOTE_MAX = 64                 # workers of a token; queues that only remote workers serve
 PIECES_MAX = 1000               # of logs in one call
-ANNOUNCED_MAX = 256 << 10       # characters of what a token's workers announce, the same once
+ANNOUNCED_MAX = 256 << 10       # characters of the announcements of a token's workers; equal ones count once
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
 _AT_MOST = {"type": "array", "maxItems": 200}
@@ -11499,7 +11499,7 @@ TURN = titled("Turn", object_of(
                   function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
                   wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
     leave=about(TEXT, "why the worker does not go on")))
-# What a remote worker may announce of a function: it is shown, and arguments are judged by it.
+# The schema of an announced function: it is shown, and arguments are checked with it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
@@ -11513,7 +11513,7 @@ for _ in range(4):                      # so deep may lists and objects be neste
         required={"type": "array", "items": TEXT}, unclear=text_up_to(200),
         **dict.fromkeys(BOUNDS, _NUMBER), minItems=_LENGTH, maxItems=_LENGTH,
         minLength=_LENGTH, maxLength=_LENGTH, pattern=text_up_to(2000), patternMessage=text_up_to(500))
-# Patterns that take no more time than a text is long; a remote worker alone heeds all others.
+# Patterns whose matching time grows with the text's length. All others are left to the remote worker.
 _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
@@ -11545,31 +11545,31 @@ class RemoteWorkers:
         self._database, self._settings, self._clock = database, settings, database.clock
         self._claims, self._workers, self._queues, self._files = claims, workers, queues, files
 
-    def hello(self, token, given):
-        """Take a worker up, or once more, and say what it has to know."""
-        if given["protocol"] > REMOTE_PROTOCOL:
+    def hello(self, token, call):
+        """Make or renew a worker's row; return the limits and settings for it."""
+        if call["protocol"] > REMOTE_PROTOCOL:
             raise field_error("protocol", "is %d, and this site speaks %d: its jobqueue.py is "
-                              "older than this worker" % (given["protocol"], REMOTE_PROTOCOL))
+                              "older than this worker" % (call["protocol"], REMOTE_PROTOCOL))
         allowed = token.get("functions")
         errors = []
-        functions = [one for one in given["functions"] if not one.pop("external", False)
-                     and (allowed is None or one.get("name") in allowed)]
-        for one in functions:
-            errors += check_value(_ANNOUNCED, one, "functions") or check_value(
-                {"type": "array", "items": _PARAMETER}, list(one["schema"]["properties"].values()),
-                one["name"])
+        functions = [function for function in call["functions"] if not function.pop("external", False)
+                     and (allowed is None or function.get("name") in allowed)]
+        for function in functions:
+            errors += check_value(_ANNOUNCED, function, "functions") or check_value(
+                {"type": "array", "items": _PARAMETER}, list(function["schema"]["properties"].values()),
+                function["name"])
         if errors:
             raise refusal("This worker cannot be used", errors)
-        for one in functions:
-            one["schema"] = _without_slow_patterns(one["schema"])
-            one["options"] = {**TASK_DEFAULTS, **one["options"]}
+        for function in functions:
+            function["schema"] = _without_slow_patterns(function["schema"])
+            function["options"] = {**TASK_DEFAULTS, **function["options"]}
         with self._database.transaction() as transaction:
-            for one in functions:
-                self._place(transaction, token, one)
-            now, key, text = self._clock.now(), (given["session"], token["id"]), dump_json(functions)
+            for function in functions:
+                self._place(transaction, token, function)
+            now, key, text = self._clock.now(), (call["session"], token["id"]), dump_json(functions)
             self._check_room(transaction, key, text)
-            row = {"machine": given["machine"], "version": given["version"],
-                   "pid": given.get("pid"), "functions": text, **self._lease(now)}
+            row = {"machine": call["machine"], "version": call["version"],
+                   "pid": call.get("pid"), "functions": text, **self._lease(now)}
             if not transaction.update("worker", row, "lock=? AND token_id=?", key):
                 if transaction.value("SELECT count(*) FROM worker WHERE token_id=?",
                                      key[1:]) >= REMOTE_MAX:
@@ -11578,7 +11578,7 @@ class RemoteWorkers:
                     **row, "lock": key[0], "token_id": key[1], "mode": "remote", "state": "idle",
                     "sequence": 0, "started_at": now})
                 note(transaction, now, "worker_started", worker_id=worker_id,
-                     machine=given["machine"])
+                     machine=call["machine"])
         names = "runner_tasks", "runner_memory", "runner_per_owner"
         return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
                 "lease_seconds": REMOTE_LEASE_SECONDS,
@@ -11586,70 +11586,73 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_room(transaction, key, text):
-        """Refuse an announcement that is too large together with those of the token's other workers."""
-        others = transaction.value(
+        """Raise Invalid for an announcement that is too large together with those of the token's other
+        workers."""
+        other_length = transaction.value(
             "SELECT sum(length(functions)) FROM (SELECT DISTINCT functions FROM worker "
             "WHERE lock<>? AND token_id=? AND functions<>?) AS announced", (*key, text)) or 0
-        if len(text) + others > ANNOUNCED_MAX:
+        if len(text) + other_length > ANNOUNCED_MAX:
             raise refusal("This worker cannot be used", wrong(
                 "functions", "of one token's workers are longer than %d characters" % ANNOUNCED_MAX))
 
-    def turn(self, token, given):
-        """What became of each attempt that is named, and the tasks that are claimed. What the
-        worker may forget then is on the disk."""
-        starts, ended = given.get("start", []), {one["claim"]: one for one in given.get("end", ())}
-        self._check_size(given)
+    def turn(self, token, call):
+        """Return the state of each named attempt, and the claimed tasks.
+
+        The worker may forget the reported ends then: they are on the disk.
+        """
+        starts, ended = call.get("start", []), {end["claim"]: end for end in call.get("end", ())}
+        self._check_size(call)
         with self._database.transaction(bool(starts or ended)) as transaction:
-            worker = self._check(transaction, token, given)
+            worker = self._check(transaction, token, call)
             now, held = self._clock.now(), self._held(transaction, token)
-            states = {one["claim"]: self._hold(transaction, one, held.get(one["claim"]), now)
-                      for one in starts + given.get("hold", [])}
+            states = {attempt["claim"]: self._hold(transaction, attempt, held.get(attempt["claim"]), now)
+                      for attempt in starts + call.get("hold", [])}
             verdicts = self._end(transaction, ended.values(), held, now)
-            for one, verdict in zip(ended.values(), verdicts):
-                states[one["claim"]] = self._state(transaction, one, verdict)
+            for end, verdict in zip(ended.values(), verdicts):
+                states[end["claim"]] = self._state(transaction, end, verdict)
             tasks = worker["tasks"] + sum(map(bool, verdicts))
-            rows = self._claim(transaction, token, worker, given, now)
+            rows = self._claim(transaction, token, worker, call, now)
             busy = rows or "running" in states.values()
             transaction.update("worker", {
-                "sequence": given["sequence"], "tasks": tasks, "state": "busy" if busy else "idle",
+                "sequence": call["sequence"], "tasks": tasks, "state": "busy" if busy else "idle",
                 **self._lease(now)}, "id=?", (worker["id"],))
-            if "leave" in given:
-                self._leave(transaction, worker["id"], given["leave"], tasks, now)
-        for one, verdict in zip(ended.values(), verdicts):
+            if "leave" in call:
+                self._leave(transaction, worker["id"], call["leave"], tasks, now)
+        for end, verdict in zip(ended.values(), verdicts):
             if verdict:
-                self._files.tidy(one["id"], verdict)
+                self._files.tidy(end["id"], verdict)
         return {"attempts": states, "tasks": rows, "wait": 0}
 
     def _leave(self, transaction, worker_id, why, tasks,
                now):
-        """What it still ran has crashed, what never began goes back."""
+        """Remove a worker's row. Its running tasks have crashed; unconfirmed ones go back."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
         for task in self._claims.leases.lost({worker_id}, now, transaction):
             if task["worker_id"] == worker_id:
                 self._claims.end_lost(transaction, task, now)
 
     @staticmethod
-    def _check_size(given):
+    def _check_size(call):
         """Refuse a call that names an attempt twice, or would hold the write lock for long."""
-        told = [*given.get("hold", ()), *given.get("end", ())]
-        claims = [one["claim"] for one in (*given.get("start", ()), *told)]
+        reports = [*call.get("hold", ()), *call.get("end", ())]
+        claims = [attempt["claim"] for attempt in (*call.get("start", ()), *reports)]
         if len(claims) > len(set(claims)):
             raise field_error("claim", "is named twice in one call")
-        if sum(len(one.get("log", ())) for one in told) > PIECES_MAX:
+        if sum(len(report.get("log", ())) for report in reports) > PIECES_MAX:
             raise field_error("log", "must have at most %d pieces in one call" % PIECES_MAX)
 
-    def claim_late(self, token, given):
-        """The tasks that came since turn() found none."""
-        worker = self._check(self._database, token, given)
-        reach = self._reach(token, worker, given["claim"]["claims"])
+    def claim_late(self, token, call):
+        """Return the tasks that can be claimed since turn() had none."""
+        worker = self._check(self._database, token, call)
+        reach = self._reach(token, worker, call["claim"]["claims"])
         if not self._claims.next_heads(self._database, self._clock.now(), reach=reach)[1]:
             return []
         with self._database.transaction(durable=False) as transaction:
-            worker = self._check(transaction, token, given)
-            return self._claim(transaction, token, worker, given, self._clock.now())
+            worker = self._check(transaction, token, call)
+            return self._claim(transaction, token, worker, call, self._clock.now())
 
     def owner_of(self, token, task_id, claim):
-        """The id of the owner of a task that a worker runs; Conflict if it does not (any more)."""
+        """Return the id of the owner of a task that a worker runs; Conflict if it does not run it."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict(CLAIM_LOST, gone=True)
@@ -11657,19 +11660,19 @@ class RemoteWorkers:
 
     def announced(self, token):
         """Return the names of the functions that this token's workers announced."""
-        return [one["name"] for row in self._database.all(
+        return [function["name"] for row in self._database.all(
             "SELECT functions FROM worker WHERE token_id=?", (token["id"],))
-            for one in json.loads(row["functions"] or "[]")]
+            for function in json.loads(row["functions"] or "[]")]
 
     @staticmethod
-    def _check(db, token, given):
-        """The worker's row; Conflict if it is gone, or this call was overtaken by a later one."""
+    def _check(db, token, call):
+        """Return the worker's row; Conflict if it is gone, or a later call was answered before this one."""
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
-                     (given["session"], token["id"]))
+                     (call["session"], token["id"]))
         if row is None:
             raise Conflict("This worker is not known here any more: it must say hello again.",
                            gone=True)
-        if row["sequence"] > given["sequence"]:
+        if row["sequence"] > call["sequence"]:
             raise Conflict("A later call of this worker has been answered.", gone=False)
         return row
 
@@ -11701,47 +11704,48 @@ class RemoteWorkers:
         transaction.update("queue", {"external": 2}, "name=? AND external=0", (name,))
 
     def _reach(self, token, worker, claims):
-        names = [one["name"] for one in json.loads(worker["functions"])]
+        names = [function["name"] for function in json.loads(worker["functions"])]
         return Reach(worker["machine"], names, token.get("queues"), claims)
 
     def _held(self, db, token):
-        """{claim: row} of the running tasks of this token's workers."""
+        """Return {claim: row} of the running tasks of this token's workers."""
         return {row["claim"].lstrip(UNCONFIRMED): row for row in db.all(
             "SELECT id, claim, owner_id, attempts, cancel_requested, worker_id FROM task %s "
             "WHERE status=RUNNING AND worker_id IN (SELECT id FROM worker WHERE token_id=?)" % BY_CLAIM,
             (token["id"],))}
 
-    def _hold(self, transaction, one, task,
+    def _hold(self, transaction, attempt, task,
               now):
-        """Renew a claim, keep what is told of the attempt; its state."""
-        if task is None or task["id"] != one["id"]:
-            return self._state(transaction, one, None)
-        self._claims.renew(transaction, one["id"], one["claim"], now, REMOTE_LEASE_SECONDS)
-        self._keep(transaction, one, task, now)
+        """Renew a claim, and store the attempt's log and progress; return its state."""
+        if task is None or task["id"] != attempt["id"]:
+            return self._state(transaction, attempt, None)
+        self._claims.renew(transaction, attempt["id"], attempt["claim"], now, REMOTE_LEASE_SECONDS)
+        self._keep(transaction, attempt, task, now)
         return "cancel" if task["cancel_requested"] else "running"
 
-    def _keep(self, transaction, one, task, now):
-        """Keep a piece of the log that follows what is there, and progress; the same once."""
-        if "progress" in one or "message" in one:
-            self._claims.report(transaction, one["id"], one["claim"], one.get("progress"),
-                                storable(one.get("message") or "") or None)
-        place = one["id"], task["attempts"]
-        known = log_length(transaction, *place) if one.get("log") else 0
-        for piece in one.get("log", ()):
-            if piece["start"] >= known and piece["text"]:
+    def _keep(self, transaction, attempt, task, now):
+        """Store the progress and the new pieces of an attempt's log. A repeated call changes nothing."""
+        if "progress" in attempt or "message" in attempt:
+            self._claims.report(transaction, attempt["id"], attempt["claim"], attempt.get("progress"),
+                                storable(attempt.get("message") or "") or None)
+        place = attempt["id"], task["attempts"]
+        length = log_length(transaction, *place) if attempt.get("log") else 0
+        for piece in attempt.get("log", ()):
+            if piece["start"] >= length and piece["text"]:
                 append_log(transaction, now, *place, piece["start"], storable(piece["text"]))
-                known = piece["start"] + len(piece["text"].encode("utf-8", "surrogatepass"))
+                length = piece["start"] + len(piece["text"].encode("utf-8", "surrogatepass"))
 
     def _end(self, transaction, ended, held,
              now):
-        """The Verdicts on attempts that have ended; None for those of others."""
+        """Record the ends of attempts; return a Verdict for each, None if the worker does not hold the
+        claim."""
         endings = []
-        for one in ended:
-            task, outcome, claim = held.get(one["claim"]), self._outcome(one["outcome"]), ""
-            if task and task["id"] == one["id"]:
-                self._keep(transaction, one, task, now)
-                claim = task["claim"] if outcome.kind == "put_back" else one["claim"]
-            endings.append((one["id"], claim, outcome))
+        for attempt in ended:
+            task, outcome, claim = held.get(attempt["claim"]), self._outcome(attempt["outcome"]), ""
+            if task and task["id"] == attempt["id"]:
+                self._keep(transaction, attempt, task, now)
+                claim = task["claim"] if outcome.kind == "put_back" else attempt["claim"]
+            endings.append((attempt["id"], claim, outcome))
         return self._claims.end_all(transaction, endings, now)
 
     @staticmethod
@@ -11753,31 +11757,31 @@ class RemoteWorkers:
             return Outcome("fail", None, "StorageError", error.detail)
 
     @staticmethod
-    def _state(transaction, one, verdict):
-        """What is recorded of an attempt that does not run (any more): a status, or "lost"."""
+    def _state(transaction, attempt, verdict):
+        """Return the recorded state of an attempt that does not run: a status, or "lost"."""
         if verdict:
             return STATUS_WORDS[verdict.status]
         status = transaction.value("SELECT status FROM task WHERE id=? AND claim=?",
-                                   (one["id"], one["claim"]))
+                                   (attempt["id"], attempt["claim"]))
         return STATUS_WORDS[status] if status in ENDED else "lost"
 
-    def _claim(self, transaction, token, worker, given,
+    def _claim(self, transaction, token, worker, call,
                now):
-        """The tasks that a call claims, or has claimed when it came the first time."""
-        asked = given.get("claim")
-        if not asked or not asked["claims"] or "leave" in given:
+        """Return the tasks that a call claims. A repeated call gets the same tasks."""
+        claim_request = call.get("claim")
+        if not claim_request or not claim_request["claims"] or "leave" in call:
             return []
-        rows = self._claimed(transaction, worker, asked["claims"])
-        reach = self._reach(token, worker, asked["claims"])
+        rows = self._claimed(transaction, worker, claim_request["claims"])
+        reach = self._reach(token, worker, claim_request["claims"])
         if not rows and reach.functions:
             self._claims.claim(transaction, worker["id"], now, len(reach.claims),
-                               asked.get("function"), reach=reach)
+                               claim_request.get("function"), reach=reach)
             rows = self._claimed(transaction, worker, reach.claims)
         return rows
 
     @staticmethod
     def _claimed(transaction, worker, claims):
-        """What a worker is told of the tasks that it has under these claims."""
+        """Return a worker's tasks under these claims, as the worker gets them."""
         names = [UNCONFIRMED + claim for claim in claims]
         rows = transaction.all(
             "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "
