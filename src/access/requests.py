@@ -1,9 +1,8 @@
 """Requests to add tasks, checked against function and person.
 
-What somebody wants to be added, as POST /api/tasks takes it, becomes Orders. Every door and every
-schedule comes through here: a request is checked against REQUEST_SCHEMA, the function's own
-schema and what this person may choose. In a row of many most differ in their arguments only, so
-what stands around those (a Frame) is checked once.
+A request, as POST /api/tasks has it, becomes an Order. Every door and every schedule uses this room. A
+request is checked against REQUEST_SCHEMA, the function's own schema and the rights of the person. Many
+requests in a row usually differ in their arguments only. So everything else (a Frame) is checked once.
 """
 from __future__ import annotations
 
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 
     from ..base.types import FieldError, JsonObject, Schema
 
-ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload in memory; the others wait in a file
+ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload that stay in memory; later ones wait in a file
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
-AFTER_SUM_MAX = 200_000         # others that the tasks of one request come after
+AFTER_SUM_MAX = 200_000         # predecessors of all tasks in one request
 REQUEST_SCHEMA = titled("NewTask", object_of(
     ("function",),
     function=TEXT,
@@ -64,9 +63,9 @@ class Frame(NamedTuple):
 
 
 def file_parameters(schema: Schema) -> list[str]:
-    """The names of the parameters that are files, or lists of them."""
-    return [name for name, one in schema["properties"].items()
-            if any(part.get("format") in FILE_FORMATS for part in (one, one.get("items", {})))]
+    """Return the names of the parameters that are files, or lists of them."""
+    return [name for name, parameter in schema["properties"].items()
+            if any(part.get("format") in FILE_FORMATS for part in (parameter, parameter.get("items", {})))]
 
 
 class Requests:
@@ -77,7 +76,7 @@ class Requests:
         self._catalogue = catalogue
 
     def check(self, requests: Iterable[Any], person: Person | None = None) -> list[Order]:
-        """The Orders for `requests`, which may hold an Invalid; Invalid names all that is wrong."""
+        """Return the Orders for `requests`; Invalid names every error. A request may be an Invalid itself."""
         orders: list[Order] = []
         errors: list[FieldError] = []
         frame: Frame | None = None
@@ -98,7 +97,7 @@ class Requests:
                     file = file or ArgumentsFile(self._database.folder)
                     file.move(order)
             except Invalid as error:
-                errors += [{**one, "index": index} for one in error.errors]
+                errors += [{**field_fault, "index": index} for field_fault in error.errors]
                 if len(errors) >= ERRORS_MAX:
                     break
         if errors:
@@ -106,33 +105,33 @@ class Requests:
         return orders
 
     def function(self, name: str, person: Person | None = None) -> Mapping[str, Any]:
-        """The function of that name, if `person` may add it."""
+        """Return the function of a name, if `person` may add it; Invalid if not."""
         catalogue = self._catalogue
         if catalogue.find(name) is None:
             catalogue.refresh(wait=True)
         open_to = WHO_MAY_ADD if person is None else ROLES if person.is_admin else ("user",)
-        found = catalogue.find(name)
-        if found and found["who"] in open_to:
-            return found
+        function = catalogue.find(name)
+        if function and function["who"] in open_to:
+            return function
         functions, error = catalogue.functions(), catalogue.state()["error"]
         if error and not functions:
             raise Busy("The functions cannot be read at the moment: %s." % error["message"],
                        retry_after=10)
-        known = [function["name"] for function in functions if function["who"] in open_to]
+        names = [each["name"] for each in functions if each["who"] in open_to]
         raise field_error("function", "%s is not known; known are %s"
-                          % (shorten(name, 60), ", ".join(known) or "none"))
+                          % (shorten(name, 60), ", ".join(names) or "none"))
 
     @staticmethod
     def _order(frame: Frame, arguments: JsonObject) -> Order:
-        _, schema, files, known_errors, make = frame        # quicker than by their names
-        errors = known_errors + check_value(schema, arguments, "arguments")
+        _, schema, files, frame_errors, make = frame        # quicker than by their names
+        errors = frame_errors + check_value(schema, arguments, "arguments")
         if is_deep(arguments, JSON_MAX_DEPTH):
             errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
         if errors:
             raise Invalid("", errors)
-        known = {key: arguments[key] for key in schema["properties"] if key in arguments}
+        ordered = {key: arguments[key] for key in schema["properties"] if key in arguments}
         try:
-            text = dump_json({**known, **arguments})        # in the order of the parameters
+            text = dump_json({**ordered, **arguments})        # in the order of the parameters
         except (ValueError, TypeError) as error:
             raise field_error("arguments", "cannot be written as JSON: %s" % error) from None
         if len(text) > ARGUMENTS_MAX_CHARACTERS:
@@ -145,7 +144,7 @@ class Requests:
         return order
 
     def _frame(self, request: Any, person: Person | None, last: Frame | None) -> Frame:
-        """The Frame of a request; the `last` one if it is the same."""
+        """Return the Frame of a request, or the `last` one if it is the same."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
@@ -175,19 +174,19 @@ class Requests:
 
     def _check_choices(self, rest: JsonObject, declared: JsonObject,
                        person: Person | None) -> list[FieldError]:
-        """What is wrong with two fields together, with another queue, or for a plain user."""
+        """Return the errors of combined fields, of another queue, and of a plain user's choices."""
         errors: list[FieldError] = []
         own, queue = declared["queue"], rest.get("queue", declared["queue"])
         is_user = person is not None and not person.is_admin
         if rest.get("run_at") is not None and rest.get("delay") is not None:
             errors += wrong("delay", "cannot be given together with run_at")
         if queue != own:
-            there, left = (self._database.one("SELECT * FROM queue WHERE name=?", (name,))
+            chosen_queue, own_queue = (self._database.one("SELECT * FROM queue WHERE name=?", (name,))
                            for name in (queue, own))
-            if any(row and row["external"] for row in (there, left)):
+            if any(row and row["external"] for row in (chosen_queue, own_queue)):
                 errors += wrong("queue", "must be %s: nobody else runs this function" % own)
-            elif is_user and (own != TASK_DEFAULTS["queue"] or not there
-                              or left and is_limited(left)):
+            elif is_user and (own != TASK_DEFAULTS["queue"] or not chosen_queue
+                              or own_queue and is_limited(own_queue)):
                 errors += wrong("queue", "must be %s: only an admin can choose another" % own)
         if is_user and rest.get("priority", 0) > 0:
             errors += wrong("priority", "must be 0 or less; higher ones are for admins")
