@@ -2163,13 +2163,15 @@ class Child:
 #
 # Attempts that the runner has in hand: watched, kept alive, ended.
 #
-# A batch is what the runner has in hand: one attempt, or several quick ones that it runs in a row.
-# The first of them runs: it is watched until it has an outcome, then the clock of the next starts.
-# WatchedAttempt watches, its kinds store, Batch keeps the order, Pace decides how many tasks make a
-# batch.
-# Rules: the owner's code can write into the runner's channel, so what the runner says is checked
-# like a request. Everything that is written about an attempt names its claim. And a full disk or
-# a busy database ends no attempt: it is written later.
+# A batch is one attempt, or several quick ones that the runner runs in a row. The first of them runs. It is
+# watched until it has an outcome; then the clock of the next starts. WatchedAttempt watches, its subclasses
+# store, Batch keeps the order, and Pace decides how many tasks make a batch.
+#
+# An outcome goes one way: the runner's message, receive(), check(), Batch.ended, Recorder, end_all().
+#
+# Rules: the owner's code can write into the runner's channel, so each message of the runner is checked like
+# a request. Every write about an attempt names its claim. A full disk or a busy database ends no attempt:
+# its state is written later.
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
 DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
@@ -2189,16 +2191,15 @@ REST_SCHEMA = {"type": "object", "properties": {
 
 
 class WatchedAttempt:
-    """An attempt in the runner's hands: watched, kept alive, and ended when it must be. Its kinds know
-    who keeps its claim: the database, or a site.
+    """An attempt in the runner's hands. Subclasses keep its claim: in the database, or at a site.
 
-    1. make_order() says what the runner is told; on_crash=fail is first noted for good.
+    1. make_order() returns the order for the runner. A task with on_crash=fail is first marked as begun.
     2. `started` is set when it begins.
-    3. check(), again and again: renew the claim, store what it prints, look whether it is to be
-       cancelled, whether its time is over, or whether others doubt that this worker lives.
-    4. end() for the first reason that comes: TERM, after GRACE_SECONDS KILL. A lost claim is KILL
-       at once, since another worker may run the task from then on.
-    5. Its outcome is what the runner reported in time, else how the runner died.
+    3. check() is called again and again. It renews the claim and stores the output. It also tests for a
+       cancel, the time limit, and a claim that is marked as suspect.
+    4. end() ends it for the first reason: TERM, after GRACE_SECONDS KILL. A lost claim is KILL at once,
+       since another worker may run the task from then on.
+    5. The outcome is the runner's report if it came in time, else the way the runner died.
     """
 
     def __init__(self, clock, child, row):
@@ -2209,14 +2210,15 @@ class WatchedAttempt:
         self.traceback = None       # the log's last piece
         # When it began; when looking was last tried.
         self.started = self._looked = self._clock.monotonic()
-        # When nobody was about to take the claim; of a remote one the site says that.
+        # The last time the claim was known to be safe. For a remote one: when the confirming call was sent.
         self._unclaimed = row.get("claimed", self.started)
         self._is_doubted = False
-        self._requests = []   # what it adds, until all of it came
+        self._requests = []   # tasks that the function adds, until the whole request has
+                                                # arrived
         self.enqueued = 0               # how often
-        self.reported = None    # what the runner sent
+        self.reported = None    # the outcome that the runner sent
         self._has_returned = False      # its function came to its end
-        self.leftovers = None   # what it left in the runner
+        self.leftovers = None   # the state that the task left in the runner
         self.ending = None  # kind of outcome if we end it
         self._why = None
         self._killed_at = None
@@ -2236,7 +2238,7 @@ class WatchedAttempt:
         return {}
 
     def _may_begin(self):
-        """Store what must be stored before it begins. False if the claim was lost."""
+        """Store everything that must be stored before the start; return False if the claim was lost."""
         raise NotImplementedError
 
     def _look_at_claim(self):
@@ -2244,21 +2246,22 @@ class WatchedAttempt:
         raise NotImplementedError
 
     def _store(self, now):
-        """Renew the claim and store log and progress, if it is time; tried once a second."""
+        """Test for a cancel, a lost claim, and a mark as suspect."""
         raise NotImplementedError
 
     def _enqueue(self, requests):
-        """Add what the function asks for, at once and for the same owner."""
+        """Add the tasks that the function requests, at once and for the same owner."""
         raise NotImplementedError
 
     def _tell_results(self):
-        """Answer with the results of the tasks that it comes after. False if nobody may ask that here."""
+        """Answer with the results of the predecessors; return False if that is not allowed here."""
         raise NotImplementedError
 
-    # What all have in common.
+    # Common to all kinds.
 
     def make_order(self):
-        """What the runner is told, None if the claim was lost; what must be stored before is."""
+        """Return the order for the runner; None if the claim was lost. First store what _may_begin()
+        stores."""
         if not self._may_begin():
             return None
         row = self.row
@@ -2306,7 +2309,7 @@ class WatchedAttempt:
         return True
 
     def check(self):
-        """The Outcome if it has ended; else what it printed is read and it is kept alive."""
+        """Return the Outcome if the attempt has ended. Else read its output and keep it alive."""
         self.log.read()
         outcome = self._outcome() if self.reported or self._child.ended or self.ending else None
         if outcome is None:
@@ -2314,23 +2317,23 @@ class WatchedAttempt:
         return outcome
 
     def reply(self, message):
-        """Answer the function, which waits for what became of the tasks that it adds."""
+        """Answer the function, which waits for the result of adding its tasks."""
         self._child.reply(message)
 
     def patience(self):
-        """How many seconds it can be left alone."""
+        """Return for how many seconds the attempt needs no check."""
         if self.ending:
             return 0.05
         limit = self.started + self.row["timeout"] - self._clock.monotonic()
         return max(0.0, min(LOOK_SECONDS, limit))
 
     def drop(self):
-        """Forget what was stored, or cannot be."""
+        """Drop output and progress after they were stored, or because they cannot be stored."""
         self.log.pieces = []
         self.report = self.traceback = None
 
     def _keep(self, now):
-        """Renew, store what was printed, see whether it is to be ended."""
+        """Renew the claim, store the output, and end the attempt if there is a reason."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
@@ -2350,12 +2353,12 @@ class WatchedAttempt:
             self._child.signal(signal.SIGKILL)
 
     def is_sure(self, now):
-        """False once others could soon take the claim, as far as this worker knows."""
+        """Return False once another worker could soon claim the task, as far as this worker knows."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
         return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
     def _outcome(self):
-        """Return the outcome if it has ended: what the runner reported, else how the runner died."""
+        """Return the outcome if the attempt has ended: the runner's report, else the way the runner died."""
         reported = self.reported
         if reported is not None and self.ending != "lost":
             self._child.memory = reported.peak_memory or 0
@@ -2438,10 +2441,10 @@ class Attempt(WatchedAttempt):
         if version == self._seen_version and self._database.hears_all:
             return
         self._seen_version = version
-        asked = self._claims.cancel_asked(*self.key)
-        if asked is None:
+        cancel_requested = self._claims.cancel_asked(*self.key)
+        if cancel_requested is None:
             self.end("lost")
-        elif asked:
+        elif cancel_requested:
             self.end("cancelled", "cancelled while it ran")
         self._is_doubted = bool(self._claims.leases.is_doubted(*self.key))
 
@@ -2460,7 +2463,7 @@ class Attempt(WatchedAttempt):
             self.drop()
 
     def write_ending(self, transaction):
-        """Store what is left of it, in the transaction that records its outcome."""
+        """Store the rest of its output, in the transaction that records its outcome."""
         if (not (self.log or self.log.has_rest or self.report or self.traceback)
                 or self._claims.cancel_asked(*self.key, transaction) is None):
             return
@@ -2486,7 +2489,7 @@ else:
 
 
 class Batch(Generic[AnyAttempt]):
-    """What the runner has in hand; what has ended or was taken back stays until it is recorded."""
+    """The attempts that the runner has in hand. Ended and unbegun ones stay until they are recorded."""
 
     def __init__(self, clock, child, attempts,
                  note_end):
@@ -2496,21 +2499,24 @@ class Batch(Generic[AnyAttempt]):
         self.running = attempts         # the first has begun
         self.unbegun = []     # that were taken back
         self.ended = []
-        self.record_by = math.inf       # when what has ended is recorded at the latest
+        self.record_by = math.inf       # the latest time for recording the ended attempts
 
     def begin(self):
-        """Hand all of it over; take it back if what must be stored before cannot be, or if the
-        worker has stood still since the claim, so that others may have it."""
+        """Hand the batch over, or take it back.
+
+        It is taken back if its start cannot be stored, or if the worker stood still for so long that
+        another worker may have claimed the tasks.
+        """
         is_sure = self.running[0].is_sure(self._clock.monotonic())
         try:
-            made = [attempt.make_order() for attempt in self.running if is_sure]
+            orders_made = [attempt.make_order() for attempt in self.running if is_sure]
         except WRITE_LATER:
-            made = []
-        if not made:
+            orders_made = []
+        if not orders_made:
             self.running, self.unbegun = [], self.running
             return
-        orders = [order for order in made if order is not None]
-        if len(orders) < len(made):     # it is alone then: others have it
+        orders = [order for order in orders_made if order is not None]
+        if len(orders) < len(orders_made):     # a batch of one: another worker has the task
             self.running = []
             return
         for attempt, end in zip(self.running, self.child.hand_over(orders)):
@@ -2520,7 +2526,7 @@ class Batch(Generic[AnyAttempt]):
         self.record_by = now + BATCH_SECONDS if len(orders) > 1 else math.inf
 
     def watch(self):
-        """Wait for the runner, take what it says, keep alive what it runs."""
+        """Wait for the runner, handle its messages, and keep the running attempt alive."""
         first = self.running[0]
         due = self.record_by - self._clock.monotonic()
         self.child.wait(min(due, first.patience()), first.log.end)
@@ -2552,20 +2558,20 @@ class Batch(Generic[AnyAttempt]):
             self.running[0].started = now
 
     def take_back(self):
-        """Take back what the runner has not begun."""
-        kept = len(self.running) - self.child.take_back()
-        for attempt in self.running[kept:]:
+        """Take back the orders that the runner has not begun."""
+        begun = len(self.running) - self.child.take_back()
+        for attempt in self.running[begun:]:
             attempt.log.close()
-        self.unbegun += self.running[kept:]
-        del self.running[kept:]
+        self.unbegun += self.running[begun:]
+        del self.running[begun:]
 
 
 class Pace:
-    """How many tasks may be claimed at once: several of a function that keeps ending quickly.
+    """The number of tasks that may be claimed at once: several of a function that keeps ending quickly.
 
-    A batch is to take half of the time that an outcome may wait, and its tasks need two
-    descriptors each while they are handed over. Who waits longer for the write lock than the batch
-    takes is one of many workers: its batches grow faster, so that all wait less often.
+    A batch may take half of the time that an outcome may wait. Each task needs two descriptors while it
+    is handed over. If waits for the write lock exceed the batch's time, many workers compete: then
+    batches grow faster, so that all wait less often.
     """
 
     def __init__(self):
@@ -2591,7 +2597,7 @@ class Pace:
             self.size = max(1, min(self.size + step, self._most, room))
 
     def slow_down(self):
-        """A batch was late: half as many the next time."""
+        """Halve the next batch, because one was late."""
         self.size = max(1, self.size // 2)
 
     def _begin_again(self, function):
