@@ -1954,13 +1954,12 @@ class LogPipe:
 #
 # The worker's side of its runner: pipes, life line, signals.
 #
-# There is a socket for orders and messages, a bell that the runner rings, a pipe for each log, and a
-# life line: when the worker dies the kernel closes its end, and kills the runner with all that it
-# started.
-# A batch is handed over with a pipe that holds a byte for each order; the runner takes one before
-# it begins an order, the worker takes what is left: so what has begun is never in doubt.
-# Rules: no pipe and no process outlives end(). A line against the rules ends the runner. The
-# group is killed only while its leader's pid cannot be anyone else's.
+# The runner has a socket for orders and messages, a bell that it rings, a pipe for each log, and a life
+# line. When the worker dies the kernel closes its end of the life line. That kills the runner and all
+# processes that it started. A batch is handed over with a pipe that holds a byte for each order. The runner
+# reads one byte before it begins an order, and the worker reads the rest to take orders back. So it is
+# always known which orders have begun. Rules: no pipe and no process outlives end(). A message against the
+# rules ends the runner. The group is killed only while its leader's pid cannot be another process's.
 
 
 
@@ -1993,7 +1992,7 @@ class Death(NamedTuple):
     peak_memory: "int"                    # bytes
 
 
-spares = []              # what fork_runner made and start_runner has not taken
+spares = []              # runners made by fork_runner for start_runner
 
 
 def start_runner(data):
@@ -2021,20 +2020,20 @@ class Child:
         self._bell, bell = os.pipe()
         self._lifeline: "int | None"
         lifeline, self._lifeline = os.pipe()
-        with contextlib.suppress(OSError):      # its death is noticed by whoever waits for it
+        with contextlib.suppress(OSError):      # wait() will notice its death
             socket.send_fds(self._channel, [b"."], (bell, lifeline, lock))
         os.close(bell)
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unread = b""               # what it was told and has not read: no order may follow
+        self.unread = b""               # bytes that the runner has not read yet: no order may follow
         self._go = None     # of a batch: a byte in it for each order not begun
         self._wake = wake               # readable when a signal has come
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
         self.has_leftovers = False      # a task left something in it
         self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
-        self.files = files              # what it was made from
+        self.files = files              # that it was made from
         self.owner = None   # whose tasks it runs, where each owner has their own
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death = None
@@ -2052,20 +2051,20 @@ class Child:
         try:
             self.unread = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
-            self.ended = True           # its death is noticed by whoever waits for it
+            self.ended = True           # wait() will notice its death
         for _, theirs in pipes:
             os.close(theirs)
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
     def take_back(self):
-        """Take back the orders that have not begun; how many."""
+        """Take back the orders that have not begun; return their number."""
         if self._go is None:
             return 0
-        left = len(os.read(self._go, BATCH_MAX))
+        unbegun = len(os.read(self._go, BATCH_MAX))
         os.close(self._go)
         self._go = None
-        return left
+        return unbegun
 
     def reply(self, message):
         """Answer the runner."""
@@ -2078,12 +2077,12 @@ class Child:
         While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
         task has ended, or when it wants something.
         """
-        poll, wanted = select.poll(), select.POLLOUT if self.unread else 0
+        poll, events = select.poll(), select.POLLOUT if self.unread else 0
         if self._go is None:
-            wanted |= select.POLLIN
+            events |= select.POLLIN
         else:
             seconds, log_end = min(seconds, 0.01), None
-        poll.register(self._channel, wanted | (select.POLLIN if self._arrived else 0))
+        poll.register(self._channel, events | (select.POLLIN if self._arrived else 0))
         for end in (self._bell, self._wake, log_end):
             if end is not None:
                 poll.register(end, select.POLLIN)
@@ -2094,7 +2093,7 @@ class Child:
                 self._flush()
 
     def messages(self):
-        """What the runner said; anything against the rules ends it."""
+        """Yield the runner's messages. A message against the rules ends the runner."""
         while not self.ended:
             try:
                 data = self._channel.recv(1 << 16)
@@ -2119,10 +2118,10 @@ class Child:
             yield message
 
     def is_dead(self):
-        """True once the runner has ended; what is left of its group is then killed."""
+        """Return True once the runner has ended. The rest of its group is killed then."""
         if self.death is None:
-            found = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            if found is None:
+            ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is None:
                 return False
             self.signal(signal.SIGKILL)
             _, status, used = os.wait4(self.process.pid, 0)
