@@ -761,10 +761,10 @@ def read_functions() -> "Announcement":
 #
 # Programs as functions.
 #
-# Programs as functions: the parts of a command with the arguments in their places, run without a
-# shell to their end. What they print is the task's log; an exit code other than 0 is an error.
-# Rules: an argument never becomes an option of the program, unless the owner wrote the minus or it
-# belongs to a number. A script of the folder schedules never runs twice at once.
+# The arguments fill their places in the parts of a command, which runs without a shell. Its output is the
+# task's log. An exit code other than 0 is an error. Rules: an argument never becomes an option of the
+# program, unless the owner wrote the minus sign or it belongs to a number. A script of the folder schedules
+# never runs twice at once.
 
 START_AGAIN_SECONDS = 60                # after which a task is tried again that got no process
 
@@ -774,7 +774,7 @@ class CommandFailed(Exception):
 
 
 def as_word(value):
-    """A value as programs read it."""
+    """Return a value as programs read it."""
     if value is None or isinstance(value, (str, Path)):
         return str(value or "")
     text = dump_json(value)
@@ -782,7 +782,7 @@ def as_word(value):
 
 
 def fill_parts(target, arguments):
-    """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
+    """Return a command's arguments: a list alone becomes several, null none. Fail if one is an option."""
     parts = []
     guarded = True
     for part in target:
@@ -803,7 +803,7 @@ def fill_parts(target, arguments):
 
 
 def explain_program(program, error):
-    """Return why a program could not be started, and what to do."""
+    """Return the reason why a program could not be started, and the remedy."""
     import shutil
     path = program if "/" in program else shutil.which(program)
     if path is None:

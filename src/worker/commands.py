@@ -1,9 +1,9 @@
 """Programs as functions.
 
-Programs as functions: the parts of a command with the arguments in their places, run without a
-shell to their end. What they print is the task's log; an exit code other than 0 is an error.
-Rules: an argument never becomes an option of the program, unless the owner wrote the minus or it
-belongs to a number. A script of the folder schedules never runs twice at once.
+The arguments fill their places in the parts of a command, which runs without a shell. Its output is the
+task's log. An exit code other than 0 is an error. Rules: an argument never becomes an option of the
+program, unless the owner wrote the minus sign or it belongs to a number. A script of the folder schedules
+never runs twice at once.
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CommandFailed(Exception):
 
 
 def as_word(value: object) -> str:
-    """A value as programs read it."""
+    """Return a value as programs read it."""
     if value is None or isinstance(value, (str, Path)):
         return str(value or "")
     text = dump_json(value)
@@ -37,7 +37,7 @@ def as_word(value: object) -> str:
 
 
 def fill_parts(target: list[str], arguments: JsonObject) -> list[str]:
-    """A command's arguments: a list alone becomes several, null none. Fail if one is an option."""
+    """Return a command's arguments: a list alone becomes several, null none. Fail if one is an option."""
     parts: list[str] = []
     guarded = True
     for part in target:
@@ -58,7 +58,7 @@ def fill_parts(target: list[str], arguments: JsonObject) -> list[str]:
 
 
 def explain_program(program: str, error: OSError) -> str:
-    """Return why a program could not be started, and what to do."""
+    """Return the reason why a program could not be started, and the remedy."""
     import shutil
     path = program if "/" in program else shutil.which(program)
     if path is None:
