@@ -1,8 +1,7 @@
 """python3 worker.py
 
-Which of its processes this is: a worker (for cron, as a service, detached, or for a slice of a
-request), its runner, a catalogue, what sends messages or
-makes the daily backup.
+Each process does one job: a worker (for cron, as a service, detached, or for a slice of a request), its
+runner, a catalogue, sending messages, or the daily backup.
 """
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
 
 
 def run_runner(channel: str, data: str) -> int:
-    """The child's process: armed, then obedient. `channel` is the number of a descriptor."""
+    """Be the runner: armed first, then ready. `channel` is the number of a descriptor."""
     link = socket.socket(fileno=int(channel))
     bell, lifeline, lock = socket.recv_fds(link, 1, 3)[1]
     arm_lifeline(lifeline)
@@ -52,10 +51,12 @@ def run_runner(channel: str, data: str) -> int:
 
 
 def fork_runner(data: str) -> None:
-    """Have the first runner ready as a fork, which needs half the time and memory: it shares what
-    is imported. Nothing may be open yet. It ends with us, if it was never told to begin."""
+    """Fork the first runner, which needs half the time and memory of a new process.
+
+    Nothing may be open yet. If it gets no order it ends with this process.
+    """
     ours, theirs = socket.socketpair()
-    gc.freeze()                         # a collection would write into what both share
+    gc.freeze()                         # a collection would write into shared memory pages
     pid = os.fork()
     if pid:
         theirs.close()
@@ -74,19 +75,21 @@ def fork_runner(data: str) -> None:
 
 
 def print_catalogue() -> NoReturn:
-    """Announce the functions on standard output, whatever tasks.py itself prints."""
+    """Announce the functions on standard output, even if tasks.py prints something."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
         file.write(dump_json(read_functions()).encode("utf-8"))
-    if os.getpgrp() == os.getpid():     # our own group: what tasks.py has started ends with us
+    if os.getpgrp() == os.getpid():     # end the processes that tasks.py has started
         os.killpg(0, signal.SIGKILL)
-    os._exit(0)                         # its threads, and what it registered for the end, are not waited for
+    os._exit(0)                         # its threads and exit handlers need not be waited for
 
 
 def open_queue(data: Path | str | None, is_new: bool = False) -> JobQueue:
-    """The queue, in a process that gives way to others as the setting says. No new database is
-    made unless it may be `is_new`."""
+    """Return the queue, in a process whose priority is that of the setting.
+
+    It makes no new database unless `is_new`.
+    """
     if not is_new:
         jobqueue.find_database(jobqueue.data_folder(data))
     queue = JobQueue(data, patience=WORKER_PATIENCE_SECONDS)
@@ -99,7 +102,7 @@ def open_queue(data: Path | str | None, is_new: bool = False) -> JobQueue:
 
 def work(mode: str, data: Path | str | None = None, seconds: float | None = None,
          verbose: bool = False, row: int | None = None, lock: str | None = None) -> int:
-    """A worker process: detached, for cron, within a request (slice), or as a service."""
+    """Be a worker: detached, for cron, within a request (slice), or as a service."""
     queue = open_queue(data, is_new=row is None)
     if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
@@ -133,7 +136,7 @@ def work_remotely(options: Namespace) -> int:
 
 
 def send_messages(data: str) -> int:
-    """Send what is to be told; a server that hangs ends this process, not a worker."""
+    """Send due messages. A server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
     jobqueue.Courier(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
@@ -141,7 +144,7 @@ def send_messages(data: str) -> int:
 
 
 def make_daily_backup(queue: JobQueue) -> None:
-    """The backup of the day, which a tick has begun; the oldest ones go."""
+    """Make the backup of the day, which a tick has begun; remove the oldest ones."""
     database = queue.database
     error: str | None = None
     begun = jobqueue.recall(database, "daily_backup")
@@ -158,10 +161,10 @@ def make_daily_backup(queue: JobQueue) -> None:
 
 
 def remove_older_backups(folder: Path, count: int) -> None:
-    """Keep the newest daily backups; what was left of others before the newest goes, too."""
-    found = sorted(folder.glob("backup-????-??-??-*"))
-    whole = [path for path in found if path.suffix != ".part"]
-    for path in found:
+    """Keep the newest daily backups. Remove older ones, and incomplete ones before the newest."""
+    paths = sorted(folder.glob("backup-????-??-??-*"))
+    whole = [path for path in paths if path.suffix != ".part"]
+    for path in paths:
         if path < whole[-1] and path not in whole[-count:]:
             path.unlink()
 
@@ -209,7 +212,7 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """A process of its own; returns its exit code."""
+    """Run a process of worker.py; return its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
         return 2
