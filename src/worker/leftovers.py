@@ -1,12 +1,11 @@
-"""Leftovers: what a task changed in its process, which the next task would feel.
+"""Leftovers: changes of the process by a task, which would affect the next task.
 
-PROBES is a table with a row for each state of the process: its name, how it is read, and how it is
-put back. A state that cannot be put back is left behind, and the worker replaces the runner. The
-modules of C are asked where they are quicker: all rows are read after each task.
-SLOW_PROBES are read after the last task of a batch, and after each that did one of CHANGES (Python's
-audit events): quick functions run 15,000 times a second.
-Rules: a module that was not imported is not imported for this; its state is what it would be. No row
-sees what an extension in C keeps for itself, or what a task changed in the modules of tasks.py.
+PROBES has a row for each kind of state in the process: its name, how it is read, and how it is restored.
+A state that cannot be restored is left behind, and the worker replaces the runner. All rows are read
+after each task, so modules in C are used where they are quicker. SLOW_PROBES are read after the last task
+of a batch, and after each task that did one of CHANGES (Python's audit events): quick functions run
+15,000 times a second. Rules: a module that was not imported is not imported for this: its state is the
+default. No row sees the hidden state of an extension in C, or changes in the modules of tasks.py.
 """
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED: list[int] = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 _MODULES = sys.modules
-_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # what a fresh context has
+_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # of a fresh context
 
 
 class Probe(NamedTuple):
@@ -52,7 +51,7 @@ class Probe(NamedTuple):
 
     name: str
     read: Callable[[], Any]
-    put_back: Callable[[Any], None] | None = None   # takes what was read before
+    put_back: Callable[[Any], None] | None = None   # restores the value that was read before
 
 
 def text_streams() -> dict[str, io.TextIOWrapper]:
@@ -60,16 +59,16 @@ def text_streams() -> dict[str, io.TextIOWrapper]:
 
     They are made on a pipe, as logs are: a stream that began on a file goes on asking for its place.
     """
-    made = {}
+    streams = {}
     pipe = os.pipe()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         os.dup2(pipe[1], descriptor)
-        made[name] = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
-        setattr(sys, name, made[name])
-        setattr(sys, "__%s__" % name, made[name])
+        streams[name] = open(descriptor, "w", 1, "utf-8", "backslashreplace", closefd=False)
+        setattr(sys, name, streams[name])
+        setattr(sys, "__%s__" % name, streams[name])
     for end in pipe:
         os.close(end)
-    return made
+    return streams
 
 
 def _read_streams() -> AnyTuple:
@@ -94,67 +93,67 @@ def _read_settings() -> AnyTuple:
 
 
 def _read_locale() -> AnyTuple:
-    known = _MODULES.get("_locale")
-    return time.tzname, known.setlocale(known.LC_ALL) if known else None
+    locale = _MODULES.get("_locale")
+    return time.tzname, locale.setlocale(locale.LC_ALL) if locale else None
 
 
 def _read_warnings() -> AnyTuple:
-    known = _MODULES["warnings"]
-    return list(known.filters), known.showwarning
+    warnings = _MODULES["warnings"]
+    return list(warnings.filters), warnings.showwarning
 
 
 def _put_warnings_back(before: AnyTuple) -> None:
-    known: Any = _MODULES["warnings"]
-    known.resetwarnings()
-    known.filters.extend(before[0])
-    known.showwarning = before[1]
+    warnings: Any = _MODULES["warnings"]
+    warnings.resetwarnings()
+    warnings.filters.extend(before[0])
+    warnings.showwarning = before[1]
 
 
 def _read_logging() -> AnyTuple:
-    known = _MODULES.get("logging")
-    if known is None:
+    logging = _MODULES.get("logging")
+    if logging is None:
         return 0, 30, [], False, None, None
-    root = known.root
-    return (root.manager.disable, root.level, list(root.handlers), root.disabled, known.getLoggerClass()
-            if known.getLoggerClass() is not known.Logger else None, known.getLogRecordFactory()
-            if known.getLogRecordFactory() is not known.LogRecord else None)
+    root = logging.root
+    return (root.manager.disable, root.level, list(root.handlers), root.disabled, logging.getLoggerClass()
+            if logging.getLoggerClass() is not logging.Logger else None, logging.getLogRecordFactory()
+            if logging.getLogRecordFactory() is not logging.LogRecord else None)
 
 
 def _put_logging_back(before: AnyTuple) -> None:
-    known = _MODULES["logging"]
-    root = known.root
-    known.disable(before[0])
+    logging = _MODULES["logging"]
+    root = logging.root
+    logging.disable(before[0])
     root.setLevel(before[1])
     for handler in root.handlers:
         if handler not in before[2]:
             handler.close()
     root.handlers[:], root.disabled = before[2], before[3]
-    known.setLoggerClass(before[4] or known.Logger)
-    known.setLogRecordFactory(before[5] or known.LogRecord)
+    logging.setLoggerClass(before[4] or logging.Logger)
+    logging.setLogRecordFactory(before[5] or logging.LogRecord)
 
 
 def _read_decimal() -> AnyTuple:
-    known = _MODULES.get("decimal")
-    if known is None:
+    decimal = _MODULES.get("decimal")
+    if decimal is None:
         return (*_DECIMAL, (True, True, True))
-    context = known.getcontext()
+    context = decimal.getcontext()
     return (context.prec, context.rounding, context.Emin, context.Emax, context.capitals, context.clamp,
-            tuple(context.traps[each] for each in (known.InvalidOperation, known.DivisionByZero,
-                                                   known.Overflow)))
+            tuple(context.traps[each] for each in (decimal.InvalidOperation, decimal.DivisionByZero,
+                                                   decimal.Overflow)))
 
 
 def _put_decimal_back(before: AnyTuple) -> None:
-    known = _MODULES["decimal"]
+    decimal = _MODULES["decimal"]
     *values, traps = before
-    context = known.Context(*values[:6])
-    for each, is_set in zip((known.InvalidOperation, known.DivisionByZero, known.Overflow), traps):
+    context = decimal.Context(*values[:6])
+    for each, is_set in zip((decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow), traps):
         context.traps[each] = is_set
-    known.setcontext(context)
+    decimal.setcontext(context)
 
 
 def _read_start_method() -> Any:
-    known = _MODULES.get("multiprocessing.context")
-    method = getattr(getattr(known, "_default_context", None), "_actual_context", None)
+    context = _MODULES.get("multiprocessing.context")
+    method = getattr(getattr(context, "_default_context", None), "_actual_context", None)
     return method and method.get_start_method()
 
 
@@ -201,7 +200,7 @@ SLOW_PROBES = (
 
 
 def lowest_free() -> int | None:
-    """The lowest number that no descriptor has; None if there may be no more."""
+    """Return the lowest free descriptor number; None if there may be no more."""
     with contextlib.suppress(OSError):
         descriptor = os.dup(0)
         os.close(descriptor)
@@ -210,7 +209,7 @@ def lowest_free() -> int | None:
 
 
 class Leftovers:
-    """What tasks leave in this process: compared with the state before the first of them."""
+    """The state that tasks leave in this process, compared with the state before the first of them."""
 
     def __init__(self) -> None:
         self._changed = False           # the task did one of CHANGES
@@ -227,13 +226,13 @@ class Leftovers:
         """Begin a task of this owner; the first of a batch remembers which descriptors are open."""
         if is_first:
             self._free = lowest_free()
-        if owner != self._owner:        # who cannot foresee the random values of the last one
+        if owner != self._owner:        # another owner cannot foresee the random numbers of the last one
             self._owner = owner
             if "random" in _MODULES:
                 _MODULES["random"].seed()
 
     def flush(self) -> None:
-        """Write out what the task printed into any buffer: Python's and, if it may have one, C's."""
+        """Write out the buffers that the task printed into: Python's and, if there may be one, C's."""
         for stream in (sys.stdout, sys.stderr):
             try:                        # suppress() takes longer than all of this
                 stream.flush()
@@ -248,35 +247,35 @@ class Leftovers:
             self._flush_c(None)
 
     def left(self, is_last: bool) -> str | None:
-        """Put back what can be; return what is left behind, in words, or None."""
+        """Restore the state; return the names of what remains changed, or None."""
         if self._variables:
             self._put_variables_back()
         now = [probe.read() for probe in PROBES]
-        found = [] if now == self._before else self._put_back(now)
-        if not (found or is_last or self._changed):
+        changed = [] if now == self._before else self._put_back(now)
+        if not (changed or is_last or self._changed):
             return None
         self._changed = False
         for probe, before in zip(SLOW_PROBES, self._slow):
             if probe.read() != before:
-                found.append(probe.name)
-        for kind, limits in zip(LIMITS, self._slow[0] if found else ()):
+                changed.append(probe.name)
+        for kind, limits in zip(LIMITS, self._slow[0] if changed else ()):
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)    # or even its outcome could not be told
-        if not found and self._free != lowest_free():
-            gc.collect()                # nobody may have it any more
-            found = ["an open file"] if self._free != lowest_free() else []
-        return ", ".join(found) or None
+        if not changed and self._free != lowest_free():
+            gc.collect()                # an unreachable object may hold the file open
+            changed = ["an open file"] if self._free != lowest_free() else []
+        return ", ".join(changed) or None
 
     def _put_back(self, now: list[Any]) -> list[str]:
-        """Put back what differs; return the names of what cannot be."""
-        found = []
+        """Restore changed states; return the names of those that cannot be restored."""
+        remaining = []
         for probe, before, value in zip(PROBES, self._before, now):
             if value != before:
                 if probe.put_back:
                     probe.put_back(before)
                 if probe.put_back is None or probe.read() != before:
-                    found.append(probe.name)
-        return found
+                    remaining.append(probe.name)
+        return remaining
 
     def _put_variables_back(self) -> None:
         """Give C's environment the values that os.environ has."""
