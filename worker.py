@@ -1860,10 +1860,9 @@ class Runner:
 #
 # The log pipe: an attempt's output on its way to the database.
 #
-# What an attempt prints: it writes into a pipe, the worker reads what is there and stores it in
-# pieces, each with its offset in bytes.
-# Rules: no task waits for a reader of its log for long, and none fills the worker's memory: of a
-# flood the beginning is stored and of the rest only the latest is kept.
+# An attempt prints into a pipe. The worker reads it and stores the text in pieces, each with its offset in
+# bytes. Rules: no task waits long for the worker to read its output, and none fills the worker's memory.
+# The beginning of a long log is stored, and of the rest only the latest part is kept.
 
 PIECE_BYTES = 64 << 10
 
@@ -1876,14 +1875,14 @@ class LogPiece(NamedTuple):
 
 
 class LogPipe:
-    """Our end of the pipe an attempt prints into, and what came out but is not stored yet."""
+    """The worker's end of an attempt's pipe, and the output that is not stored yet."""
 
     def __init__(self, end=None):
         self.end = end                  # None before it is handed over, and after the end of the file
         self._decoder = None  # made when something is printed
         self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
         self.pieces = []        # that are not known to be stored
-        self.start = 0                  # offset of what waits
+        self.start = 0                  # offset of the pending text
         if end is not None:
             self.attach(end)
 
@@ -1893,7 +1892,7 @@ class LogPipe:
         self.end = end
 
     def read(self):
-        """Take what was printed since, LOG_MAX_BYTES at most; close at the end of the file."""
+        """Read the output since the last call, at most LOG_MAX_BYTES. Close the pipe at its end."""
         for _ in range(jobqueue.LOG_MAX_BYTES // PIECE_BYTES):
             if self.end is None:
                 return
@@ -1920,7 +1919,7 @@ class LogPipe:
 
     @property
     def is_full(self):
-        """True if it should be stored before more is read."""
+        """Return True if pieces must be stored before more is read."""
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
     def __bool__(self):
@@ -1928,11 +1927,11 @@ class LogPipe:
 
     @property
     def has_rest(self):
-        """True if the beginning of a character was read, and its end was not."""
+        """Return True if an incomplete character was read."""
         return self._decoder is not None and bool(self._decoder.getstate()[0])
 
     def take_pieces(self, final):
-        """Return what is to be stored; the same again until `pieces` is emptied."""
+        """Return the pieces to store. They are the same until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
                 self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -1942,7 +1941,7 @@ class LogPipe:
         return self.pieces
 
     def put(self, text):
-        """Add a text behind what was decoded so far."""
+        """Append a text to the output."""
         for place in range(0, len(text), PIECE_BYTES):
             piece = text[place:place + PIECE_BYTES]
             self.pieces.append(LogPiece(self.start, piece))
