@@ -1138,12 +1138,12 @@ class TaskFiles:
 #
 # Outcomes: how an attempt ended, as JSON that can always be sent.
 #
-# Between the end of a function and the message to the worker, whatever belongs to the owner may
-# raise: the text of an exception, its attributes, the result and its parts.
-# Rules: these functions raise nothing. A function that ran to its end is never run again because
-# of what it returned: what JSON has no word for is kept as text, anything else fails for good.
+# After the end of a function the owner's objects may still raise: the text of an exception, its attributes,
+# the result and its parts. Rules: these functions raise nothing. A function that ran to its end is never
+# run again because of its result: a value that JSON cannot write is kept as text, and other faults fail for
+# good.
 
-                       # what the task left behind in the runner
+                       # state that the task left in the runner
 
 
 
@@ -1221,11 +1221,11 @@ def outcome_of_exception(error):
 def show_exception(error, frames):
     """Return an exception's message, and the lines of its traceback."""
     import traceback
-    said = traceback.TracebackException(type(error), error, frames)
-    lines = list(said.format())
+    formatted = traceback.TracebackException(type(error), error, frames)
+    lines = list(formatted.format())
     if not lines[0].startswith("Traceback "):
         lines.insert(0, "Traceback (most recent call last):\n")
-    return storable(str(said)), lines
+    return storable(str(formatted)), lines
 
 
 def show_frames(name, frames):

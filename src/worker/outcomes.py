@@ -1,9 +1,9 @@
 """Outcomes: how an attempt ended, as JSON that can always be sent.
 
-Between the end of a function and the message to the worker, whatever belongs to the owner may
-raise: the text of an exception, its attributes, the result and its parts.
-Rules: these functions raise nothing. A function that ran to its end is never run again because
-of what it returned: what JSON has no word for is kept as text, anything else fails for good.
+After the end of a function the owner's objects may still raise: the text of an exception, its attributes,
+the result and its parts. Rules: these functions raise nothing. A function that ran to its end is never
+run again because of its result: a value that JSON cannot write is kept as text, and other faults fail for
+good.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     class Report(TypedDict):
-        """What a function says of its progress."""
+        """The progress that a function reports."""
 
         progress: float | None          # from 0 to 1
         message: str | None
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         peak_memory: int
         traceback: str
         report: Report                  # the last, if it was not told yet
-        left: str                       # what the task left behind in the runner
+        left: str                       # state that the task left in the runner
 
 MESSAGE_MAX_CHARACTERS = 4000           # of one exception, in the error and in its traceback
 TRACEBACK_MAX_CHARACTERS = 100_000
@@ -95,11 +95,11 @@ def outcome_of_exception(error: BaseException) -> ToldOutcome:
 def show_exception(error: BaseException, frames: TracebackType | None) -> tuple[str, list[str]]:
     """Return an exception's message, and the lines of its traceback."""
     import traceback
-    said = traceback.TracebackException(type(error), error, frames)
-    lines = list(said.format())
+    formatted = traceback.TracebackException(type(error), error, frames)
+    lines = list(formatted.format())
     if not lines[0].startswith("Traceback "):
         lines.insert(0, "Traceback (most recent call last):\n")
-    return storable(str(said)), lines
+    return storable(str(formatted)), lines
 
 
 def show_frames(name: str, frames: TracebackType | None) -> list[str]:
