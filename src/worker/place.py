@@ -12,16 +12,16 @@ STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 
 class Place:
-    """The worker's row and lock file: what others see of it.
+    """The worker's row and lock file, by which other processes see it.
 
-    1. A row is reserved under NbMaxWorker, with the name of a lock file, by whoever starts the
-       worker or by itself.
-    2. The worker takes the lock, then turns the row live; if the row was given up meanwhile it
-       removes the lock.
-    3. Each heartbeat renews the row's lease and tells state, tasks and runner; a row that is gone
-       is a reason to leave.
-    4. Leaving removes the row, then the lock file. Of a worker that died others find the lock
-       free; they end its runner and remove both.
+    1. A row is reserved under NbMaxWorker, with the name of a lock file, by the starting process or by
+       the worker itself.
+    2. The worker takes the lock, then sets the row to live. If the row was given up meanwhile it removes
+       the lock.
+    3. Each heartbeat renews the row's lease and stores state, tasks and runner. If the row is gone, the
+       worker leaves.
+    4. Leaving removes the row, then the lock file. If a worker dies, its lock is free: other processes
+       end its runner and remove both.
     """
 
     def __init__(self, queue: JobQueue, mode: str) -> None:
@@ -33,14 +33,14 @@ class Place:
         self.stopping = ""              # why the worker will leave
 
     def take(self, row: int | None, lock: str | None) -> bool:
-        """True once it is ours; a service waits until there is one, whoever keeps it alive."""
+        """Take a row and its lock; return True once they are ours. A service waits until there is room."""
         if row is not None and lock is not None and self._arrive(row, lock):
             return True
         while True:
             with self._database.transaction(durable=False) as transaction:
-                made = self._workers.reserve(transaction, self._mode)
-            if made or self._mode != "service":
-                return bool(made) and self._arrive(*made[0])
+                reserved = self._workers.reserve(transaction, self._mode)
+            if reserved or self._mode != "service":
+                return bool(reserved) and self._arrive(*reserved[0])
             self._queue.tick.maybe("worker")
             self._database.clock.sleep(2.0)
 
@@ -53,7 +53,7 @@ class Place:
         return False
 
     def heartbeat(self, transaction: Connection, state: str | None = None) -> None:
-        """Say that the worker lives, and what it does."""
+        """Renew the row, with the worker's state."""
         self.state = state or self.state
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
