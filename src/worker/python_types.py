@@ -1,12 +1,11 @@
-"""Types of parameters: what JSON each wants, and the Python value of that.
+"""Types of parameters: the JSON of each, and the Python value of that.
 
-Rows: ROWS has a row for each type that needs no more than its name, LISTS and OBJECTS one for each
-kind of container. resolve() reads a type hint by them and puts together what has parts: unions,
-containers, Annotated, dataclasses. The schema of a type decides all else: the control of the form
-(static/arguments.js), what a shell's or a table's text is read as (parse_text), what is refused
-and in which words (check_value).
-A hint that no row fits has the schema {"unclear": its name}: the value arrives as it was given.
-typing is imported where it is used, and no module of a type: a type is known by its name.
+ROWS has a row for each type that needs only its name, LISTS and OBJECTS one for each kind of container.
+resolve() reads a type hint by them and combines types that have parts: unions, containers, Annotated,
+dataclasses. The schema of a type decides everything else: the control of the form (static/arguments.js),
+the value of a shell's or a table's text (parse_text), refusals and their words (check_value). A hint
+without a row has the schema {"unclear": its name}: its value arrives as it was given. typing is imported
+where it is used. The modules of types are not imported: a type is known by its name.
 """
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ if TYPE_CHECKING:
     from jobqueue import Schema
 
 if TYPE_CHECKING:
-    TypeHint = Any                      # a type, or what typing makes of types
+    TypeHint = Any                      # a type or an object of typing
     Convert = Optional[Callable[[Any], Any]]    # None: the JSON value is the Python value
 
 NOTHING = object()                      # no default, no type hint
 
 
 class ValueType(NamedTuple):
-    """A type of a parameter: its JSON Schema, and what makes the Python value of a JSON value."""
+    """A type of a parameter: its JSON Schema, and the function that makes its Python value."""
 
     schema: Schema
     convert: Convert = None
@@ -46,7 +45,7 @@ def _text(form: str) -> Schema:
 
 
 def _bytes(value: str) -> bytes:
-    """Return what a file holds that was brought, or what a Base64 text says."""
+    """Return the bytes of a copied file, or of a Base64 text."""
     import base64
     return Path(value).read_bytes() if re.search(jobqueue.FILE_KEY, value) else base64.b64decode(value)
 
@@ -87,7 +86,7 @@ LISTS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "collections.abc.Set": frozenset, "collections.abc.MutableSet": set}
 OBJECTS = ("builtins.dict", "collections.abc.Mapping", "collections.abc.MutableMapping")
 SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # of typing, about a type
-# What metadata of Annotated may be called, and what that means for numbers, texts and lists.
+# Names in the metadata of Annotated, and their keywords for numbers, texts and lists.
 CONSTRAINTS = {
     "ge": ("minimum",), "gt": ("exclusiveMinimum",), "le": ("maximum",), "lt": ("exclusiveMaximum",),
     "min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems"), "pattern": ("pattern",)}
@@ -102,7 +101,7 @@ def is_union(origin: TypeHint) -> bool:
 
 
 def full_name(kind: TypeHint) -> str:
-    """Return module and name of a type, or the text of what has none."""
+    """Return module and name of a type, or its text if it has no name."""
     name = getattr(kind, "__qualname__", None) or getattr(kind, "_name", None)
     module = getattr(kind, "__module__", "").replace("pathlib._local", "pathlib")   # Python 3.13
     return "%s.%s" % (module, name) if name else str(kind)
@@ -136,7 +135,7 @@ def resolve(kind: TypeHint) -> ValueType:
     if name.rpartition(".")[2] in SEEN_THROUGH:
         return resolve(inner[0])
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return _choice(list(kind), [one.name for one in kind], json.loads(dump_json(list(kind))))
+        return _choice(list(kind), [member.name for member in kind], json.loads(dump_json(list(kind))))
     for alias in "__supertype__", "__value__":      # NewType; `type X = ...`
         if hasattr(kind, alias):
             return resolve(getattr(kind, alias))
@@ -152,16 +151,16 @@ def resolve(kind: TypeHint) -> ValueType:
 
 def _choice(members: list[Any], names: list[str], values: list[Any]) -> ValueType:
     """Return the type of Literal and Enum: `values` are the members as JSON has them."""
-    known = [*values, *names]
+    allowed = [*values, *names]
 
     def convert(value: Any) -> Any:
-        return members[known.index(value) % len(members)] if value in known else value
+        return members[allowed.index(value) % len(members)] if value in allowed else value
     return ValueType({"enum": values, **({"enumNames": names} if names else {})},
                      convert if members != values or names else None)
 
 
 def _list(make: Callable[[Iterable[Any]], Any], inner: tuple[TypeHint, ...]) -> ValueType:
-    items = [resolve(one) for one in inner if one is not ...]
+    items = [resolve(hint) for hint in inner if hint is not ...]
     if make is tuple and items and ... not in inner:
         return _places(items)
     if not items or items[0].schema == ANY:
@@ -179,7 +178,7 @@ def _places(items: list[ValueType]) -> ValueType:
         if len(values) != len(items):
             raise ValueError("a list of %d values is wanted, not of %d" % (len(items), len(values)))
         return tuple(map(_converted, items, values))
-    return ValueType({"type": "array", "prefixItems": [one.schema for one in items],
+    return ValueType({"type": "array", "prefixItems": [item.schema for item in items],
                       "minItems": len(items), "maxItems": len(items)}, convert)
 
 
@@ -213,17 +212,17 @@ def _record(kind: TypeHint) -> ValueType:
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = getattr(kind, "__dataclass_fields__", None)
     if fields is not None:
-        names = [one.name for one in fields.values() if one.init and one.name in hints]
+        names = [field.name for field in fields.values() if field.init and field.name in hints]
         required = [name for name in names if type(fields[name].default).__name__ == "_MISSING_TYPE"
                     and type(fields[name].default_factory).__name__ == "_MISSING_TYPE"]
     elif hasattr(kind, "_fields"):
-        names, required = kind._fields, [one for one in kind._fields if one not in kind._field_defaults]
+        names, required = kind._fields, [name for name in kind._fields if name not in kind._field_defaults]
     else:
         names, required = list(hints), sorted(kind.__required_keys__)
     types = {name: resolve(hints[name]) for name in names}
     make = dict if hasattr(kind, "__total__") else kind
     return ValueType(
-        jobqueue.object_of(required, **{name: one.schema for name, one in types.items()}),
+        jobqueue.object_of(required, **{name: each.schema for name, each in types.items()}),
         lambda values: make(**{name: _converted(types[name], value) for name, value in values.items()}))
 
 
@@ -235,10 +234,10 @@ def _json_types(schema: Schema) -> set[str]:
 
 def _union(inner: tuple[TypeHint, ...]) -> ValueType:
     """Return the type of a union: JSON must tell its members apart."""
-    members = [resolve(one) for one in inner if one is not type(None)]
+    members = [resolve(hint) for hint in inner if hint is not type(None)]
     whole = members[0] if len(members) == 1 else _merged(members)
     if whole is None:
-        return unclear(" | ".join(full_name(one).replace("builtins.", "") for one in inner))
+        return unclear(" | ".join(full_name(hint).replace("builtins.", "") for hint in inner))
     if len(members) == len(inner) or not whole.schema.keys() & {"type", "enum"}:
         return whole
     convert = whole.convert
@@ -248,57 +247,58 @@ def _union(inner: tuple[TypeHint, ...]) -> ValueType:
 
 def _merged(members: list[ValueType]) -> ValueType | None:
     """Return several types as one; None if the same JSON can be of two of them."""
-    if all("enum" in one.schema for one in members):
-        merged: Schema = {"enum": [value for one in members for value in one.schema["enum"]]}
-        if any("enumNames" in one.schema for one in members):
+    if all("enum" in member.schema for member in members):
+        merged: Schema = {"enum": [value for member in members for value in member.schema["enum"]]}
+        if any("enumNames" in member.schema for member in members):
             return None
     else:
-        schemas = [_as_typed(one.schema) for one in members]
-        kinds = [kind for one in schemas for kind in _json_types(one)]
+        schemas = [_as_typed(member.schema) for member in members]
+        kinds = [kind for schema in schemas for kind in _json_types(schema)]
         if any(map(is_unclear, schemas)) or len(kinds) > len(set(kinds)):
             return None
         if {"integer", "number"} <= set(kinds):     # numbers stay as they were given
             kinds.remove("integer")
-        merged = {key: value for one in schemas for key, value in one.items()}
+        merged = {key: value for schema in schemas for key, value in schema.items()}
         ordered = [kind for kind in jobqueue.TYPES_BY_WIDTH if kind in kinds]
         merged["type"] = ordered if len(ordered) > 1 else ordered[0]
-    chosen = [one for one in members if one.convert is not None and "number" not in _json_types(one.schema)]
+    chosen = [member for member in members
+              if member.convert is not None and "number" not in _json_types(member.schema)]
 
     def convert(value: Any) -> Any:
-        fits = [one for one in chosen if not check_value(one.schema, value, "")]
+        fits = [member for member in chosen if not check_value(member.schema, value, "")]
         return fits[0].convert(value) if fits and fits[0].convert else value
     return ValueType(merged, convert if chosen else None)
 
 
 def _as_typed(schema: Schema) -> Schema:
     """Return the schema of a Literal of texts as that of a text, which a union can hold."""
-    if "enum" in schema and all(isinstance(one, str) for one in schema["enum"]):
+    if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
         return jobqueue.text_like("|".join(map(re.escape, schema["enum"])),
                                   "must be one of %s" % ", ".join(schema["enum"]))
     return schema
 
 
 def _constrained(whole: ValueType, metadata: Iterable[Any]) -> ValueType:
-    """Return a type with what Annotated says of it: a description, limits, a pattern."""
+    """Return a type with the metadata of Annotated: a description, limits, a pattern."""
     schema = dict(whole.schema)
     kinds = _json_types(schema)
-    for one in metadata:
-        for text in one, getattr(one, "description", None), getattr(one, "documentation", None):
+    for item in metadata:
+        for text in item, getattr(item, "description", None), getattr(item, "documentation", None):
             if isinstance(text, str):
                 schema["description"] = text
         for name, keywords in CONSTRAINTS.items():
-            value = _limit(getattr(one, name, None))
+            value = _limit(getattr(item, name, None))
             for keyword in keywords if value is not None else ():
                 if ABOUT.get(keyword) in (None, *kinds):
                     schema[keyword] = value
-        inner = getattr(one, "metadata", None)
+        inner = getattr(item, "metadata", None)
         if isinstance(inner, (list, tuple)):
             schema = _constrained(ValueType(schema), inner).schema
     return ValueType(schema, whole.convert)
 
 
 def _limit(value: Any) -> float | str | None:
-    """Return a limit as JSON has it; None for what is no limit of numbers, lengths or texts."""
+    """Return a limit as JSON has it; None if it limits no numbers, lengths or texts."""
     if isinstance(value, str):
         return search_pattern(value)
     if isinstance(value, timedelta):
@@ -309,5 +309,5 @@ def _limit(value: Any) -> float | str | None:
 
 
 def search_pattern(pattern: str) -> str:
-    """Return a pattern for a whole text that finds what this finds anywhere in it."""
+    """Return a pattern that matches a whole text if this one matches anywhere in it."""
     return pattern if pattern[:1] == "^" and pattern[-1:] == "$" else "(?s:.*?)(?:%s)(?s:.*)" % pattern
