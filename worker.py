@@ -2827,14 +2827,14 @@ class Runners:
 # Recorder: writes how attempts ended.
 
 class Recorder:
-    """Writes how attempts ended.
+    """The writer of outcomes.
 
-    1. One transaction stores the rest of what they printed, records each outcome under its
-       claim, puts back what has not begun, and claims the next tasks.
-    2. While the disk is full or the database busy the batch keeps all that, and the worker's
-       next round tries again. Meanwhile hold() renews the claims as soon as that is possible.
-    3. After any other error each outcome is recorded alone; one that cannot be stored fails its
-       task with a StorageError. So no task takes others of its batch with it.
+    1. One transaction stores the rest of the output, records each outcome under its claim, puts back
+       unbegun tasks, and claims the next ones.
+    2. While the disk is full or the database busy the batch keeps everything, and the worker's next round
+       tries again. Meanwhile hold() renews the claims as soon as that is possible.
+    3. After any other error each outcome is recorded alone. One that cannot be stored fails its task with
+       a StorageError. So no task harms the others of its batch.
     """
 
     def __init__(self, queue, place, say):
@@ -2842,13 +2842,12 @@ class Recorder:
         self._place, self._say = place, say
 
     def record(self, batch, pace=None, most=0):
-        """Record what the batch keeps; the rows of what the pace let claim in addition, `most` of
-        them."""
+        """Record the ended attempts of a batch; return the rows of newly claimed tasks, at most `most`."""
         try:
             rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
         except WRITE_LATER:
             raise
-        except Exception as error:      # whatever it is about: each alone must still be tried
+        except Exception as error:      # any error: each outcome must still be tried alone
             self._say("recording: %s", error)
             for attempt, outcome in batch.ended:
                 self._record_alone(batch, attempt, outcome)
@@ -2857,11 +2856,11 @@ class Recorder:
         return rows
 
     def hold(self, batch):
-        """Renew the claims of what is not recorded yet, and say that the worker lives."""
-        kept = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
+        """Renew the claims of attempts that are not recorded yet, and the worker's row."""
+        pending = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
-            for attempt in kept:
+            for attempt in pending:
                 attempt.renew(transaction)
             self._place.heartbeat(transaction)
 
@@ -2894,7 +2893,7 @@ class Recorder:
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
-            if verdict:                 # what was claimed begins, whatever becomes of these files
+            if verdict:                 # claimed tasks begin even if these files cannot be removed
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
