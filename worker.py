@@ -3520,30 +3520,31 @@ class News(NamedTuple):
 #
 # RemoteWorker: a worker without the database, over HTTPS.
 #
-# A worker without the database: it asks a site over HTTPS for tasks that its own tasks.py can run,
-# and tells how they go. Site speaks HTTP, a Call is a request that a thread makes, the Spool keeps
-# on the disk what the site may not know yet, and RemoteWorker is the loop.
-# Rules: only an answer of jobqueue counts; after anything else the same is told again, which the
-# site takes as once. A claim counts from when the call was sent that renewed it; the runner is
-# killed before another worker may have its task.
+# It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. Site speaks HTTP.
+# A Call is a request that a thread makes. The Spool keeps on the disk what the site may not know yet.
+# RemoteWorker is the loop. Rules: only an answer of jobqueue counts. After any other answer the same call
+# is repeated, which the site handles once. A claim counts from when the call was sent that renewed it. So
+# the runner is killed before another worker may have its task.
 
 WAIT_SECONDS = 20.0                     # the site may wait for a task
-HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # how often the site hears of what runs; if there is news
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks; if there is news
 AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
 LEAVE_SECONDS = 20.0                    # after a signal, in all
 CLAIMS_MAX = 64                         # in one call; the site takes no more
 
 
 class RemoteWorker(Loop[RemoteAttempt]):
-    """The loop of a remote worker; to its Runners it is what catalogue and place are.
+    """The loop of a remote worker. For its Runners it takes the place of catalogue and Place.
 
     One call is under way at a time:
-    1. Once the runner has announced its functions the site is told hello.
-    2. What a former worker of this folder left is told as its last words.
-    3. A turn tells all that the site does not know. With empty hands it claims, under claims that
-       stay the same until the site answers. What was claimed begins when a turn has confirmed it.
-    4. Of what runs the site hears every HOLD_SECONDS.
-    5. After a signal nothing is claimed; the last turn says that the worker leaves."""
+
+    1. Once the runner has announced its functions, hello is sent.
+    2. The outcomes of the former worker in this folder are sent.
+    3. A turn reports everything that the site does not know. An idle worker claims, under claims that
+       stay the same until the site answers. A claimed task begins when a turn has confirmed it.
+    4. Running tasks are reported every HOLD_SECONDS.
+    5. After a signal nothing is claimed. The last turn says that the worker leaves.
+    """
 
     def __init__(self, site, spool, verbose):
         self.clock = jobqueue.Clock
@@ -3555,7 +3556,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._session = jobqueue.random_token()     # empty once it was left
         self._sequence, self._is_known = 0, False
         self._before = spool.former()
-        self._taken = {}     # by claim, what was claimed and has not ended
+        self._taken = {}     # claimed tasks that have not ended, by claim
         self._claims = []    # that the site is asked for
         self.adds = []
         self._functions = None
@@ -3599,7 +3600,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.stopping = self.stopping or reason
 
     def note_runner(self, pid, born):
-        """Name the runner in the spool."""
+        """Store the runner's pid and start time in the spool."""
         self._spool.note_runner(pid, born)
 
     def no_runner(self, error):
@@ -3609,16 +3610,16 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.stop("no runner could be started")
 
     def files(self):
-        """What the functions are made of as far as is known."""
+        """Return the known files of the functions."""
         return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
 
     def store(self, announcement, stamps):
-        """Keep what the runner announced; returns the stamps of what that is made of."""
+        """Keep the runner's announcement; return the stamps of its files."""
         self._files = announcement.get("files", self._files)
         error = announcement.get("error")
         if error:
             jobqueue.complain("tasks.py cannot be read: %(message)s" % error)
-            self._give_back(list(self._taken.values()))     # others may be able to run it
+            self._give_back(list(self._taken.values()))     # other workers may be able to run them
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
@@ -3640,14 +3641,14 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self.stop("limit")
         if not self.stopping:
             return
-        if self._call and self._claims:     # it may wait for a task, which nobody would run
+        if self._call and self._claims:     # the waiting call may claim a task that this worker would not run
             self._call.error, self._claims = NotHeard("the worker is stopping"), []
         if not self._batch:
             self._stopped_at = self._stopped_at or time.monotonic()
             self._give_back(list(self._taken.values()))
 
     def _step(self):
-        """Watch what runs, begin what was confirmed, or wait for either."""
+        """Watch the running tasks, begin confirmed ones, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
             if self._batch.running:     # else it came too late to begin
@@ -3665,11 +3666,11 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._hand_over(rows)
 
     def _put_aside(self, batch):
-        """Keep what has ended until the site knows it."""
+        """Keep the ended attempts until the site knows them."""
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
-            batch.take_back()           # what has ended can wait no longer
+            batch.take_back()           # the ended attempts can wait no longer
             self._pace.slow_down()
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
@@ -3684,19 +3685,19 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._runners.start()
 
     def _give_back(self, rows):
-        """Have what was claimed and has not begun go back unspent."""
+        """Give back tasks that were claimed and have not begun; they cost nothing."""
         for row in rows:
             del self._taken[row["claim"]]
             self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
 
     def _next_call(self):
-        """The Call that is due, or None."""
+        """Return the Call that is due, or None."""
         if not self._is_known and self.stopping:
             self._session = ""
         if not self._session or not self._is_known and self._functions is None:
             return None
         if not self._is_known:
-            self._offered.update(one["name"] for one in self._functions or ())
+            self._offered.update(function["name"] for function in self._functions or ())
             return Call("hello", "lease_seconds", dump_json({
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
@@ -3709,34 +3710,34 @@ class RemoteWorker(Loop[RemoteAttempt]):
             return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
                 "Content-Type": jobqueue.LINES_TYPE,
                 "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
-        given = {}
+        extra = {}
         running = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
                 self._session = ""      # a fresh process says hello, then its last words
                 return None
-            given = {} if self.stopping == "limit" else {"leave": self.stopping}
+            extra = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
             is_alone = self._settings["runner_per_owner"] == "yes"
             size = 1 if is_alone else min(CLAIMS_MAX, self._pace.size)
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
-            given["claim"] = {"claims": self._claims, "function": self._pace.function,
+            extra["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._spool.ends else self._wait}
         is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
         is_new = any("claimed" not in row for row in self._taken.values())
-        if given or self._spool.ends or is_new or self._taken and is_due:
-            return self._turn(self._session, given)
+        if extra or self._spool.ends or is_new or self._taken and is_due:
+            return self._turn(self._session, extra)
         return None
 
-    def _turn(self, session, given):
-        """A turn with as many outcomes as go into one; it leaves or claims when all are told."""
+    def _turn(self, session, extra):
+        """Return a turn with as many outcomes as fit. It leaves or claims once all are reported."""
         ends = []
         room, ours = CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
             room -= json_bytes(item)
             if ends and room < 0:
-                given = {}
+                extra = {}
                 break
             ends.append(item)
         running = []
@@ -3749,13 +3750,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
             "start": [claim_reference(row) for row in rows if "claimed" not in row],
             "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
-            "end": ends, **given}), given.get("claim", {}).get("wait", 0.0))
-        call.ends, call.given, call.session = ends, given, session
+            "end": ends, **extra}), extra.get("claim", {}).get("wait", 0.0))
+        call.ends, call.given, call.session = ends, extra, session
         call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
     def _take(self, call):
-        """Take what came of a call."""
+        """Handle the answer or the error of a call."""
         error = call.error or self._judge(call)
         if error is None:
             if self._trouble:
@@ -3767,27 +3768,30 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site is not heard: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
-            self._wait /= 2             # what stands between may allow no longer waiting
+            self._wait /= 2             # a proxy may allow no longer waiting
         self._trouble = error.why
         pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
     def _judge(self, call):
-        """Return what is wrong with an answer: each task has a claim and a function of ours, and a token is
-        refused twice, since a request that was mangled on its way must not end what runs."""
+        """Return the fault of an answer, or None. Each task must have a claim and a function of ours.
+
+        A refused token counts only the second time: a request that a proxy has garbled must not end
+        running tasks.
+        """
         before, self._doubts_token = self._doubts_token, call.found.get("code") == "unauthorized"
         if self._doubts_token and not before:
             return NotHeard(call.found["detail"])
-        asked = list(call.given.get("claim", {}).get("claims", ()))
+        unanswered = list(call.given.get("claim", {}).get("claims", ()))
         for task in call.found.get("tasks", ()) if call.wanted == "attempts" else ():
-            if task["claim"] not in asked or task["function"] not in self._offered:
+            if task["claim"] not in unanswered or task["function"] not in self._offered:
                 return NotHeard("an answer with a task that was not asked for")
-            asked.remove(task["claim"])
+            unanswered.remove(task["claim"])
         return None
 
-    def _take_welcome(self, _, told):
-        self._is_known, self.lease_seconds = True, told["lease_seconds"]
-        self._settings.update(told["settings"])
+    def _take_welcome(self, _, answer):
+        self._is_known, self.lease_seconds = True, answer["lease_seconds"]
+        self._settings.update(answer["settings"])
         if not self._before:
             self._forget_former()
 
@@ -3795,7 +3799,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._before = None
         self._spool.begin(self._session)
 
-    def _take_turn(self, call, told):
+    def _take_turn(self, call, answer):
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
@@ -3806,8 +3810,8 @@ class RemoteWorker(Loop[RemoteAttempt]):
             if self._before:
                 self._forget_former()
             return
-        for claim in self._taken.keys() & told["attempts"].keys():
-            row, state = self._taken[claim], told["attempts"][claim]
+        for claim in self._taken.keys() & answer["attempts"].keys():
+            row, state = self._taken[claim], answer["attempts"][claim]
             if self._batch or state == "running":
                 row["state"], row["claimed"] = state, call.sent
             else:                       # it is not begun
@@ -3815,37 +3819,37 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
         if "claim" in call.given:
-            self._claims, idle = [], not (told["tasks"] or call.ends)
-            self._next = time.monotonic() + (told["wait"] if idle else 0)
+            self._claims, idle = [], not (answer["tasks"] or call.ends)
+            self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for task in told["tasks"]:      # each is confirmed before it begins
+        for task in answer["tasks"]:      # each is confirmed before it begins
             task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
 
-    def _take_added(self, _, told):
-        self._tell_added({"ids": told["ids"], "created": told["created"]})
+    def _take_added(self, _, answer):
+        self._tell_added({"ids": answer["ids"], "created": answer["created"]})
 
     def _tell_added(self, answer):
         attempt = self.adds.pop(0).attempt
         attempt.enqueued += 1
         attempt.reply(answer)
 
-    def _take_refusal(self, call, told):
-        """4xx of jobqueue: our place is gone, an add is wrong, or this worker is not wanted."""
-        code, gone = told["code"], told.get("gone")
+    def _take_refusal(self, call, answer):
+        """Handle a refusal: the session is gone, an add is wrong, or this worker is not allowed."""
+        code, gone = answer["code"], answer.get("gone")
         if call.wanted == "ids" and gone:
             self.adds.pop(0).attempt.end("lost")
         elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
             self._tell_added({"refused": Refusal(
-                kinds.get(code, "JobQueueError"), told["detail"], told["errors"], None)})
+                kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:
-                self._forget_former()   # nobody waits for its last words; ours tell the same
+                self._forget_former()   # the former session has ended; this one sends its outcomes
             self._is_known = self._is_known and not gone
         else:
-            jobqueue.complain("the site refuses this worker: " + told["detail"])
+            jobqueue.complain("the site refuses this worker: " + answer["detail"])
             self.exit_code, self._session = 5, ""
             self.stop("refused")
             for row in self._taken.values():
