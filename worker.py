@@ -28,7 +28,7 @@ Contents (each room uses only the rooms above it)
     worker/runners.py        Runners: the processes that run tasks for a worker.
     worker/recorder.py       Recorder: writes how attempts ended.
     worker/worker.py         The worker's loop: claim, hand over, wait, record.
-    worker/remote_site.py    A site elsewhere: its calls, and what it may not know yet.
+    worker/remote_site.py    A site elsewhere: its calls, and the unsent outcomes.
     worker/remote.py         RemoteWorker: a worker without the database, over HTTPS.
     worker/entry.py          python3 worker.py
 """
@@ -3196,7 +3196,7 @@ class Worker(Loop[Attempt]):
 
 # worker/remote_site.py -------------------------------------------------------
 #
-# A site elsewhere: its calls, and what it may not know yet.
+# A site elsewhere: its calls, and the unsent outcomes.
 #
 # Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
 # not know yet.
@@ -3239,15 +3239,15 @@ class Worker(Loop[Attempt]):
 
 
 def object_like(**properties):
-    """Return the schema of an object that has these keys, and maybe others of a newer version."""
+    """Return the schema of an object with these keys. A newer version may send further keys."""
     return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
 
 
-CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
+CALL_SECONDS = 30.0                     # for a whole request, in addition to the site's waiting time
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
 ANSWER_BYTES = 16 << 20
 PAUSE_MAX_SECONDS = 3600.0              # however long the site asks us to wait
-# The site is judged as it judges us: what each answer must be, by what is wanted of it.
+# The schema of each answer, by its `wanted` key. An answer is checked as the site checks calls.
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS = {
@@ -3293,9 +3293,9 @@ class Site:
         self._wraps = False             # something in front of the site refuses a body that is no form
 
     def ask(self, call):
-        """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
+        """Return jobqueue's answer to a Call, also a refusal; NotHeard or another error if there is none."""
         from urllib.request import Request
-        told = None
+        answer_json = None
         body, headers = call.body, dict(call.headers)
         if self._wraps:
             headers["Content-Type"], head, tail = jobqueue.envelope(headers["Content-Type"])
@@ -3306,30 +3306,31 @@ class Site:
             status, pause = answer.status, answer.headers.get("Retry-After")
             data = answer.read(ANSWER_BYTES)
         with contextlib.suppress(ValueError, RecursionError):
-            told = jobqueue.read_json(data.decode("utf-8"))
-        is_refusal = isinstance(told, dict) and told.get("status") == status
-        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], told, "it")
+            answer_json = jobqueue.read_json(data.decode("utf-8"))
+        is_refusal = isinstance(answer_json, dict) and answer_json.get("status") == status
+        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], answer_json, "it")
         self._wraps = self._wraps or (400 <= status < 500 and not is_refusal)
-        if told is None or errors or not (is_refusal or status in (200, 201)):
+        if answer_json is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
                 ": %(field)s %(message)s" % error for error in errors[:1])))
         if status >= 500 or status == 408:      # 408: the way there was too slow
             seconds = jobqueue.read_retry_after(pause, time.time())
-            raise NotHeard(told["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
-        return told
+            raise NotHeard(answer_json["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
+        return answer_json
 
 
 class Call:
-    """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
+    """A request that a thread makes while the worker watches running tasks. Its answer has the key
+    `wanted`."""
 
-    def __init__(self, path, wanted, body, seconds=0.0,
+    def __init__(self, path, answer_key, body, seconds=0.0,
                  headers=None):
-        self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
+        self.path, self.wanted, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
         self.found = {}     # the answer, which is never empty
         self.error = None
-        # Of a turn: what it tells, what it asks for besides, and the session that it is for.
+        # Of a turn: its reports, its further keys, and its session.
         self.ends = []
         self.news = []
         self.given = {}
@@ -3342,24 +3343,26 @@ class Call:
                 self.found = site.ask(self)
             except NotHeard as error:
                 self.error = error
-            except Exception as error:  # whatever it is, the worker must hear of it
+            except Exception as error:  # the worker must see every error
                 self.error = NotHeard("%s: %s" % (type(error).__name__, error))
             with contextlib.suppress(OSError):
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
 
     def is_over(self):
-        """True once there is an answer, or it is not waited for any longer."""
+        """Return True once there is an answer, or the time is over."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
         return bool(self.found) or self.error is not None
 
 
 class Spool:
-    """The folder of one remote worker at a time: its session, and `ends` not known to be told.
+    """The folder of one remote worker at a time: its session, and the outcomes (`ends`) not yet reported.
 
-    The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
-    task has closed everything. The lock file names it, so that it is ended before others begin."""
+    The runner holds the lock, too. So a process that gets it knows that both are dead, unless a task has
+    closed all descriptors. The lock file names the runner, so that it can be ended before another worker
+    begins.
+    """
 
     def __init__(self, base):
         import fcntl
@@ -3380,14 +3383,16 @@ class Spool:
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
     def note_runner(self, pid, born):
-        """Name the runner, in place of the one before: a full disk has room for that."""
+        """Store the runner's pid and start time over the former ones: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
     def former(self):
-        """The session of the worker that had this folder. None in a copy of it, since that may
-        live, and as long as its runner does."""
+        """Return the session of the former worker of this folder.
+
+        None in a copied folder, since the original may be alive, and while the former runner lives.
+        """
         with contextlib.suppress(OSError, ValueError):
             session, space, place = self._session.read_text("utf-8").partition(" ")
             return session if space + place == self._place and self._end_runner() else None
@@ -3410,7 +3415,7 @@ class Spool:
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
     def forget(self, item):
-        """The site knows it; nothing of the task is left here."""
+        """Remove a report that the site knows, and the task's files here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
             (self.folder / (item["claim"] + ".outcome")).unlink()
@@ -3428,7 +3433,7 @@ def json_bytes(value):
 
 
 class RemoteAttempt(WatchedAttempt):
-    """An attempt of a remote worker, whose calls renew its claim and keep what it prints."""
+    """An attempt of a remote worker, whose calls renew its claim and report its output."""
 
     row: "RemoteTask"
 
@@ -3437,7 +3442,7 @@ class RemoteAttempt(WatchedAttempt):
         self._worker = worker
 
     def item(self):
-        """Return what the site is told of it while it runs."""
+        """Return the report on the running attempt."""
         item = self._reported()
         log = []
         for start, text in self.log.take_pieces(final=False) if self.log else ():
@@ -3448,21 +3453,21 @@ class RemoteAttempt(WatchedAttempt):
         return item
 
     def forget(self, item):
-        """Forget what the site knows now: what this item says."""
+        """Drop the output that the site has now, by this report."""
         del self.log.pieces[:len(item["log"])]
         if self.report and {**item, **self.report} == item:
             self.report = None
 
     def last_item(self, outcome):
-        """Return what the site is told of its end; of too long a log the middle is left out."""
-        said = {name: value for name, value in vars(outcome).items() if value is not None}
-        if json_bytes(said) > CALL_BYTES:
-            said = {"kind": "fail", "error_type": "ValueError",
+        """Return the report on the ended attempt. A long log loses its middle."""
+        outcome_json = {name: value for name, value in vars(outcome).items() if value is not None}
+        if json_bytes(outcome_json) > CALL_BYTES:
+            outcome_json = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
         self.log.take_pieces(final=True)
         self.log.put(self.traceback or "")
         pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item = {**self._reported(), "log": pieces, "outcome": said}
+        item = {**self._reported(), "log": pieces, "outcome": outcome_json}
         while pieces and json_bytes(item) > CALL_BYTES:
             del pieces[len(pieces) // 2]
         return item
@@ -3510,7 +3515,7 @@ class Addition(NamedTuple):
 
 
 class News(NamedTuple):
-    """What the site is told of an attempt that runs."""
+    """A report on a running attempt."""
 
     attempt: "RemoteAttempt"
     item: "AttemptItem"

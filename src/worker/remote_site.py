@@ -1,4 +1,4 @@
-"""A site elsewhere: its calls, and what it may not know yet.
+"""A site elsewhere: its calls, and the unsent outcomes.
 
 Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
 not know yet.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         """A task that the site gave us. It has no `claimed` until the site has confirmed it. From then on
         that is when the call was sent which renewed the claim last. `owner_id` is the owner's name."""
 
-        state: str                      # what the site said last: running, cancel, or that others have it
+        state: str                      # the site's last answer: running, cancel, or lost
 
     class LogItem(TypedDict):
         """A part of a log that begins at byte `start`."""
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
         claim: str
 
     class AttemptItem(_Attempt, total=False):
-        """What the site is told of an attempt: `id` and `claim` are what it knows that by."""
+        """A report on an attempt for the site, which knows it by `id` and `claim`."""
 
         progress: float | None
         message: str | None
         log: list[LogItem]
-        outcome: JsonObject             # what is not None of an Outcome, once it has ended
+        outcome: JsonObject             # the Outcome without None, once the attempt has ended
 
     class RemoteQueue(Protocol):
-        """What a RemoteAttempt needs of its RemoteWorker."""
+        """A RemoteWorker, as far as a RemoteAttempt uses it."""
 
         @property
         def clock(self) -> AnyClock: ...
@@ -65,15 +65,15 @@ if TYPE_CHECKING:
         def adds(self) -> list[Addition]: ...
 
 def object_like(**properties: Any) -> Schema:
-    """Return the schema of an object that has these keys, and maybe others of a newer version."""
+    """Return the schema of an object with these keys. A newer version may send further keys."""
     return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
 
 
-CALL_SECONDS = 30.0                     # for a whole request, besides what the site may wait
+CALL_SECONDS = 30.0                     # for a whole request, in addition to the site's waiting time
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
 ANSWER_BYTES = 16 << 20
 PAUSE_MAX_SECONDS = 3600.0              # however long the site asks us to wait
-# The site is judged as it judges us: what each answer must be, by what is wanted of it.
+# The schema of each answer, by its `wanted` key. An answer is checked as the site checks calls.
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS: dict[str, Schema] = {
@@ -119,9 +119,9 @@ class Site:
         self._wraps = False             # something in front of the site refuses a body that is no form
 
     def ask(self, call: Call) -> JsonObject:
-        """What jobqueue answers a Call, a refusal included; NotHeard, or whatever goes wrong."""
+        """Return jobqueue's answer to a Call, also a refusal; NotHeard or another error if there is none."""
         from urllib.request import Request
-        told: JsonObject | None = None
+        answer_json: JsonObject | None = None
         body, headers = call.body, dict(call.headers)
         if self._wraps:
             headers["Content-Type"], head, tail = jobqueue.envelope(headers["Content-Type"])
@@ -132,30 +132,31 @@ class Site:
             status, pause = answer.status, answer.headers.get("Retry-After")
             data = answer.read(ANSWER_BYTES)
         with contextlib.suppress(ValueError, RecursionError):
-            told = jobqueue.read_json(data.decode("utf-8"))
-        is_refusal = isinstance(told, dict) and told.get("status") == status
-        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], told, "it")
+            answer_json = jobqueue.read_json(data.decode("utf-8"))
+        is_refusal = isinstance(answer_json, dict) and answer_json.get("status") == status
+        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], answer_json, "it")
         self._wraps = self._wraps or (400 <= status < 500 and not is_refusal)
-        if told is None or errors or not (is_refusal or status in (200, 201)):
+        if answer_json is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
                 ": %(field)s %(message)s" % error for error in errors[:1])))
         if status >= 500 or status == 408:      # 408: the way there was too slow
             seconds = jobqueue.read_retry_after(pause, time.time())
-            raise NotHeard(told["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
-        return told
+            raise NotHeard(answer_json["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
+        return answer_json
 
 
 class Call:
-    """A request that a thread makes while the worker watches what runs; its answer has `wanted`."""
+    """A request that a thread makes while the worker watches running tasks. Its answer has the key
+    `wanted`."""
 
-    def __init__(self, path: str, wanted: str, body: str, seconds: float = 0.0,
+    def __init__(self, path: str, answer_key: str, body: str, seconds: float = 0.0,
                  headers: Mapping[str, str] | None = None) -> None:
-        self.path, self.wanted, self.body = "/api/worker/" + path, wanted, body.encode("utf-8")
+        self.path, self.wanted, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
         self.found: JsonObject = {}     # the answer, which is never empty
         self.error: NotHeard | None = None
-        # Of a turn: what it tells, what it asks for besides, and the session that it is for.
+        # Of a turn: its reports, its further keys, and its session.
         self.ends: list[AttemptItem] = []
         self.news: list[News] = []
         self.given: JsonObject = {}
@@ -168,24 +169,26 @@ class Call:
                 self.found = site.ask(self)
             except NotHeard as error:
                 self.error = error
-            except Exception as error:  # whatever it is, the worker must hear of it
+            except Exception as error:  # the worker must see every error
                 self.error = NotHeard("%s: %s" % (type(error).__name__, error))
             with contextlib.suppress(OSError):
                 os.write(waker, b".")
         threading.Thread(target=run, daemon=True).start()
 
     def is_over(self) -> bool:
-        """True once there is an answer, or it is not waited for any longer."""
+        """Return True once there is an answer, or the time is over."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
         return bool(self.found) or self.error is not None
 
 
 class Spool:
-    """The folder of one remote worker at a time: its session, and `ends` not known to be told.
+    """The folder of one remote worker at a time: its session, and the outcomes (`ends`) not yet reported.
 
-    The runner holds the lock as well: who gets it knows that both are dead, but for a runner whose
-    task has closed everything. The lock file names it, so that it is ended before others begin."""
+    The runner holds the lock, too. So a process that gets it knows that both are dead, unless a task has
+    closed all descriptors. The lock file names the runner, so that it can be ended before another worker
+    begins.
+    """
 
     def __init__(self, base: Path) -> None:
         import fcntl
@@ -206,14 +209,16 @@ class Spool:
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
     def note_runner(self, pid: int, born: str | None) -> None:
-        """Name the runner, in place of the one before: a full disk has room for that."""
+        """Store the runner's pid and start time over the former ones: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
     def former(self) -> str | None:
-        """The session of the worker that had this folder. None in a copy of it, since that may
-        live, and as long as its runner does."""
+        """Return the session of the former worker of this folder.
+
+        None in a copied folder, since the original may be alive, and while the former runner lives.
+        """
         with contextlib.suppress(OSError, ValueError):
             session, space, place = self._session.read_text("utf-8").partition(" ")
             return session if space + place == self._place and self._end_runner() else None
@@ -236,7 +241,7 @@ class Spool:
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
     def forget(self, item: AttemptItem) -> None:
-        """The site knows it; nothing of the task is left here."""
+        """Remove a report that the site knows, and the task's files here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
             (self.folder / (item["claim"] + ".outcome")).unlink()
@@ -254,7 +259,7 @@ def json_bytes(value: object) -> int:
 
 
 class RemoteAttempt(WatchedAttempt):
-    """An attempt of a remote worker, whose calls renew its claim and keep what it prints."""
+    """An attempt of a remote worker, whose calls renew its claim and report its output."""
 
     row: RemoteTask
 
@@ -263,7 +268,7 @@ class RemoteAttempt(WatchedAttempt):
         self._worker = worker
 
     def item(self) -> AttemptItem:
-        """Return what the site is told of it while it runs."""
+        """Return the report on the running attempt."""
         item = self._reported()
         log: list[LogItem] = []
         for start, text in self.log.take_pieces(final=False) if self.log else ():
@@ -274,21 +279,21 @@ class RemoteAttempt(WatchedAttempt):
         return item
 
     def forget(self, item: AttemptItem) -> None:
-        """Forget what the site knows now: what this item says."""
+        """Drop the output that the site has now, by this report."""
         del self.log.pieces[:len(item["log"])]
         if self.report and {**item, **self.report} == item:
             self.report = None
 
     def last_item(self, outcome: Outcome) -> AttemptItem:
-        """Return what the site is told of its end; of too long a log the middle is left out."""
-        said: JsonObject = {name: value for name, value in vars(outcome).items() if value is not None}
-        if json_bytes(said) > CALL_BYTES:
-            said = {"kind": "fail", "error_type": "ValueError",
+        """Return the report on the ended attempt. A long log loses its middle."""
+        outcome_json: JsonObject = {name: value for name, value in vars(outcome).items() if value is not None}
+        if json_bytes(outcome_json) > CALL_BYTES:
+            outcome_json = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
         self.log.take_pieces(final=True)
         self.log.put(self.traceback or "")
         pieces: list[LogItem] = [{"start": start, "text": text} for start, text in self.log.pieces]
-        item: AttemptItem = {**self._reported(), "log": pieces, "outcome": said}
+        item: AttemptItem = {**self._reported(), "log": pieces, "outcome": outcome_json}
         while pieces and json_bytes(item) > CALL_BYTES:
             del pieces[len(pieces) // 2]
         return item
@@ -336,7 +341,7 @@ class Addition(NamedTuple):
 
 
 class News(NamedTuple):
-    """What the site is told of an attempt that runs."""
+    """A report on a running attempt."""
 
     attempt: RemoteAttempt
     item: AttemptItem
