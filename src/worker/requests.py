@@ -1,9 +1,8 @@
 """HTTP requests as functions.
 
-Arguments fill the places of the address, the others become the query
-or the JSON body; the answer is the result. A status of 4xx fails for good, 5xx may be retried.
-Rules: a request goes to the server that the owner wrote and nowhere else, by no proxy, no
-redirect and no path that climbs; answers are read up to a limit.
+Arguments fill the places of the address; the rest become the query or the JSON body. The answer is the
+result. A status of 4xx fails for good, 5xx may be retried. Rules: a request goes only to the server that
+the owner wrote, by no proxy, no redirect and no path that climbs. Answers are read up to a limit.
 """
 from __future__ import annotations
 
@@ -32,7 +31,7 @@ REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
 def refuse_climbing(template: str, arguments: JsonObject) -> None:
     """Fail if a value would lead out of its place in the path, however often a server decodes it.
 
-    nginx takes "..%2Fx" for "../x"; others take a backslash for a slash and skip what follows ";".
+    nginx reads "..%2Fx" as "../x". Other servers read a backslash as a slash and skip text after ";".
     """
     for part in re.split("[?#]", template)[0].split("/"):
         names = re.findall(jobqueue.PLACE, part)
@@ -46,7 +45,7 @@ def refuse_climbing(template: str, arguments: JsonObject) -> None:
 
 
 def build_request(target: JsonObject, arguments: JsonObject, context: TaskContext) -> Request:
-    """The urllib Request: places filled, the other arguments as query or JSON body."""
+    """Return the urllib Request: places filled, the other arguments as query or JSON body."""
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
@@ -66,8 +65,10 @@ def build_request(target: JsonObject, arguments: JsonObject, context: TaskContex
 
 @functools.lru_cache(maxsize=None)
 def http_opener(authorities: str | None = None, by_proxy: bool = False) -> OpenerDirector:
-    """What sends requests, checks certificates, and tells every answer: it follows no redirect. A
-    proxy is that of the environment."""
+    """Return an opener that checks certificates, follows no redirect, and returns every answer.
+
+    A proxy is that of the environment.
+    """
     import ssl
     from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
     opener, trusted = OpenerDirector(), ssl.create_default_context(cafile=authorities)
