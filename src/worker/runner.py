@@ -1,13 +1,11 @@
 """The child's side: runs one attempt after another.
 
-The child's side: a process that imports tasks.py, announces its functions, and runs one attempt
-after another as the worker hands them over. It is a fresh interpreter, or a fork of the worker
-from before anything was open. It ends with its channel or its life line. It speaks to the worker
-in lines of JSON: {"announce"} once, then of each attempt {"report"}, {"enqueue"} (which is
-answered) and at last {"outcome"}.
-Rules: it never touches the database. What a task changed in this process must not reach the next
-one: some of it is undone, the rest is found, told as what the task left behind, and the worker
-replaces the runner. A fork of it never speaks for it.
+The runner imports tasks.py, announces its functions, and runs one attempt after another. It is a fresh
+interpreter, or a fork of the worker made before anything was open. It ends with its channel or its life
+line. It speaks to the worker in lines of JSON: {"announce"} once, then for each attempt {"report"},
+{"enqueue"} (which is answered) and at last {"outcome"}. Rules: it never touches the database. Changes of
+this process by a task must not reach the next task. Some are undone; the others are found and reported,
+and the worker replaces the runner. A fork of the runner never speaks for it.
 """
 from __future__ import annotations
 
@@ -45,12 +43,12 @@ if TYPE_CHECKING:
     from .outcomes import Report, ToldOutcome
 
 if TYPE_CHECKING:
-    # What a process has used: seconds of the processor with ended children, and the peak of memory in
-    # bytes. It is made for each attempt, so it is a plain pair.
+    # The processor seconds of this process with ended children, and its peak memory in bytes. It is made
+    # for each attempt, so it is a plain pair.
     Usage = tuple[float, int]
 
     class ToWorker(TypedDict, total=False):
-        """A line from the runner: its functions, or the claim of an attempt and what is said of it."""
+        """A line from the runner: its functions, or the claim of an attempt and a message about it."""
 
         announce: Announcement
         claim: str
@@ -61,7 +59,7 @@ if TYPE_CHECKING:
         outcome: ToldOutcome
 
     class RunOrder(TypedDict):
-        """What the runner is told of an attempt that it is to run."""
+        """An order for the runner: an attempt that it must run."""
 
         id: int
         owner: str
@@ -74,7 +72,7 @@ if TYPE_CHECKING:
         given: dict[str, str]           # names of its files that are here, by their keys
 
     class ToRunner(TypedDict, total=False):
-        """A line from the worker: orders, or one of the answers to what was asked last."""
+        """A line from the worker: orders, or the answer to the last question."""
 
         orders: list[RunOrder]
         created: int                    # how many of the ids are new
@@ -92,13 +90,13 @@ parameters_of = functools.lru_cache(maxsize=None)(Parameters)
 
 
 def await_result(coroutine: CoroutineType[Any, Any, Any]) -> Any:
-    """Run what an async function returned to its end, in an event loop of its own."""
+    """Run the coroutine of an async function to its end, in an event loop of its own."""
     import asyncio
     return asyncio.run(coroutine)
 
 
 class Refusal(NamedTuple):
-    """An error of jobqueue, as the worker answers it: the name of its class, and what that is made of."""
+    """An error of jobqueue in the worker's answer: the name of its class, and its arguments."""
 
     kind: str
     detail: str
@@ -126,7 +124,7 @@ def arm_lifeline(end: int) -> None:
 
 
 def usage() -> Usage:
-    """Return what this process has used so far."""
+    """Return the resources that this process has used."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
@@ -139,10 +137,10 @@ class Runner:
         self._channel, self._data, self._pid = channel, data, os.getpid()
         self._bell = bell               # rung when the worker should look at the channel
         self._worker_lock = lock        # it is free once both are dead
-        self._lock = threading.RLock()  # of who speaks to the worker: the function may have threads
+        self._lock = threading.RLock()  # the function may have threads that speak to the worker
         self._claim: str | None = None  # of the attempt that is going on
         self._arrived = b""
-        self._descriptors: list[int] = []       # that came with what arrived
+        self._descriptors: list[int] = []       # received with messages
         self._go: int | None = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams: dict[str, TextIO] = {}   # our stdout and stderr
@@ -153,7 +151,7 @@ class Runner:
         self._next_report = 0.0
 
     def run(self) -> int:
-        """Announce the functions, then run what comes until the channel ends."""
+        """Announce the functions, then run orders until the channel ends."""
         self._streams = {**text_streams()}      # before tasks.py, which may keep them
         self._print_to(self._null)
         self._send({"announce": read_functions()})
@@ -166,7 +164,7 @@ class Runner:
         return 0
 
     def forget(self) -> None:
-        """Close what a fork of us must not have: it may outlive us, and must not look like us."""
+        """Close everything that a fork of this process must not have: it may live longer."""
         self._lock = threading.RLock()  # a thread that is not there may hold the other
         self._channel.close()
         for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
@@ -174,7 +172,7 @@ class Runner:
                 os.close(descriptor)
 
     def _run_in_a_row(self, orders: list[RunOrder]) -> None:
-        """Run these, but not those that the worker takes back before they begin."""
+        """Run these orders, except those that the worker takes back before they begin."""
         if self._go is not None:
             os.close(self._go)
         self._go = self._descriptors.pop(0) if len(orders) > 1 else None
@@ -186,7 +184,7 @@ class Runner:
                 return                  # the next need a runner in which nothing was left
 
     def _attempt(self, order: RunOrder, log: int, is_first: bool, is_last: bool) -> str | None:
-        """Run it and say how it ended; what it left in this process, or None."""
+        """Run an order and send its outcome; return the state that it left in this process, or None."""
         self._print_to(log)
         self._tidy()
         self._leftovers.begin(order["owner"], is_first)
@@ -204,27 +202,27 @@ class Runner:
             self._claim = None
         try:
             self._leftovers.flush()
-            left = self._leftovers.left(is_last)
-        except Exception as error:      # whatever it did to Python: its outcome must be told
-            left = "what cannot be looked at: %s" % type(error).__name__
+            leftovers = self._leftovers.left(is_last)
+        except Exception as error:      # a task can break anything in Python: its outcome must still be sent
+            leftovers = "what cannot be looked at: %s" % type(error).__name__
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
         outcome["cpu_seconds"] = round(self._used[0] - before[0], 6)
         if self._unsent:
             outcome["report"] = self._unsent
-        if left:
-            outcome["left"] = left
-        rings = is_last or left is not None
+        if leftovers:
+            outcome["left"] = leftovers
+        rings = is_last or leftovers is not None
         try:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         except ValueError:
             outcome["kind"], outcome["result"], outcome["error_type"] = "fail", "null", "ValueError"
             outcome["error_message"] = "the result is larger than %d bytes" % LINE_MAX_BYTES
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
-        return left
+        return leftovers
 
     def _tidy(self) -> None:
-        """Undo what the last task may have done without a trace."""
+        """Undo changes of the last task that cause no replacement of the runner."""
         os.chdir(self._folder)
         os.umask(self._umask)
         for name, stream in self._streams.items():
@@ -237,7 +235,7 @@ class Runner:
                     "error_message": "tasks.py does not declare %s" % order["function"]}
         try:
             result = self._call(function, json.loads(order["arguments"]), context, files)
-        except BaseException as error:  # whatever the owner's code raises is that attempt's error
+        except BaseException as error:  # any exception of the owner's code is the attempt's error
             outcome = outcome_of_exception(error)
         else:
             outcome = outcome_of_result(result, files.keep)
@@ -272,14 +270,14 @@ class Runner:
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[str]:
-        """The claim that this thread, and no other meanwhile, may speak of."""
+        """Yield the claim for which this thread may speak. No other thread speaks meanwhile."""
         with self._lock:
             if self._claim is None:
                 raise RuntimeError("the task has ended")
             yield self._claim
 
     def _report(self, progress: float | None, message: str | None) -> None:
-        """Pass progress on, but not more often than anybody could see."""
+        """Send the progress, but not more often than a person could see."""
         report: Report = {
             "progress": progress, "message": None if message is None else storable(message)[:500]}
         with self._speaking() as claim:
@@ -307,7 +305,7 @@ class Runner:
         return Added(answer["ids"], answer["created"])
 
     def _results(self, files: TaskFiles) -> list[Any]:
-        """The results of the tasks that this one comes after."""
+        """Return the results of the tasks that this one comes after."""
         if files.site:
             with files.site.ask("results") as answer:
                 results: list[Any] = json.load(answer)["results"]
@@ -315,7 +313,7 @@ class Runner:
         return self._ask({"results": True})["results"]
 
     def _ask(self, *messages: ToWorker) -> ToRunner:
-        """What the worker answers; what it refuses is raised."""
+        """Send messages; return the worker's answer, or raise its refusal."""
         with self._speaking() as claim:
             lines: list[ToWorker] = [{"claim": claim, **message} for message in messages]
             self._send(*lines)
@@ -339,7 +337,7 @@ class Runner:
             os.write(self._bell, b".")
 
     def _receive(self) -> ToRunner | None:
-        """The next message, or None once the worker is gone; descriptors are put aside."""
+        """Return the next message, or None once the worker is gone. Descriptors are kept for later."""
         while b"\n" not in self._arrived:
             data, descriptors, _, _ = socket.recv_fds(
                 self._channel, 1 << 16, BATCH_MAX + 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
