@@ -24,7 +24,7 @@ BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that c
 
 if TYPE_CHECKING:
     class Registration(Protocol):
-        """What is used of a worker's Place: the lock that its runner holds as well, and who hears of it."""
+        """A worker's Place, as far as it is used here: the lock that its runner also holds."""
 
         @property
         def lock(self) -> int: ...
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         def no_runner(self, error: OSError) -> None: ...
 
     class Functions(Protocol):
-        """What is used of the Catalogue: it keeps the functions that a runner announces."""
+        """The Catalogue, as far as it is used here: it stores the functions that a runner announces."""
 
         def files(self) -> list[Path | str]: ...
         def store(self, announcement: Announcement, stamps: Stamps) -> Stamps: ...
@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 class Runners:
     """The worker's runners, one after another.
 
-    1. start() ends the current one and starts a fresh one.
-    2. hear() waits for what it announces; nothing is claimed before that is stored.
-    3. If tasks.py cannot be read the runner is ended; a fresh one tries again when a file
-       changes, or after BROKEN_RETRY_SECONDS.
-    4. is_stale() asks before each claim: a runner that has run many tasks, needs much memory, has
-       leftovers of a task or is made of old files runs no more.
+    1. start() ends the current runner and starts a fresh one.
+    2. hear() waits for its announcement. Nothing is claimed before that is stored.
+    3. If tasks.py cannot be read the runner is ended. A fresh one tries again when a file changes, or
+       after BROKEN_RETRY_SECONDS.
+    4. is_stale() is tested before each claim. A runner that has run many tasks, needs much memory, has
+       leftovers of a task or is made of old files runs no more tasks.
     """
 
     def __init__(self, clock: AnyClock, data: Path, functions: Functions, place: Registration,
                  settings: Mapping[str, Any]) -> None:
         self._clock, self._data, self._functions = clock, data, functions
         self._place, self._settings = place, settings
-        self.wake: int | None = None    # what is readable when a signal has come
+        self.wake: int | None = None    # a descriptor that becomes readable after a signal
         self._announcement: Announcement | None = None  # not stored yet
         self._broken_until: float | None = None     # when tasks.py is tried again that cannot be read
         self._stamps = Every(CHECK_SECONDS, self._clock)
@@ -61,7 +61,7 @@ class Runners:
 
     @property
     def child(self) -> Child:
-        """The current runner, for who knows that there is one."""
+        """Return the current runner; there must be one."""
         if self.current is None:
             raise RuntimeError("there is no runner")
         return self.current
@@ -78,8 +78,8 @@ class Runners:
             self._place.no_runner(error)
 
     def catch_signals(self, note: Callable[..., None]) -> int:
-        """Have `note` called for signals from now on; they, and what is written to the descriptor
-        that is returned, wake who waits for the runner."""
+        """Call `note` for signals from now on; return a descriptor. Signals and writes to it wake the
+        waiting worker."""
         self.wake, waker = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(waker, False)
@@ -89,7 +89,7 @@ class Runners:
         return waker
 
     def calm(self) -> None:
-        """Wait again: whoever was woken has looked why."""
+        """Clear the wake-up. The caller must test its reason before it waits again."""
         if self.wake is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 100)
@@ -102,7 +102,7 @@ class Runners:
             self.start()
 
     def hear(self) -> bool:
-        """Wait a moment for what the runner announces; True once it may be given tasks."""
+        """Wait a moment for the runner's announcement; return True once it may get tasks."""
         child = self.child
         if self._broken_until is not None:
             self._clock.sleep(0.5)
@@ -121,7 +121,7 @@ class Runners:
         return child.ready
 
     def _listen(self, child: Child) -> Announcement | None:
-        """What the runner announces, or why it does not; None if it may yet."""
+        """Return the runner's announcement, or its failure; None if it may still come."""
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
@@ -135,12 +135,12 @@ class Runners:
         return {"error": {"message": problem, "file": "tasks.py", "line": None}}
 
     def is_stale(self) -> bool:
-        """True if the next task should get a fresh runner."""
+        """Return True if the next task should get a fresh runner."""
         child, settings = self.child, self._settings
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
                 or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
-        # This one always, all others now and then: they may be many, on a slow file system.
+        # This file always, all others now and then: they may be many, on a slow file system.
         files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
