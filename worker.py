@@ -401,15 +401,17 @@ def search_pattern(pattern):
 #
 # Signatures as JSON Schemas, and calls with JSON arguments.
 #
-# From signature, type hints and docstring of a function come the schema of its arguments and its
-# description. A call binds the Python values of JSON arguments by the signature. read_functions()
-# imports tasks.py and announces all of it, or what is wrong with it, where.
-# Rules: only a runner and worker.py --catalogue import tasks.py. Whatever it does, an answer comes.
-# typing and inspect are imported where they are used: the worker itself needs neither.
+# The schema of a function's arguments and its description come from its signature, type hints and
+# docstring. A call binds the Python values of JSON arguments by the signature. read_functions() imports
+# tasks.py and announces everything, or its error and the place. Rules: only a runner and worker.py
+# --catalogue import tasks.py. There is always an answer, whatever tasks.py does. typing and inspect are
+# imported where they are used: the worker itself needs neither.
 
 def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
-    """Return {name: type} of a function, of a class those of its __init__(); hints that cannot be
-    evaluated as texts."""
+    """Return {name: type} of a function's parameters, of a class those of its __init__().
+
+    Hints that cannot be evaluated are texts.
+    """
     import typing
     while hasattr(target, "func"):          # of a partial
         target = target.func
@@ -427,19 +429,19 @@ def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
 
 
 def parameter_help(text: "str") -> "dict[str, str]":
-    """{parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
-    found = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.*\S)", text, re.MULTILINE))
+    """Return {parameter: help} from a docstring in the style of Google, NumPy or Sphinx."""
+    helps = dict(re.findall(r"^\s*:param (?:\w+ )?(\w+):\s*(.*\S)", text, re.MULTILINE))
     section = re.search(r"^(?:Args|Arguments|Parameters):?\n(?:-+\n)?"
                         r"((?:[ \t]*\S.*\n?|\n(?=[ \t]))+)", text, re.MULTILINE)
     if section:
         for line in (r"^\s*(\w+)\s*(?:\([^)]*\))?\s*:\s+(.*\S)",
                      r"^(\w+)(?:\s*:.*)?\n[ \t]+(\S.*\S)"):
-            found.update(re.findall(line, section[1], re.MULTILINE))
-    return found
+            helps.update(re.findall(line, section[1], re.MULTILINE))
+    return helps
 
 
 def documentation(function: "Function") -> "str":
-    """A Python function's docstring without its indentation; empty for all others."""
+    """Return a Python function's docstring without its indentation; "" for other kinds."""
     from inspect import getdoc
     return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
 
@@ -452,7 +454,7 @@ def refused(declaration: "Function | ScheduleLine", words: "str") -> "ValueError
 
 
 def holds_file(schema: "Any", besides: "Collection[str]" = ()) -> "bool":
-    """Return whether a part of a schema is a file; those under the names `besides` may be one."""
+    """Return whether a part of a schema is a file. Parts under the names `besides` may be one."""
     if isinstance(schema, list):
         return any(map(holds_file, schema))
     if not isinstance(schema, dict):
@@ -479,64 +481,64 @@ class Parameters:
             kinds = self._read_signature(function.target)
         else:
             from typing import get_origin
-            for name, one in function.parameters.items():
-                if isinstance(one, type) or get_origin(one):
-                    kinds[name] = one
+            for name, hint in function.parameters.items():
+                if isinstance(hint, type) or get_origin(hint):
+                    kinds[name] = hint
                 else:
-                    self.defaults[name], kinds[name] = one, NOTHING
+                    self.defaults[name], kinds[name] = hint, NOTHING
         self.kinds = {name: self._resolve(name, kind) for name, kind in kinds.items()}
 
     def _read_signature(self, target: "Callable[..., Any]") -> "dict[str, TypeHint]":
-        """Return the hint of each parameter; NOTHING for those without."""
+        """Return the hint of each parameter; NOTHING if it has none."""
         import inspect
         kinds: "dict[str, TypeHint]" = {}
         signature, hints = inspect.signature(target), type_hints(target)
-        for one in signature.parameters.values():
-            hint = hints.get(one.name, NOTHING)
-            if one.kind is one.VAR_KEYWORD:
+        for parameter in signature.parameters.values():
+            hint = hints.get(parameter.name, NOTHING)
+            if parameter.kind is parameter.VAR_KEYWORD:
                 self.others = ValueType(ANY) if hint is NOTHING else resolve(hint)
                 continue
-            if one.kind in (one.VAR_POSITIONAL, one.POSITIONAL_ONLY):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
                 self._signature = signature
-            if one.kind is one.VAR_POSITIONAL:
-                hint, self.defaults[one.name] = _list_of(hint), []
-            elif one.default is not one.empty:
-                self.defaults[one.name] = one.default
-            kinds[one.name] = hint
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                hint, self.defaults[parameter.name] = _list_of(hint), []
+            elif parameter.default is not parameter.empty:
+                self.defaults[parameter.name] = parameter.default
+            kinds[parameter.name] = hint
         return kinds
 
     def _resolve(self, name: "str", kind: "TypeHint") -> "ValueType":
         """Return the type of a parameter: of its hint, else of its default."""
         default = self.defaults.get(name)
         if kind is NOTHING:
-            known = ValueType(ANY) if default is None else resolve(type(default))
-            return ValueType(ANY) if is_unclear(known.schema) else known
+            value_type = ValueType(ANY) if default is None else resolve(type(default))
+            return ValueType(ANY) if is_unclear(value_type.schema) else value_type
         if isinstance(kind, (list, tuple, dict, set, int, float, bytes)):
             raise refused(self.function, "the hint %r of %s is no type: write a type such as int"
                           % (kind, name))
-        found = resolve(kind)
-        if holds_file({**found.schema, "format": None}, {"items"}):
+        value_type = resolve(kind)
+        if holds_file({**value_type.schema, "format": None}, {"items"}):
             raise refused(self.function, "%s holds files inside of something else: a file is a parameter "
                                          "of its own, or an item of a list" % name)
-        return found
+        return value_type
 
     def schema(self) -> "Schema":
         """Return the JSON Schema (2020-12) of the arguments."""
         helps = parameter_help(documentation(self.function))
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
         required = [name for name in self.kinds if name not in self.defaults]
-        others = self.others and (self.others.schema or True)
+        extra = self.others and (self.others.schema or True)
         return {"type": "object", "properties": properties, "required": required,
-                "additionalProperties": others or False}
+                "additionalProperties": extra or False}
 
     @functools.cached_property
     def checked(self) -> "Schema":
-        """The schema, made once."""
+        """Return the schema, made once."""
         return self.schema()
 
     @functools.cached_property
     def files(self) -> "list[str]":
-        """The names of those that are files."""
+        """Return the names of parameters that are files."""
         return jobqueue.file_parameters(self.checked)
 
     def convert(self, arguments: "JsonObject") -> "dict[str, Any]":
@@ -553,11 +555,11 @@ class Parameters:
         if self._signature is None:
             return self.function.target(**values)
         bound, rest = self._signature.bind_partial(), dict(values)
-        for one in self._signature.parameters.values():
-            if one.name in rest and one.kind is not one.VAR_KEYWORD:
-                bound.arguments[one.name] = rest.pop(one.name)
-            elif one.kind is one.VAR_KEYWORD:
-                bound.arguments[one.name] = rest
+        for parameter in self._signature.parameters.values():
+            if parameter.name in rest and parameter.kind is not parameter.VAR_KEYWORD:
+                bound.arguments[parameter.name] = rest.pop(parameter.name)
+            elif parameter.kind is parameter.VAR_KEYWORD:
+                bound.arguments[parameter.name] = rest
         bound.apply_defaults()
         return self.function.target(*bound.args, **bound.kwargs)
 
@@ -602,7 +604,7 @@ def make_nullable(schema: "Schema") -> "Schema":
 
 
 def check_runnable(function: "Function") -> None:
-    """Refuse what would not run to its end, or without what stands above @task."""
+    """Refuse a function that would not run to its end, or would run without decorators above @task."""
     import inspect
     target = function.target
     try:
@@ -619,7 +621,7 @@ def check_runnable(function: "Function") -> None:
 
 
 def describe(function: "Function") -> "AnnouncedFunction":
-    """A function as the catalogue keeps it."""
+    """Return a function as the catalogue stores it."""
     if function.kind == "python":
         check_runnable(function)
     title, _, rest = documentation(function).partition("\n")
@@ -632,20 +634,20 @@ def describe(function: "Function") -> "AnnouncedFunction":
 
 
 def describe_schedules() -> "list[JsonObject]":
-    """What @schedule said, as the catalogue keeps it; ValueError if it fits no function."""
+    """Return the @schedule declarations as the catalogue stores them; ValueError if one fits no function."""
     described: "list[JsonObject]" = []
     names: "set[str]" = set()
     for line in jobqueue.scheduled:
-        name, given = line.name, line.given
+        name, fields = line.name, line.given
         if name not in declared:
             raise refused(line, "@schedule needs @task beside it")
         schema = Parameters(declared[name]).schema()
-        for wrong in jobqueue.check_value(schema, given["arguments"], "arguments"):
+        for wrong in jobqueue.check_value(schema, fields["arguments"], "arguments"):
             raise refused(line, "its schedule: %s %s" % (wrong["field"], wrong["message"]))
-        if given["name"] in names:
-            raise refused(line, "two schedules are called %s: rename one" % given["name"])
-        names.update(filter(None, [given["name"]]))
-        described.append({"function": name, **given})
+        if fields["name"] in names:
+            raise refused(line, "two schedules are called %s: rename one" % fields["name"])
+        names.update(filter(None, [fields["name"]]))
+        described.append({"function": name, **fields})
     return described
 
 
@@ -657,7 +659,7 @@ def is_owners(file: "str") -> "bool":
 
 
 def explain_import(error: "BaseException") -> "JsonObject":
-    """What is wrong with tasks.py, where: {"message", "file", "line"}."""
+    """Return the error of tasks.py and its place: {"message", "file", "line"}."""
     import traceback
     file, line = getattr(error, "filename", None), getattr(error, "lineno", None)
     if not file or not line:
@@ -670,7 +672,7 @@ def explain_import(error: "BaseException") -> "JsonObject":
 
 
 def working_folder() -> "str":
-    """The folder of tasks.py; for the samples there may be none."""
+    """Return the folder of tasks.py. For the samples there may be none."""
     folder = jobqueue.TASKS_FILE.parent
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
@@ -690,22 +692,22 @@ def declare_samples() -> None:
     @jobqueue.task
     def count_down(start: "int" = 10) -> "str":
         """Count down once a second, and say how far it is."""
-        for left in range(start, 0, -1):
-            print(left, flush=True)
-            jobqueue.current_task().progress(start - left, start, "%d to go" % left)
+        for remaining in range(start, 0, -1):
+            print(remaining, flush=True)
+            jobqueue.current_task().progress(start - remaining, start, "%d to go" % remaining)
             time.sleep(1)
         return "lift-off"
 
 
 def import_file(path: "Path") -> None:
-    """Import a file as the module of its name, whatever else Python would find by that name.
+    """Import a file as the module of its name, even if Python would find another one by that name.
 
-    A name that Python or the program has already stays theirs; the file is `tasks` then.
+    If Python or the program has a module of that name, the file is `tasks`.
     """
     from importlib.machinery import SourceFileLoader
     from importlib.util import module_from_spec, spec_from_loader
-    known = {*sys.modules, *getattr(sys, "stdlib_module_names", ())}
-    name = path.stem if path.stem not in known else "tasks"
+    taken = {*sys.modules, *getattr(sys, "stdlib_module_names", ())}
+    name = path.stem if path.stem not in taken else "tasks"
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
@@ -715,9 +717,11 @@ def import_file(path: "Path") -> None:
 
 @contextlib.contextmanager
 def folder_first(folder: "str") -> "Iterator[None]":
-    """Have Python look for modules in the owner's folder first, as in any script. What we ourselves
-    import later is Python's again, whatever the owner's files are called."""
-    import inspect      # noqa: F401    what we need ourselves is imported before
+    """Let Python look for modules in the owner's folder first, as in any script.
+
+    Later imports of our own are Python's again, whatever the names of the owner's files are.
+    """
+    import inspect      # noqa: F401 imported before, because we need it ourselves
     import traceback    # noqa: F401
     import typing       # noqa: F401
     sys.path.insert(0, folder)
@@ -732,7 +736,7 @@ def folder_first(folder: "str") -> "Iterator[None]":
 
 
 def read_functions() -> "Announcement":
-    """Import tasks.py and announce what it declares, or what is wrong with it."""
+    """Import tasks.py and return its announcement, or its error."""
     os.chdir(working_folder())
     samples = not (jobqueue.TASKS_FILE.exists() or os.environ.get("JOBQUEUE_TASKS"))
     try:
@@ -742,19 +746,20 @@ def read_functions() -> "Announcement":
             sys.dont_write_bytecode = True      # it would hide a change within the same second
             with folder_first(str(jobqueue.TASKS_FILE.parent)):
                 import_file(jobqueue.TASKS_FILE)
-        external = {one.options["queue"] for one in declared.values() if one.kind == "external"}
-        for one in declared.values():
-            queue = one.options["queue"]
-            if one.kind != "external" and queue in external:
-                raise ValueError("%s: the queue %s is for external functions" % (one.name, queue))
+        external = {function.options["queue"] for function in declared.values()
+                    if function.kind == "external"}
+        for function in declared.values():
+            queue = function.options["queue"]
+            if function.kind != "external" and queue in external:
+                raise ValueError("%s: the queue %s is for external functions" % (function.name, queue))
         functions = [describe(function) for function in declared.values()]
-        found: "Announcement" = {
+        announcement: "Announcement" = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be told as well
-        found = {"error": explain_import(error)}
+        announcement = {"error": explain_import(error)}
     # When one of these changes, so may the functions.
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
-    return {**found, "samples": samples, "files": sorted(filter(is_owners, files))}
+    return {**announcement, "samples": samples, "files": sorted(filter(is_owners, files))}
 
 
 # worker/commands.py ----------------------------------------------------------
