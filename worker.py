@@ -976,10 +976,10 @@ def run_request(function, arguments, context):
 #
 # Files that a task is given and leaves.
 #
-# What a task was given is copied into its folder, so that a retry gets the same whatever the
-# function does to it. Where the site keeps its files elsewhere it is asked for them over HTTP, and
-# what the task leaves is sent there before its outcome is told; its claim is the authority.
-# Rules: a site is asked under its certificate and at its address alone, by no redirect.
+# The given files are copied into the task's folder, so that a retry gets the same files even if the
+# function changes them. If the site keeps its files elsewhere they are fetched over HTTP, and the files
+# that the task leaves are sent there before its outcome. The task's claim is the authority. Rules: a site
+# is asked only at its address, under its certificate, by no redirect.
 
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
@@ -995,7 +995,7 @@ def inert_name(name):
 
 
 def told_by(answer):
-    """What an answer says that is no success; Fail if jobqueue itself refuses for good."""
+    """Return the error in an unsuccessful answer; Fail if jobqueue itself refuses for good."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
         if is_ours and answer.status not in TRY_AGAIN:
@@ -1004,14 +1004,15 @@ def told_by(answer):
 
 
 class TaskSite:
-    """The site that has the files of a task, and the results of those that it comes after."""
+    """The site that has the files of a task, and the results of its predecessors."""
 
     def __init__(self, place, context):
         self._address, self._authorities = place
         self._context = context
 
     def ask(self, path, file=None):
-        """The site's answer; it is sent the file. Fail if it refuses, else ConnectionError."""
+        """Return the site's answer, after sending a file if there is one. Fail if it refuses, else
+        ConnectionError."""
         from http.client import HTTPException
         from urllib.request import Request
         task = self._context
@@ -1029,15 +1030,15 @@ class TaskSite:
                 answer = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
-                told = told_by(answer)
+                problem = told_by(answer)
                 if file and 400 <= answer.status < 500:     # something in front of the site refuses it
                     kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:
-                told = error
+                problem = error
             time.sleep(pause)
             if file:
                 file.seek(0)
-        raise ConnectionError("the site is not heard: %s" % told)
+        raise ConnectionError("the site is not heard: %s" % problem)
 
 
 class TaskFiles:
@@ -1046,12 +1047,14 @@ class TaskFiles:
     def __init__(self, site, names, context,
                  data):
         self.site = TaskSite(site, context) if site else None
-        self._names = names             # by the keys of what it was given
+        self._names = names             # of the given files, by key
         self._context, self._data = context, data
 
     def bring(self, value, schema):
-        """Return an argument with paths of copies in the place of the ids of files; Fail for a value
-        that is no such id, unless it is what `bytes` may be besides."""
+        """Return an argument with paths of copies in place of the ids of files.
+
+        Fail for a value that is no such id. `bytes` may also be Base64.
+        """
         if isinstance(value, list):
             return [self.bring(item, schema.get("items", {})) for item in value]
         if not (isinstance(value, str) and re.fullmatch(jobqueue.FILE_KEY, value)):
@@ -1077,7 +1080,7 @@ class TaskFiles:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 try:
                     path = self._copy(answer, folder / inert_name(unquote(name)))
-                    if not answer.length:       # what it still owes of its Content-Length
+                    if not answer.length:       # bytes missing from its Content-Length
                         return path
                 except HTTPException:
                     pass
@@ -1118,7 +1121,7 @@ class TaskFiles:
         return name
 
     def close(self):
-        """Remove what it was given; send what it leaves if that belongs elsewhere."""
+        """Remove the given files. Send the files that the task left if they belong elsewhere."""
         if not self._context.has_folder:
             return
         import shutil
