@@ -2910,20 +2910,19 @@ class Recorder:
 #
 # The worker's loop: claim, hand over, wait, record.
 #
-# A worker is one thread with one runner. Place is its row and its lock, Runners are the processes
-# that run tasks for it, Recorder writes how attempts ended, Loop heeds signals and hands over, and
-# Worker is the rest of the loop: claim, wait, record. A claim and the record of what was done
-# before are one transaction.
-# Rules: a worker leaves in a transaction that finds nothing to claim, so that whoever adds a task
-# meanwhile starts another. Nothing waits so long that a claim could be lost meanwhile. While
-# nobody can write it keeps what it has and tries again, and still hears that it is to stop.
+# A worker is one thread with one runner. Place is its row and its lock. Runners are the processes that run
+# tasks for it. Recorder writes how attempts ended. Loop handles signals and hands over. Worker is the rest
+# of the loop: claim, wait, record. One transaction records finished tasks and claims the next. Rules: a
+# worker leaves in a transaction that finds nothing to claim, so that a process that adds a task meanwhile
+# starts another worker. No wait is so long that a claim could be lost. While the database cannot be written
+# it keeps its outcomes and tries again, and still handles signals.
 
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
                    "runner_tasks", "runner_memory", "runner_per_owner")
 
 
 class Loop(Generic[AnyAttempt]):
-    """What all workers do with signals, and with what their runner has in hand."""
+    """The part of the loop that all workers share: signals, and the batch of their runner."""
 
     _runners: "Runners"                   # a kind of worker makes them
 
@@ -2969,8 +2968,8 @@ class Loop(Generic[AnyAttempt]):
 
     def _note_end(self, attempt, outcome):
         self._pace.note(attempt.row["function"], outcome, self._waited())
-        left = ", left behind: %s" % attempt.leftovers if attempt.leftovers else ""
-        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, left)
+        leftovers = ", left behind: %s" % attempt.leftovers if attempt.leftovers else ""
+        self._say("task %d: %s%s", attempt.row["id"], outcome.kind, leftovers)
 
     def _say(self, text, *values):
         if self._verbose:
@@ -2981,13 +2980,14 @@ class Worker(Loop[Attempt]):
     """The loop of a worker; one thread, one runner.
 
     Each round:
-    1. Heed signals: after the first the running task may end, for GRACE_SECONDS at most; the
-       second ends it at once.
+
+    1. Handle signals: after the first the running task may end, for GRACE_SECONDS at most. The second
+       ends it at once.
     2. Leave if there is a reason and nothing is running.
-    3. With empty hands claim a task: somebody may wait for it.
-    4. Once in CHECK_SECONDS: look for a reason to leave, tick, say that it lives.
-    5. Watch what the runner has in hand and record what has ended; that claims the next. Or hear
-       what the runner announces, or rest.
+    3. Claim a task if there is none in hand.
+    4. Once in CHECK_SECONDS: test for a reason to leave, tick, renew the row.
+    5. Watch the batch and record its ended attempts, which claims the next. Or hear the runner's
+       announcement, or rest.
     """
 
     def __init__(self, queue, mode, verbose=False,
@@ -3025,7 +3025,8 @@ class Worker(Loop[Attempt]):
         return self._signals > 0
 
     def _is_over(self):
-        """One round, True if it was the last; while nobody can write the next one comes later."""
+        """Run one round; return True if it was the last. If the database cannot be written, try again
+        later."""
         try:
             with self._database.deadline():
                 self._heed_signals()
@@ -3066,7 +3067,7 @@ class Worker(Loop[Attempt]):
         if rows:
             return self._begin(rows)
         self._check_self()
-        if not self._runners.current:   # nobody answered when it was to be replaced
+        if not self._runners.current:   # no runner could be started when it was to be replaced
             self._runners.start()
         elif not self._runners.current.ready:
             if self._runners.hear():
@@ -3075,7 +3076,7 @@ class Worker(Loop[Attempt]):
             self._rest()
 
     def _record_late(self, batch):
-        """Record what could not be, before all that shares this round's waiting."""
+        """Record outcomes that could not be recorded, before anything else uses this round's waiting time."""
         try:
             self._go_on(batch)
         except WRITE_LATER:
@@ -3114,10 +3115,10 @@ class Worker(Loop[Attempt]):
         return has_waited and not self._has_work_soon()
 
     def _has_work_soon(self, transaction=None):
-        """True if what becomes claimable soon is worth waiting for."""
+        """Return True if a task becomes claimable so soon that waiting is worth it."""
         alone = self._queue.workers.idles_alone(self._place.id, transaction)
         due = self._queue.tick.next_work(alone, transaction)
-        if self._mode == "slice":       # somebody waits for its end: what its rate lets start now
+        if self._mode == "slice":       # a request waits for its end: only tasks that the rate allows now
             due = self._claims.rate_opens(transaction)
         patience = self._settings["linger_due"]
         if self._until is not None:
@@ -3137,7 +3138,7 @@ class Worker(Loop[Attempt]):
         self._place.stop("idle")
 
     def _claim_next(self):
-        """Rows claimed, if there may be some and the runner is good; what is committed is ours."""
+        """Claim tasks if there may be some and the runner is good; return their rows."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
@@ -3183,19 +3184,19 @@ class Worker(Loop[Attempt]):
         self._last_work = self._clock.monotonic()
 
     def _go_on(self, batch):
-        """Record what has ended, if it is time; claim the next if the runner is still good."""
+        """Record the ended attempts if it is time. Claim the next tasks if the runner is still good."""
         if not batch.running:
             batch.child.take_back()
             fresh = batch.child.death is not None or self._runners.is_stale()
             pace = None if fresh or self._place.stopping else self._pace
-            left = self._settings["runner_tasks"] - batch.child.tasks
-            rows = self._recorder.record(batch, pace, left)
+            remaining = self._settings["runner_tasks"] - batch.child.tasks
+            rows = self._recorder.record(batch, pace, remaining)
             self._batch = self._seen_version = None
             if fresh and not self._place.stopping:
                 self._runners.start()
             if rows:
                 self._begin(rows)
-        elif self._clock.monotonic() > batch.record_by:     # what has ended can wait no longer
+        elif self._clock.monotonic() > batch.record_by:     # the ended attempts can wait no longer
             batch.take_back()
             self._recorder.record(batch)
             self._pace.slow_down()
