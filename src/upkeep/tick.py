@@ -32,7 +32,7 @@ class Tick:
     """The maintenance that any process does in passing: reap, fire, promote, fold, prune, start.
 
     Every part reads first, and writes only if there is something to do. Every write checks again inside
-    its transaction. So any number of processes may tick at the same time. Parts that can wait leave the
+    its transaction. So any number of processes may tick at the same time. Work that can wait leaves the
     processor to waiting tasks.
     """
 
