@@ -1,6 +1,6 @@
 """The WSGI callable: finds the route, checks, answers errors.
 
-The dispatcher keeps to ROUTES, checks what is sent and answers errors, all in one place.
+The dispatcher follows ROUTES, checks requests and answers errors, all in one place.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .routes import PathParts
 
 SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
-# Where what was made is found, by what is answered.
+# The address of a new object, by its kind.
 MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 WAITERS_MAX = 16
@@ -49,13 +49,13 @@ class _Kept:
 
 
 class Application:
-    """The WSGI callable of one queue; `source` is what its requests tick as, see Tick."""
+    """The WSGI callable of one queue. `source` is the caller of its ticks, see Tick.maybe()."""
 
     def __init__(self, queue: JobQueue, source: str = "request") -> None:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        # What was asked by whom: path, query, scope and role -> the answer.
+        # Kept answers by path, query, scope and role.
         self._cache: dict[tuple[str, str, int | None, str, str, str | None], _Kept] = {}
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
@@ -80,11 +80,11 @@ class Application:
 
     @functools.cached_property
     def document(self) -> Answer:
-        """What /openapi.json answers."""
+        """Return the answer of /openapi.json."""
         return json_answer(describe_api(load_json(self.static.answer("api.json").whole.decode())))
 
     def _invited_to_setup(self, error: Unauthorized) -> JobQueueError:
-        """The 401 that says if there is no admin, whose code is then there to be read."""
+        """Return the 401 with a hint whether there is an admin. Without one the setup code is made now."""
         try:
             error.extra = {"setup": not self.queue.users.has_admin()}
         except JobQueueError as trouble:
@@ -95,7 +95,7 @@ class Application:
         return error
 
     def route(self, request: Request) -> Answer:
-        """What the row of ROUTES for a request answers; errors are raised."""
+        """Return the answer of the route for a request; errors are raised."""
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
         methods: list[str] = []
@@ -123,14 +123,14 @@ class Application:
             person.token and person.token["scope"]
         if len(self._cache) >= 20:
             self._cache.clear()
-        kept = self._cache.setdefault(key, _Kept())
+        entry = self._cache.setdefault(key, _Kept())
         version, now = database.version_seen(), database.clock.monotonic()
-        with kept.making:
-            if kept.answer and kept.version == version and now <= kept.until:
-                return kept.answer
+        with entry.making:
+            if entry.answer and entry.version == version and now <= entry.until:
+                return entry.answer
             answer = self._perform(request, route, parts)
             if answer.keep:
-                kept.answer, kept.version, kept.until = answer, version, now + CACHE_SECONDS
+                entry.answer, entry.version, entry.until = answer, version, now + CACHE_SECONDS
             return answer
 
     def _perform(self, request: Request, route: Route, parts: PathParts) -> Answer:
@@ -147,23 +147,23 @@ class Application:
         if route.needs & FRESH:
             self.queue.catalogue.refresh()
         try:
-            found = route.handler(self.queue, request, *parts)
+            value = route.handler(self.queue, request, *parts)
         except Invalid as error:
-            if route.method == "GET":   # what it takes is its query
+            if route.method == "GET":   # the query is the input of a GET
                 raise Malformed(error.detail, error.errors) from None
             raise
         finally:                        # an action that is refused may have changed some
             if route.needs & CHANGE:
                 self.queue.start_workers()
-        if isinstance(found, Answer):
-            return found
-        if found is None:
+        if isinstance(value, Answer):
+            return value
+        if value is None:
             return Answer(route.status)
         if request.asker:
-            found = conceal(found, request.asker)
+            value = conceal(value, request.asker)
         place = MADE_AT.get(route.kinds) if route.status == 201 else None
-        headers = [("Location", request.base + quote(place % found))] if place else []
-        return json_answer(found, route.status, headers)
+        headers = [("Location", request.base + quote(place % value))] if place else []
+        return json_answer(value, route.status, headers)
 
     def _admit(self, request: Request, who: str, needs: int, parts: PathParts) -> None:
         if who == ANYONE and request.method == "POST":
@@ -188,7 +188,7 @@ class Application:
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
     def _admit_ticker(self, request: Request) -> bool:
-        """True if a tick token is sent, in the address or as API tokens are."""
+        """Return True if a tick token is sent, in the address or as API tokens are."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
         person = self.queue.tokens.person(sent) if sent else None
@@ -200,7 +200,7 @@ class Application:
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
     def _identify(self, request: Request, who: str) -> Person | None:
-        """The Person of the API token if one is sent, else of the session cookie."""
+        """Return the Person of the API token if one is sent, else of the session cookie."""
         token = request.bearer()
         if token is not None:
             scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
@@ -211,7 +211,7 @@ class Application:
         tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))
         if len({person.id for person in people}) > 1:
-            for token in tokens:        # one was planted by somebody else, and nobody knows which
+            for token in tokens:        # another site may have planted one of them: neither counts
                 self.queue.sessions.close(token)
             raise Unauthorized("Two people were logged in here at once; both were logged out. "
                                "Please log in again.", headers=[request.set_cookie("", 0)])
@@ -224,26 +224,28 @@ class Application:
 
 
 applications: dict[int, Application] = {}   # by the process id, for `application`
-_code = file_stamps(CODE_FILES)         # what this process runs
+_code = file_stamps(CODE_FILES)         # the code that this process runs
 
 
 def _application() -> Application:
-    """This process's Application; a new one if the database was replaced by another, SetupError if
-    newer code has made a newer one of it."""
-    known = applications.get(os.getpid())
+    """Return this process's Application; a new one if the database was replaced by another.
+
+    SetupError if newer code has brought the database to a newer version.
+    """
+    current = applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):
-        if known:
-            database = known.queue.database
+        if current:
+            database = current.queue.database
             database.check_file()
             if (file_stamps(_code) == _code
                     or database.value(database.version_words) == SCHEMA_VERSION):
-                return known
-    known = applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
-    return known
+                return current
+    current = applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
+    return current
 
 
 def application(environ: Environ, start_response: StartResponse) -> Content:
-    """The WSGI callable for web servers that import this file."""
+    """Answer a request: the WSGI callable for web servers that import this file."""
     try:
         app = _application()
     except Exception as error:          # there is no queue
