@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Shell(Person):
-    """Who asks on the command line of this host: the site's own code, which may do everything."""
+    """The user of the command line on this host: the site's own code, which may do everything."""
 
     name, role, is_admin = "the command line", "admin", True
     scope = own = token = expires_at = None
@@ -51,7 +51,7 @@ class Shell(Person):
         self._find = functools.partial(users.owner, owner)
 
     def sees_secrets_of(self, owner: str) -> bool:
-        """Return True: the database is open to whoever has a shell here."""
+        """Return True: every user with a shell here can read the database."""
         return True
 
     @property
@@ -60,7 +60,7 @@ class Shell(Person):
 
     @property
     def answerable(self) -> None:
-        """Return None: nobody's rights count for what is asked."""
+        """Return None: no user's rights limit the request."""
 
     @property
     def id(self) -> int:  # type: ignore[override]   # looked up when it is wanted: there may be no admin
@@ -76,29 +76,31 @@ class _Sent(NamedTuple):
     kind: str               # the type of the body
 
 
-def _as_sent(method: str, given: Given) -> _Sent:
-    """Return what is given, such as an open file, as it is sent."""
-    if isinstance(given, bytes):
-        return _Sent("", given, LINES_TYPE)
-    if given is not None and not isinstance(given, dict):
-        size = os.fstat(given.fileno()).st_size
-        name = urlencode({"name": told_name(Path(given.name).name)}, errors="replace")
-        return _Sent(name, Portion(given, size), BYTES_TYPE)
+def _as_sent(method: str, content: Given) -> _Sent:
+    """Return the query, body and type for a request with this content, such as an open file."""
+    if isinstance(content, bytes):
+        return _Sent("", content, LINES_TYPE)
+    if content is not None and not isinstance(content, dict):
+        size = os.fstat(content.fileno()).st_size
+        name = urlencode({"name": told_name(Path(content.name).name)}, errors="replace")
+        return _Sent(name, Portion(content, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
-        return _Sent("", json.dumps(given or {}).encode("ascii"), JSON_TYPE)
-    query = {name: value for name, value in (given or {}).items() if value is not None}
+        return _Sent("", json.dumps(content or {}).encode("ascii"), JSON_TYPE)
+    query = {name: value for name, value in (content or {}).items() if value is not None}
     return _Sent(urlencode(query, errors="replace"), b"", JSON_TYPE)
 
 
 class Site:
-    """What commands ask: the API of this host's own queue, or that of another site."""
+    """The API that commands use: that of this host's own queue, or of another site."""
 
     clock: AnyClock = Clock
     status = 0                          # of the last answer
 
-    def ask(self, method: str, path: str, given: Given = None) -> Any:
-        """Return what the API answers: an object, None for nothing, the pieces of a file.
-        Errors are raised. `given` is the query of a GET, else the body."""
+    def ask(self, method: str, path: str, content: Given = None) -> Any:
+        """Return the API's answer: an object, None for nothing, the pieces of a file. Errors are raised.
+
+        `content` is the query of a GET, else the body.
+        """
         raise NotImplementedError
 
 
@@ -110,17 +112,17 @@ class ThisSite(Site):
         self.clock = queue.database.clock
 
     def ask(self, method: str, path: str,
-               given: Given = None) -> JsonObject | Iterable[bytes] | None:
+               content: Given = None) -> JsonObject | Iterable[bytes] | None:
         """As Site.ask() says."""
         owner = None
-        if method == "POST" and isinstance(given, dict):
-            given = dict(given)
-            owner = given.pop("owner", None)
-        query, body, kind = _as_sent(method, given)
+        if method == "POST" and isinstance(content, dict):
+            content = dict(content)
+            owner = content.pop("owner", None)
+        query, body, kind = _as_sent(method, content)
         environ: dict[str, Any] = {
             "REQUEST_METHOD": method, "PATH_INFO": unquote(path, "latin-1"), "QUERY_STRING": query,
             "CONTENT_TYPE": kind, "CONTENT_LENGTH": str(len(body)),
-            "wsgi.input": io.BytesIO(body) if isinstance(body, bytes) else given,
+            "wsgi.input": io.BytesIO(body) if isinstance(body, bytes) else content,
             "jobqueue.door": "shell"}
         request = Request(environ, self._app.queue.settings)
         request.asker = Shell(self._app.queue.users, owner)
@@ -131,7 +133,7 @@ class ThisSite(Site):
 
 
 class OtherSite(Site):
-    """The API of another site, over HTTP; whoever's token it is asks."""
+    """The API of another site, over HTTP, with a token."""
 
     def __init__(self, address: str, token_file: str | None) -> None:
         if not re.match("https?://", address):
@@ -145,10 +147,10 @@ class OtherSite(Site):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
     def ask(self, method: str, path: str,
-               given: Given = None) -> JsonObject | Iterable[bytes] | None:
-        """As Site.ask() says."""
+               content: Given = None) -> JsonObject | Iterable[bytes] | None:
+        """Return the answer, see Site.ask()."""
         with self._heard():
-            answer = self._open(method, path, given)
+            answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of something else: no API answers that
                 answer.close()
@@ -159,24 +161,27 @@ class OtherSite(Site):
                 text = answer.read()
             return json.loads(text) if text else None
 
-    def _open(self, method: str, path: str, given: Given) -> HTTPResponse:
-        """Send a request. What stands in front of the site may refuse it, which is no answer of a
-        jobqueue: then it is sent as nearly every host lets it pass, and so are all after it."""
+    def _open(self, method: str, path: str, content: Given) -> HTTPResponse:
+        """Send a request. If a firewall in front of the site refuses it, send it in a narrower way.
+
+        A refusal that is no answer of jobqueue comes from such a firewall. Nearly every host lets the
+        narrower way pass, so all later requests use it.
+        """
         import urllib.error
         while True:
             try:
-                return self._send(method, path, given)
+                return self._send(method, path, content)
             except urllib.error.HTTPError as error:
                 is_foreign = error.code < 500 and "json" not in error.headers.get("Content-Type", "")
                 if method == "GET" or not is_foreign or self._narrow == 2:
                     raise
                 self._narrow = 1 if method != "POST" and not self._narrow else 2
-                if given is not None and not isinstance(given, (dict, bytes)):
-                    given.seek(0)
+                if content is not None and not isinstance(content, (dict, bytes)):
+                    content.seek(0)
 
-    def _send(self, method: str, path: str, given: Given) -> HTTPResponse:
+    def _send(self, method: str, path: str, content: Given) -> HTTPResponse:
         import urllib.request
-        query, body, kind = _as_sent(method, given)
+        query, body, kind = _as_sent(method, content)
         if self._narrow and method not in ("GET", "POST"):
             query, method = "&".join(filter(None, (query, "as=" + method))), "POST"
         sent: Iterable[bytes] | bytes | None = body or None
@@ -196,7 +201,7 @@ class OtherSite(Site):
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
-        """What goes wrong with the other site becomes an error that people can read."""
+        """Turn errors of the connection into errors for people."""
         import http.client
         import urllib.error
         try:
@@ -211,13 +216,13 @@ class OtherSite(Site):
 
     @staticmethod
     def _refusal(error: HTTPError) -> JobQueueError:
-        """The error that a site answered with, as it was raised there."""
+        """Return the error that a site answered with, as it was raised there."""
         kinds = {kind.code: kind for kind in JobQueueError.__subclasses__()}
         try:
             with error:
-                told = json.loads(error.read())
-            return kinds.get(told["code"], JobQueueError)(
-                told["detail"], told["errors"], count=told.get("count"))
+                problem_json = json.loads(error.read())
+            return kinds.get(problem_json["code"], JobQueueError)(
+                problem_json["detail"], problem_json["errors"], count=problem_json.get("count"))
         except Exception:               # no answer of ours, or half of one
             who = "Something in front of that site refused" if error.code < 500 else "The server answered"
             return SetupError("%s: %d %s." % (who, error.code, error.reason))
