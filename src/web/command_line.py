@@ -1,10 +1,9 @@
 """COMMANDS and python3 jobqueue.py COMMAND.
 
-A command is a row of COMMANDS: what runs it, and its arguments. Nearly all ask the API, of this
-host's queue or of another site, and print its answer: with --json as it is, else in words. So
-their checks and errors are those of the handlers, and options and help come from the same
-schemas. What runs a command gets the site, and the options: `given` is what its own arguments
-are. It returns the exit code, if that is not 0.
+A command is a row of COMMANDS: its function and its arguments. Nearly all commands ask the API, of this
+host's queue or of another site, and print its answer: as JSON with --json, else as text. So they have the
+checks and errors of the handlers, and options and help from the same schemas. The function gets the site
+and the options; `given` has the command's own arguments. It returns the exit code, if that is not 0.
 """
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar=
 ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
-# Of all commands, and of those that ask the API.
+# Options of all commands, and of those that ask the API.
 COMMON: list[Argument] = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
@@ -60,8 +59,8 @@ ABOUT_SITES: list[Argument] = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
     ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
 
-# {a command, or two words for an action of one: its row}. Those in LOCAL are about this host and
-# get its queue; all others get a site whose API they ask.
+# {a command, or two words for an action: its row}. Commands in LOCAL are about this host and get its queue.
+# The rest get a site whose API they ask.
 COMMANDS: dict[str, Command] = {
     "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
@@ -178,8 +177,10 @@ def terminal_width() -> int:
 
 
 def command_parser(words: list[str]) -> ArgumentParser:
-    """The parser of all commands, with the arguments of the one that these words are of: of all
-    they take longer than most commands."""
+    """Return the parser of all commands, with the arguments of the command in `words` only.
+
+    Adding the arguments of all commands would take longer than most commands.
+    """
     import argparse
     shape = functools.partial(argparse.HelpFormatter, width=terminal_width() - 2)
     parser = argparse.ArgumentParser(
@@ -194,7 +195,7 @@ def command_parser(words: list[str]) -> ArgumentParser:
     for name, (run, rows) in COMMANDS.items():
         group, _, action = name.rpartition(" ")
         if group not in groups:
-            actions = [other.split()[1] for other in COMMANDS if other.startswith(group + " ")]
+            actions = [words.split()[1] for words in COMMANDS if words.startswith(group + " ")]
             line = "%ss: %s." % (group.capitalize(), ", ".join(actions))
             groups[group] = groups[""].add_parser(
                 group, help=line, description=line, formatter_class=shape).add_subparsers(
@@ -212,7 +213,7 @@ def command_parser(words: list[str]) -> ArgumentParser:
 
 
 class ParsedCommand(NamedTuple):
-    """A command line that was read: its options, and what runs it."""
+    """A parsed command line: its options and its function."""
 
     options: Namespace
     run: Run
@@ -233,7 +234,7 @@ def parse_command(words: list[str]) -> ParsedCommand:
 
 
 def _site(options: Namespace) -> JobQueue | Site | None:
-    """What a command asks: this host's queue or its API, or another site's; None for nothing."""
+    """Return the queue or site for a command: this host's queue or its API, another site's, or None."""
     name = options.name_of_command
     if name in NEED_NOTHING:
         return None
@@ -248,7 +249,7 @@ def _site(options: Namespace) -> JobQueue | Site | None:
 def main(words: list[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:      # who started us has closed it
+        if getattr(sys, name) is None:      # the parent process has closed it
             setattr(sys, name, open(os.devnull, mode))
     words = sys.argv[1:] if words is None else words
     if not words or (words[0].startswith("-") and words[0] not in ("-h", "--help", "--version")):
