@@ -16125,7 +16125,7 @@ class OtherSite(Site):
 
 
 class Command(NamedTuple):
-    """A row of COMMANDS: what runs it, whose docstring is its help, and its arguments."""
+    """A row of COMMANDS: its function, whose docstring is its help, and its arguments."""
 
     run: "Run"
     arguments: "Sequence[Argument]"
@@ -16133,7 +16133,7 @@ class Command(NamedTuple):
 
 def argument(flag, schema, null=None,
              parse=parse_text, **details):
-    """The row of an argument as `schema` wants it: `null` is nothing, `details` are argparse's."""
+    """Return the row of an argument with a schema. The text `null` means none. `details` are for argparse."""
     def read(text):
         import argparse
         value = None if text == null else parse(schema, text)
@@ -16154,25 +16154,25 @@ def argument(flag, schema, null=None,
 
 POSITIVE = integer_within(1, INTEGER_MAX)
 SWITCH = {"type": "boolean"}
-PLACES = {         # what stands in addresses
+PLACES = {         # parts of addresses
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
 
 def arguments(schemas, *names):
-    """The rows of the options that have these names in `schemas`."""
+    """Return the rows of the options that have these names in `schemas`."""
     return [argument("--" + name.replace("_", "-"), schemas[name]) for name in names]
 
 
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site, key, given):
-    """A list of the API with the rows of all its pages, or the first `limit`."""
-    page, limit = site.ask("GET", "/api/" + key, given), given.get("limit")
+def ask_all(site, key, fields):
+    """Return a list of the API with the rows of all its pages, or the first `limit`."""
+    page, limit = site.ask("GET", "/api/" + key, fields), fields.get("limit")
     rows = page[key]
     while page.get("next") and len(rows) != limit:
         page = site.ask("GET", "/api/" + key, {
-            **given, "cursor": page["next"], "limit": limit and limit - len(rows)})
+            **fields, "cursor": page["next"], "limit": limit and limit - len(rows)})
         rows += page[key]
     if page.get("error"):
         complain("tasks.py cannot be read: " + page["error"]["message"])
@@ -16181,8 +16181,10 @@ def ask_all(site, key, given):
 
 def _over_route(method, path, run, words,
                 rows):
-    """The row of a command over a row of ROUTES, which has its help, if there are no `words`, and
-    the schemas of the arguments that are only named."""
+    """Return the row of a command over a row of ROUTES.
+
+    The route gives the help, if there are no `words`, and the schemas of arguments that are only named.
+    """
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
     route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
     run.__doc__ = words or route.handler.__doc__
@@ -16193,16 +16195,18 @@ def _over_route(method, path, run, words,
 
 def asks(method, path, *rows, words=None,
          text=lambda value: None, **fixed):
-    """A command that asks the API once and prints the answer as `text` does.
-    It sends what is given for the arguments `rows` and what is `fixed`, called if it can be."""
+    """Return a command that asks the API once and prints the answer as `text` makes it.
+
+    It sends the values of the arguments `rows` and the `fixed` ones, which may be callables.
+    """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
     def run(site, options):
-        given = {name: value() if callable(value) else value for name, value in fixed.items()}
-        given.update(options.given)
-        address = path.format(**{name: quote(str(given.pop(name)), **IN_ADDRESS)
+        fields = {name: value() if callable(value) else value for name, value in fixed.items()}
+        fields.update(options.given)
+        address = path.format(**{name: quote(str(fields.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value = site.ask(method, address, given)
+        value = site.ask(method, address, fields)
         show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
@@ -16218,10 +16222,10 @@ def kind_text(schema):
 
 
 def parameters_text(schema):
-    """A function's parameters as they are written behind `add`; in brackets if not required."""
+    """Return a function's parameters in the syntax of `add`, in brackets if not required."""
     required = schema.get("required", ())
-    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(one))
-             for name, one in schema["properties"].items()]
+    parts = [("%s=%s" if name in required else "[%s=%s]") % (name, kind_text(parameter))
+             for name, parameter in schema["properties"].items()]
     return " ".join(parts + ["[name=value ...]"] * bool(schema.get("additionalProperties")))
 
 
@@ -16235,9 +16239,9 @@ def _lines(value):
                      for name, part in value.items() if part not in (None, [], False))
 
 
-def _range_text(told):
-    """A range of moments as people say it: in 10 to 15 minutes."""
-    ahead = [max(0, parse_time(text, "") - Clock.now()) for text in told]
+def _range_text(moments):
+    """Return a range of moments for people: in 10 to 15 minutes."""
+    ahead = [max(0, parse_time(text, "") - Clock.now()) for text in moments]
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
     if high == 0:
@@ -16247,14 +16251,14 @@ def _range_text(told):
             if low == high else "in %d to %d %s" % (low, high, unit))
 
 
-def _forecast_text(told):
-    if told is None:
+def _forecast_text(forecast):
+    if forecast is None:
         return None
-    before = told["before"] if told["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
+    before = forecast["before"] if forecast["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
     parts = [None if before is None else "%s before it" % before, *(
-        told[key] and word + _range_text(told[key])
+        forecast[key] and word + _range_text(forecast[key])
         for key, word in (("expected_start", "begins "), ("expected_end", "ends ")))]
-    return ", ".join(filter(None, [*parts, told["reason"], told["slow"] and "slower than usual"]))
+    return ", ".join(filter(None, [*parts, forecast["reason"], forecast["slow"] and "slower than usual"]))
 
 
 def task_text(task):
@@ -16265,12 +16269,12 @@ def task_text(task):
                    "forecast": _forecast_text(task.get("forecast"))})
 
 
-def _standing(one):
-    """Why a queue or a schedule does nothing, or what is wrong with it."""
-    if not one["paused"]:
-        return one.get("blocked") or one.get("problem") or one.get("warning")
-    why = ": " + one["paused_why"] if one["paused_why"] else ""
-    return "paused by %s%s" % (one["paused_by"], why)
+def _standing(row):
+    """Return the reason why a queue or a schedule is idle, or its problem."""
+    if not row["paused"]:
+        return row.get("blocked") or row.get("problem") or row.get("warning")
+    why = ": " + row["paused_why"] if row["paused_why"] else ""
+    return "paused by %s%s" % (row["paused_by"], why)
 
 
 def schedule_text(shown):
@@ -16283,10 +16287,10 @@ def schedule_text(shown):
 
 
 def _count_text(name):
-    return lambda one: one[name] if one[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
+    return lambda row: row[name] if row[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
-# Columns of lists that are more than what a row has under their name.
+# Columns of lists that are not simply the row's value of that name.
 CELLS = {
     "parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
     "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
@@ -16297,22 +16301,22 @@ CELLS = {
 
 
 def columns(names, rows):
-    """A table of what rows of the API have under these names."""
-    wanted = names.split()
-    return table([name.upper() for name in wanted], [
-        [CELLS[name](row) if name in CELLS else row[name] for name in wanted] for row in rows])
+    """Return a table with these columns of rows of the API."""
+    column_names = names.split()
+    return table([name.upper() for name in column_names], [
+        [CELLS[name](row) if name in CELLS else row[name] for name in column_names] for row in rows])
 
 
 def lists(key, names, *rows, words=None):
-    """A command that prints a list of the API as a table of the columns `names`."""
+    """Return a command that prints a list of the API as a table of the columns `names`."""
     def run(site, options):
         if "format" in options.given:
             pieces = site.ask("GET", "/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
-        found = ask_all(site, key, options.given)
-        show(options, found, columns(names, found[key]))
+        answer = ask_all(site, key, options.given)
+        show(options, answer, columns(names, answer[key]))
     return _over_route("GET", "/api/" + key, run, words, rows)
 
 
