@@ -16600,17 +16600,17 @@ def cmd_settings(site, options):
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
         raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    found = site.ask("GET", "/api/settings") if value is None else site.ask(
+    answer = site.ask("GET", "/api/settings") if value is None else site.ask(
         "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
     if name is None:
-        show(options, found, columns("name value unit from label help", found["settings"]))
+        show(options, answer, columns("name value unit from label help", answer["settings"]))
     else:
-        row = next(row for row in found["settings"] if row["name"] == name)
+        row = next(row for row in answer["settings"] if row["name"] == name)
         show(options, row, str(row["value"]))
 
 
 def read_password():
-    """A password from the terminal, asked twice, or the first line of standard input."""
+    """Return a password from the terminal, asked twice, or the first line of standard input."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\n")
     import getpass
@@ -16622,9 +16622,9 @@ def read_password():
 
 def cmd_add_token(site, options):
     """Make an API token, which is printed once or written to a file."""
-    given = dict(options.given)
-    path = given.pop("file", None)
-    token = site.ask("POST", "/api/tokens", given)
+    fields = dict(options.given)
+    path = fields.pop("file", None)
+    token = site.ask("POST", "/api/tokens", fields)
     if path is None:
         show(options, token, token["token"])
         return
@@ -16637,23 +16637,23 @@ def cmd_add_token(site, options):
 
 def cmd_preview(_, options):
     """Print when a rule is due."""
-    given = dict(options.given)
-    given["rule"] = " ".join(given.pop("words"))
-    found = preview_rule(checked(PREVIEW, given), Clock.now())
-    show(options, found, "\n".join(moment["local"] for moment in found["times"]))
+    fields = dict(options.given)
+    fields["rule"] = " ".join(fields.pop("words"))
+    moments = preview_rule(checked(PREVIEW, fields), Clock.now())
+    show(options, moments, "\n".join(moment["local"] for moment in moments["times"]))
 
 
 def cmd_add_schedule(site, options):
     """Add a schedule and print its id."""
-    given = dict(options.given)
-    name, *words = given.pop("words") or [""]
+    fields = dict(options.given)
+    name, *words = fields.pop("words") or [""]
     typed = [word for word in words if "=" in word]
-    made = site.ask("POST", "/api/schedules", {
+    added = site.ask("POST", "/api/schedules", {
         "function": name, "rule": " ".join(word for word in words if word not in typed),
         "arguments": typed_arguments(known_function(site, name), typed),
-        "options": {option: given.pop(option) for option in OPTION_SCHEMAS if option in given},
-        **given})
-    show(options, made, str(made["id"]))
+        "options": {option: fields.pop(option) for option in OPTION_SCHEMAS if option in fields},
+        **fields})
+    show(options, added, str(added["id"]))
 
 
 # The figures of the seed by their names, and where an answer has them.
@@ -16666,16 +16666,16 @@ SEED_FIGURES = {
     "maximum service time": "service.max"}
 
 
-def _figure(told, path):
-    """A number of an answer by its names, as text; nothing was measured: a dash."""
-    found = told
+def _figure(answer, path):
+    """Return a number of an answer as text, by its path; a dash if nothing was measured."""
+    value = answer
     for name in path.split("."):
-        found = found[name]
-    return "-" if found is None else "%.4g" % found if isinstance(found, float) else str(found)
+        value = value[name]
+    return "-" if value is None else "%.4g" % value if isinstance(value, float) else str(value)
 
 
 def _figures_table(titles, rows, paths):
-    """A table of some figures of each row, with a bar of what ended."""
+    """Return a table of some figures of each row, with a bar of the ended tasks."""
     most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
     return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
         [*(row[path] for path in paths), *(_figure(row, path) for path in (
@@ -16685,17 +16685,17 @@ def _figures_table(titles, rows, paths):
 
 def cmd_stats(site, options):
     """Print how much was done and how long it took: by time, by function, and all of it."""
-    given, now = dict(options.given), site.clock.now()
-    since = given.pop("since", "1d")
+    fields, now = dict(options.given), site.clock.now()
+    since = fields.pop("since", "1d")
     match = re.fullmatch("([0-9]{1,4})([hdw])", since)
     start = now - int(match[1]) * PERIODS[match[2]] if match else parse_time(since, "--since")
     fitting = [step for step, seconds in STEPS.items() if now - start <= 60 * seconds]
-    told = site.ask("GET", "/api/metrics", {
-        "from": iso(start), "step": [*fitting, "week"][0], **given})
-    show(options, told, "\n\n".join([
-        _figures_table(["FROM"], told["points"], ["at"]),
-        _figures_table(["FUNCTION"], told["functions"], ["name"]),
-        table(("ALL", ""), [(name, _figure(told["totals"], path))
+    metrics = site.ask("GET", "/api/metrics", {
+        "from": iso(start), "step": [*fitting, "week"][0], **fields})
+    show(options, metrics, "\n\n".join([
+        _figures_table(["FROM"], metrics["points"], ["at"]),
+        _figures_table(["FUNCTION"], metrics["functions"], ["name"]),
+        table(("ALL", ""), [(name, _figure(metrics["totals"], path))
                             for name, path in SEED_FIGURES.items()])]))
 
 
@@ -16704,32 +16704,32 @@ def cmd_set_queue(site, options):
     limits = dict(options.given)
     name = limits.pop("name")
     try:
-        made = site.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
+        changed = site.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
     except NotFound:
-        made = site.ask("POST", "/api/queues", {"name": name, **limits})
-    show(options, made, None)
+        changed = site.ask("POST", "/api/queues", {"name": name, **limits})
+    show(options, changed, None)
 
 
-def _channel_text(one):
-    state = one["error"] or (one["sent_at"] and "told at %s" % one["sent_at"]) or "not told yet"
-    return "%s %s: %s" % (one["channel"], one["recipient"], state)
+def _channel_text(channel):
+    state = channel["error"] or (channel["sent_at"] and "told at %s" % channel["sent_at"]) or "not told yet"
+    return "%s %s: %s" % (channel["channel"], channel["recipient"], state)
 
 
 def cmd_test_alerts(site, options):
-    """Send everybody who is told of alerts a message, once, and say how that went."""
-    made = {(one["channel"], one["recipient"]): one["id"] for one in
+    """Send a test message to every recipient of alerts, and print how that went."""
+    sent = {(delivery["channel"], delivery["recipient"]): delivery["id"] for delivery in
             site.ask("POST", "/api/alerts/test", {})["deliveries"]}
     until = time.monotonic() + SENDING_SECONDS
-    found = []
+    channels = []
     while time.monotonic() < until:
         states = site.ask("GET", "/api/alerts")["channels"]
-        found = [one for one in states if one["last"] == made.get(
-            (one["channel"], one["recipient"]))]
-        if len(found) == len(made) and CUT_OFF not in [one["error"] for one in found]:
+        channels = [state for state in states if state["last"] == sent.get(
+            (state["channel"], state["recipient"]))]
+        if len(channels) == len(sent) and CUT_OFF not in [channel["error"] for channel in channels]:
             break
         time.sleep(0.2)
-    show(options, found, "\n".join(map(_channel_text, found)) or "Nothing was sent in time.")
-    return 1 if len(found) < len(made) or any(one["error"] for one in found) else 0
+    show(options, channels, "\n".join(map(_channel_text, channels)) or "Nothing was sent in time.")
+    return 1 if len(channels) < len(sent) or any(channel["error"] for channel in channels) else 0
 
 
 def cmd_tick(queue, _):
@@ -16748,8 +16748,8 @@ def cmd_backup(queue, options):
 
 def cmd_restore(_, options):
     """Put a backup in the place of the database, which is kept under another name."""
-    kept = restore(data_folder(options.data), options.given["file"], "force" in options.given)
-    show(options, {"kept": str(kept)}, "It is restored. What was there is now %s" % kept)
+    old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
+    show(options, {"kept": str(old_path)}, "It is restored. What was there is now %s" % old_path)
 
 
 def cmd_export(queue, options):
@@ -16765,11 +16765,11 @@ def cmd_export(queue, options):
 
 
 def cmd_import(queue, options):
-    """Read what export wrote into a database without users and tasks; its queues are paused."""
+    """Read an export into a database without users and tasks; its queues are paused."""
     import shutil
     import tempfile
     path = options.given["file"]
-    if path == "-":                     # nobody is kept waiting, and no server, until all is here
+    if path == "-":                     # no server waits while standard input is read
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as lines:
             shutil.copyfileobj(sys.stdin, lines)
             lines.seek(0)
@@ -16782,7 +16782,7 @@ def cmd_import(queue, options):
 
 
 def cmd_check(_, options):
-    """Say what this host and this queue are like; exit code 1 if something is bad."""
+    """Print the state of this host and this queue; exit code 1 if something is bad."""
     if "repair" in options.given:
         say("journal mode: " + repair_journal(data_folder(options.data),
                                               options.given["repair"] == "shared"))
