@@ -32,20 +32,20 @@ EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
 def known_function(site: Site, name: str) -> JsonObject:
-    """What the API says of one function; the least of one that is not known."""
-    known = ask_all(site, "functions", {})["functions"]
-    return next((one for one in known if one["name"] == name), {"schema": {"properties": {}}})
+    """Return the API's entry of one function, or an empty one if it is not known."""
+    functions = ask_all(site, "functions", {})["functions"]
+    return next((each for each in functions if each["name"] == name), {"schema": {"properties": {}}})
 
 
 def cmd_help_of(site: Site, options: Namespace) -> None:
-    """Print how one function is added: its parameters and what its options are unless said."""
+    """Print how one function is added: its parameters, and the defaults of its options."""
     function = known_function(site, options.given["function"])
     if "name" not in function:
         raise field_error("function", "%(function)s is not known; see the command functions"
                           % options.given)
     schema, required = function["schema"], function["schema"].get("required", ())
-    rows = [(name, kind_text(one), dump_json(one.get("default")) if name not in required else
-             "required", one.get("description")) for name, one in schema["properties"].items()]
+    rows = [(name, kind_text(parameter), dump_json(parameter.get("default")) if name not in required else
+             "required", parameter.get("description")) for name, parameter in schema["properties"].items()]
     rows += [("--" + name.replace("_", "-"), kind_text(OPTION_SCHEMAS[name]), dump_json(usual),
               OPTION_SCHEMAS[name]["description"]) for name, usual in function["options"].items()]
     say("usage: jobqueue.py add %s %s\n\n%s\n" % (
@@ -55,20 +55,20 @@ def cmd_help_of(site: Site, options: Namespace) -> None:
 
 
 def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
-    """What name=value texts say, each value as the function's schema wants it."""
-    given: JsonObject = {}
-    known = function["schema"]["properties"]
+    """Return the values of name=value texts, read by the function's schema."""
+    values: JsonObject = {}
+    properties = function["schema"]["properties"]
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
             raise field_error(text, "must be written as name=value")
-        if name in given:
+        if name in values:
             raise field_error("arguments." + name, "is given twice")
-        given[name] = parse_text(known.get(name, {}), storable(value))
-    return given
+        values[name] = parse_text(properties.get(name, {}), storable(value))
+    return values
 
 
-def _hand_in(site: Site, function: JsonObject, given: JsonObject) -> JsonObject:
+def _hand_in(site: Site, function: JsonObject, values: JsonObject) -> JsonObject:
     """Arguments with ids in the place of @paths, whose files are handed in."""
     def send(value: Any) -> Any:
         if isinstance(value, list):
@@ -77,19 +77,19 @@ def _hand_in(site: Site, function: JsonObject, given: JsonObject) -> JsonObject:
             return value
         with open_given(value[1:]) as file:
             return site.ask("POST", "/api/files", file)["id"]
-    return {**given, **{name: send(given[name]) for name in file_parameters(function["schema"])
-                        if name in given}}
+    return {**values, **{name: send(values[name]) for name in file_parameters(function["schema"])
+                        if name in values}}
 
 
 class FirstRow(NamedTuple):
-    """The text of a CSV file's first row, and what separates its cells."""
+    """The text of a CSV file's first row, and its separator."""
 
     text: str
     separator: str
 
 
 def _first_row(file: TextIO) -> FirstRow:
-    """Read the first row, which may go over several lines, and find what separates its cells."""
+    """Return the first row, which may have several lines, and its separator."""
     first = file.readline()
     hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # as Excel writes it for itself
     if hint:
@@ -104,7 +104,8 @@ def _first_row(file: TextIO) -> FirstRow:
 
 
 def read_csv(path: str) -> Iterator[list[str]]:
-    """The cells of each row of a CSV file (- is standard input); the first has separators."""
+    """Yield the cells of each row of a CSV file (- is standard input), the separator being that of the
+    first."""
     import csv
     csv.field_size_limit(BODY_MAX_BYTES)
     row = line = 0
@@ -165,16 +166,16 @@ def cmd_add(site: Site, options: Namespace) -> None:
     if "unique_key" in request:
         raise field_error("unique_key", "cannot be the same for all rows")
     numbers, lines = [], []
-    for number, given in _typed_rows(function, words, path):
+    for number, values in _typed_rows(function, words, path):
         numbers.append(number)
-        lines.append(json.dumps({**request, "arguments": _hand_in(site, function, given)}).encode("ascii"))
+        lines.append(json.dumps({**request, "arguments": _hand_in(site, function, values)}).encode("ascii"))
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
         added = site.ask("POST", "/api/tasks", b"\n".join(lines))
     except Invalid as error:            # which counts tasks
-        raise tasks_refused([{**one, "index": numbers[one["index"]] - 1} if one.get("index") is not None
-                             else one for one in error.errors], alone=False) from None
+        raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
+                             else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
@@ -207,10 +208,10 @@ def cmd_wait(site: Site, options: Namespace) -> int:
 
 
 def cmd_log(site: Site, options: Namespace) -> None:
-    """Print what a task's last attempt printed, or that of --attempt."""
-    given = dict(options.given)
-    path = "/api/tasks/%d/log" % given.pop("id")
-    part = whole = site.ask("GET", path, given)
+    """Print the output of a task's last attempt, or of --attempt."""
+    fields = dict(options.given)
+    path = "/api/tasks/%d/log" % fields.pop("id")
+    part = whole = site.ask("GET", path, fields)
     while part["text"]:
         part = site.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
         whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
@@ -218,7 +219,7 @@ def cmd_log(site: Site, options: Namespace) -> None:
 
 
 def _save_file(site: Site, address: str, path: Path, size: int) -> None:
-    """Save what the site has there in a new file, all of it or nothing."""
+    """Save a file of the site under a new name, whole or not at all."""
     with open(path, "xb") as file:
         try:
             file.writelines(site.ask("GET", address))
@@ -230,15 +231,15 @@ def _save_file(site: Site, address: str, path: Path, size: int) -> None:
 
 
 def cmd_files(site: Site, options: Namespace) -> None:
-    """Print a task's files, or save what it left into the folder --save, which is made."""
+    """Print a task's files, or save those that it left into the folder --save, which is made."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
-    found = site.ask("GET", path)
-    for one in found["files"] if folder else ():
-        if one["id"] is None:
+    answer = site.ask("GET", path)
+    for entry in answer["files"] if folder else ():
+        if entry["id"] is None:
             Path(folder).mkdir(exist_ok=True)
-            _save_file(site, path + "/" + quote(one["name"], **IN_ADDRESS),
-                       Path(folder) / disk_name(file_name(one["name"])), one["size"])
-    show(options, found, columns("name size type id", found["files"]))
+            _save_file(site, path + "/" + quote(entry["name"], **IN_ADDRESS),
+                       Path(folder) / disk_name(file_name(entry["name"])), entry["size"])
+    show(options, answer, columns("name size type id", answer["files"]))
 
 
 ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
@@ -259,20 +260,20 @@ def _act_on_each(site: Site, action: str, ids: Iterable[int]) -> int:
 
 def cmd_act(site: Site, options: Namespace) -> int:
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
-    wanted, action = dict(options.given), options.command
-    ids, sure = wanted.pop("ids"), wanted.pop("yes", False)
-    if bool(ids) == bool(wanted):
+    conditions, action = dict(options.given), options.command
+    ids, sure = conditions.pop("ids"), conditions.pop("yes", False)
+    if bool(ids) == bool(conditions):
         raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
                                 "tasks), and not both")
     if ids:
         return _act_on_each(site, action, ids)
-    wanted.pop("all", None)
+    conditions.pop("all", None)
     done = 0
     place: JsonObject = {"expected_count": None}
     while place:
         try:
             answer = site.ask("POST", "/api/tasks/actions", {
-                "action": action, "filter": wanted, **place})
+                "action": action, "filter": conditions, **place})
         except Conflict as error:       # they are counted
             count = error.extra["count"]
             if not sure:
