@@ -1,11 +1,11 @@
 """A client's connection to the built-in web server.
 
-The built-in web server is Python's http.server with a thread for each connection. Ours are the
-gate, which only well-formed heads pass, the body, which is read when the application wants it,
-and the time that clients may take. A thread blocks while it waits for its client; the main
-thread looks every second who is late and shuts that connection, which wakes the thread. It does
-the same to the slowest client when there is no room for another one. What is larger than
-LARGE_BYTES, body or answer, waits in a file without a name and not in memory.
+The built-in web server is Python's http.server with a thread for each connection. Our parts are the gate,
+which only well-formed heads pass, the body, which is read when the application asks for it, and the time
+limits of clients. A thread blocks while it waits for its client. The main thread checks every second
+whether a client is late, and shuts its connection, which wakes the thread. It does the same to the
+slowest client when there is no room for another one. A body or answer of more than LARGE_BYTES is kept in
+a file without a name and not in memory.
 """
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     Source = Union[bytes, Portion, Pieces]      # of a part of a response
 
     class Listener(Protocol):
-        """What an Exchange uses of its Server."""
+        """A Server, as far as an Exchange uses it."""
 
         app: Application
         clock: AnyClock
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         def answers_to(self, host: str | None, address: str) -> bool: ...
 
     class HandlerBase:
-        """What an Exchange has of a BaseHTTPRequestHandler."""
+        """A BaseHTTPRequestHandler, as far as an Exchange uses it."""
 
         server: Listener
         request: Socket
@@ -83,7 +83,7 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "answer": 30.0,                     # to take it, and a second for each 64 KiB
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
-UPLOAD_BYTES_PER_SECOND = 64 << 10      # at least, after those seconds
+UPLOAD_BYTES_PER_SECOND = 64 << 10      # the least rate, after those seconds
 LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
@@ -101,7 +101,7 @@ class BadRequest(JobQueueError):
 
 
 def compose(status: str, headers: list[Header], body: bytes, keep: bool = False) -> bytes:
-    """A whole response as bytes."""
+    """Return a whole response as bytes."""
     from wsgiref.handlers import format_date_time
     lines = ["HTTP/1.1 " + status, "Date: " + format_date_time(time.time()),
              "Connection: " + ("keep-alive" if keep else "close")]
@@ -110,13 +110,13 @@ def compose(status: str, headers: list[Header], body: bytes, keep: bool = False)
 
 
 def compose_refusal(error: BadRequest | Busy, accepts: str = "") -> bytes:
-    """The whole response to a request that the server refuses."""
+    """Return the whole response to a request that the server refuses."""
     status, headers, content = problem(error, accepts).to()
     return compose(status, headers, b"".join(content))
 
 
 class Body:
-    """A request's body, taken whole at the first read: nobody who holds a lock waits for more."""
+    """A request's body, read whole at first use: the holder of a lock never waits for a client."""
 
     def __init__(self, exchange: Exchange, resources: contextlib.ExitStack) -> None:
         self._exchange, self._resources = exchange, resources   # these until the answer
@@ -125,10 +125,10 @@ class Body:
         self.is_taken = not self._size  # nothing of it is left where the next request begins
 
     def read(self, size: int) -> bytes:
-        """The next bytes; BadRequest if they come too late, StorageFull without room for them."""
+        """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
         if not self.is_taken:
             answering = self._exchange.server.answering
-            answering.release()         # others may answer while we wait
+            answering.release()         # other threads may answer while this one waits
             try:
                 self._take()
             finally:
@@ -138,20 +138,20 @@ class Body:
 
     def _take(self) -> None:
         exchange, folder = self._exchange, self._exchange.server.folder
-        is_large, left = self._size > LARGE_BYTES, self._size
+        is_large, remaining = self._size > LARGE_BYTES, self._size
         exchange.enter("body")
         try:
             if is_large:
                 import tempfile
                 self._file = self._resources.enter_context(
                     tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
-            while left:
-                if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * left:
+            while remaining:
+                if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * remaining:
                     raise OSError(errno.ENOSPC, "too little is free")
-                piece = self._next_piece(left)
+                piece = self._next_piece(remaining)
                 if self._file.write(piece) < len(piece):
                     raise OSError(errno.ENOSPC, "no room for all of it")
-                left -= len(piece) or left      # the client has left; its request is too short
+                remaining -= len(piece) or remaining      # the client has left; its request is too short
             self._file.seek(0)
         except OSError:
             raise StorageFull("There is no room on the disk for so much at once; nothing was "
@@ -160,13 +160,13 @@ class Body:
         if is_large:
             self._resources.enter_context(exchange.server.turns[self._size > BODY_MAX_BYTES])
 
-    def _next_piece(self, left: int) -> bytes:
+    def _next_piece(self, remaining: int) -> bytes:
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
         with contextlib.suppress(OSError):      # as good as an end
-            if asks_first and left == self._size:
+            if asks_first and remaining == self._size:
                 exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-            piece = exchange.rfile.read1(min(left, PIECE_BYTES))
+            piece = exchange.rfile.read1(min(remaining, PIECE_BYTES))
         if exchange.is_late:
             raise BadRequest(408, "The request took too long.")
         exchange.advance(len(piece))
@@ -175,14 +175,14 @@ class Body:
 
 class _Answered(NamedTuple):
     keep: bool                          # the connection stays
-    sources: list[Source]               # what the whole response is made of
+    sources: list[Source]               # of the whole response
 
 
 class Exchange(HandlerBase):
-    """A connection in its phase, until when: what is ours of a BaseHTTPRequestHandler."""
+    """A connection with its phase and time limit: our part of a BaseHTTPRequestHandler."""
 
     disable_nagle_algorithm = True
-    is_late = False                     # with what it was to send: nothing more is read
+    is_late = False                     # in sending its request: nothing more is read
 
     def setup(self) -> None:
         """Let the server know of it."""
@@ -197,18 +197,18 @@ class Exchange(HandlerBase):
         self.deadline = self.since + PATIENCE[phase]
 
     def advance(self, size: int) -> None:
-        """The client sent or took so many bytes, which makes up for some of its time."""
+        """Count bytes that the client sent or read. They extend its time."""
         later = self.since + size / UPLOAD_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
 
     def hurry(self) -> None:
-        """End what is late; who is late with a request can still be told so."""
+        """End a late connection. A client that is late with its request still gets an answer."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
     def pause(self, seconds: float) -> bool:
-        """Wait before we answer, while others are answered; False if nobody would hear us then."""
+        """Wait before the answer, while other requests are answered; return False if the client has left."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         self.enter("wait")
@@ -220,7 +220,7 @@ class Exchange(HandlerBase):
             self.enter("work")
 
     def end(self, how: int = SHUT_BOTH) -> None:
-        """End what its thread waits for."""
+        """Wake its thread by closing the connection."""
         with contextlib.suppress(OSError):
             self.request.shutdown(how)
 
@@ -241,7 +241,7 @@ class Exchange(HandlerBase):
         self._send(keep, *sources)
 
     def parse_request(self) -> None:
-        """The gate: read the head of a request; BadRequest unless it is well-formed."""
+        """Read the head of a request: the gate. BadRequest unless it is well-formed."""
         self._head_left = HEAD_MAX_BYTES
         self.headers: dict[str, str] = {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
@@ -261,7 +261,7 @@ class Exchange(HandlerBase):
             raise BadRequest(421, UNKNOWN_NAME)
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
         self._is_modern = first[3] == b"1"
-        # Without a length there is no body, but what follows may be meant as one.
+        # Without a length there is no body, but the next bytes may be meant as one.
         self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
@@ -291,10 +291,10 @@ class Exchange(HandlerBase):
         self.headers[name] = value
 
     def _answer(self, body: Body) -> _Answered:
-        said: list[tuple[str, list[Header]]] = []
+        starts: list[tuple[str, list[Header]]] = []
         content = self.server.app(
-            self._environ(body), lambda status, headers: said.append((status, headers)))
-        [(status, headers)] = said
+            self._environ(body), lambda status, headers: starts.append((status, headers)))
+        [(status, headers)] = starts
         keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
         if isinstance(content, Portion):
@@ -305,7 +305,7 @@ class Exchange(HandlerBase):
         return _Answered(keep, [self._put_aside(whole)])
 
     def _chunks(self, status: str, headers: list[Header], parts: Pieces) -> Pieces:
-        """A response that is made while it is sent; but in HTTP/1.0, its last chunk is its end."""
+        """Yield a response that is made while it is sent. Except in HTTP/1.0 its last chunk is its end."""
         coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
         yield compose(status, [*headers, *coding], b"")
         part = b"all"
@@ -315,7 +315,7 @@ class Exchange(HandlerBase):
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
     def _put_aside(self, data: bytes) -> Portion | bytes:
-        """What is to be sent; a Portion of a file, if it is large and there is room for one."""
+        """Return the bytes to send, or a Portion of a file if they are many and there is room."""
         if len(data) > LARGE_BYTES:
             import tempfile
             with contextlib.suppress(OSError):
