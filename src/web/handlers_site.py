@@ -42,12 +42,12 @@ POINTS_MAX = 480
 
 
 def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
-    """A page of the schedules that one may see, oldest first."""
+    """List the schedules that one may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
-    found = queue.schedules.find(request.person.scope, limit + 1, after)
-    return {"schedules": found[:limit],
-            "next": str(found[limit - 1]["id"]) if len(found) > limit else None,
+    schedules = queue.schedules.find(request.person.scope, limit + 1, after)
+    return {"schedules": schedules[:limit],
+            "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
             "ticks": queue.rhythm.state(), "service": describe_service(queue, request.is_by_admin)}
 
 
@@ -63,12 +63,12 @@ PREVIEW = titled("PreviewRequest", object_of(("rule",), **{
     "from": about({"type": ["string", "null"], "format": "date-time"}, "instead of now")}))
 
 
-def preview_rule(given: JsonObject, now: float) -> JsonObject:
-    """What a rule says in English, and the next times that it gives from `now` on."""
-    at = parse_time(given["from"], "from") if given.get("from") else now
-    rule = parse_rule(given["rule"], given.get("zone", "UTC"), at)
+def preview_rule(fields: JsonObject, now: float) -> JsonObject:
+    """Describe a rule in English, with its next times from `now` on."""
+    at = parse_time(fields["from"], "from") if fields.get("from") else now
+    rule = parse_rule(fields["rule"], fields.get("zone", "UTC"), at)
     return {"rule": rule.text, "zone": rule.zone, "words": rule.words(),
-            "times": preview(rule, at, int(given.get("count", UPCOMING)))}
+            "times": preview(rule, at, int(fields.get("count", UPCOMING)))}
 
 
 def patch_schedule(queue: JobQueue, request: Request, schedule_id: int) -> JsonObject:
@@ -90,36 +90,38 @@ def get_exposition(queue: JobQueue, _: Request) -> Answer:
     """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
     due = map(due_at, queue.tasks.firsts(PENDING))
-    told = exposition([
+    text = exposition([
         *counter_families(queue.metrics.all_time()),
         ("queue_pending", "gauge", "Tasks that may start now.", [
-            ("", {"queue": one["name"]},
-             queue.queues.count(queue.database, PENDING, one["name"], INTEGER_MAX))
-            for one in queue.queues.all(queue.claims.machine)]),
+            ("", {"queue": row["name"]},
+             queue.queues.count(queue.database, PENDING, row["name"], INTEGER_MAX))
+            for row in queue.queues.all(queue.claims.machine)]),
         ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),
         ("workers", "gauge", "Worker processes.", [
             ("", {"state": state}, states.count(state))
             for state in ("starting", "idle", "busy", "stopping")])])
-    return Answer(200, told.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
+    return Answer(200, text.encode("utf-8"), "text/plain; version=0.0.4; charset=utf-8")
 
 
 def get_metrics(queue: JobQueue, request: Request) -> JsonObject:
-    """How much was done and how long it took, in steps of an hour up to a week.
-    Users see the figures of the functions that they may add, whoever's tasks these were."""
-    given, person = request.given, request.person
-    end = parse_time(given["to"], "to") if given.get("to") else queue.database.clock.now()
-    start = parse_time(given["from"], "from") if given.get("from") else end - DAY
-    step = given.get("step") or "hour"
+    """Count the tasks and their times, in steps of an hour up to a week.
+
+    Users see the figures of the functions that they may add, also of other users' tasks.
+    """
+    fields, person = request.given, request.person
+    end = parse_time(fields["to"], "to") if fields.get("to") else queue.database.clock.now()
+    start = parse_time(fields["from"], "from") if fields.get("from") else end - DAY
+    step = fields.get("step") or "hour"
     start, end = whole_steps(start, end, step)
     if not 0 < (end - start) / STEPS[step] <= POINTS_MAX or end >= YEAR_10000:
         raise Malformed("There must be 1 to %d steps between from and to." % POINTS_MAX)
-    own = None if person.scope is None else {one["name"] for one in queue.catalogue.functions()
-                                             if one["who"] == "user"}
+    own = None if person.scope is None else {each["name"] for each in queue.catalogue.functions()
+                                             if each["who"] == "user"}
 
     def wants(function: str, lane: str) -> bool:
-        return ((own is None or function in own) and given.get("queue", lane) == lane
-                and given.get("function", function) == function)
+        return ((own is None or function in own) and fields.get("queue", lane) == lane
+                and fields.get("function", function) == function)
     return queue.metrics.read(start, end, step, wants, person.scope)
 
 
@@ -132,25 +134,25 @@ LISTED_ACTIVITY = object_of(
 
 
 def get_activity(queue: JobQueue, request: Request) -> JsonObject:
-    """What happened, newest first; there may be more although few or none were found."""
-    given, person = request.given, request.person
-    since, until = (given.get(name) and parse_moment(given[name]).timestamp()
+    """List the activity, newest first. There may be more although few or none were found."""
+    fields, person = request.given, request.person
+    since, until = (fields.get(name) and parse_moment(fields[name]).timestamp()
                     for name in ("since", "until"))
-    if given.get("task") is not None:
+    if fields.get("task") is not None:
         try:
-            queue.tasks.get(given["task"], person.scope)
+            queue.tasks.get(fields["task"], person.scope)
         except NotFound:
-            queue.tasks.removed(given["task"], person.scope)
+            queue.tasks.removed(fields["task"], person.scope)
     rows, before = find_activity(
-        queue.database, given.get("limit", PAGE_ROWS), given.get("cursor"), since, until,
-        person.own if person.scope is None else None, task_id=given.get("task"),
-        worker_id=given.get("worker"), event=given.get("event"), function=given.get("function"),
-        owner_id=wanted_owner(queue, request, given, person.scope))
+        queue.database, fields.get("limit", PAGE_ROWS), fields.get("cursor"), since, until,
+        person.own if person.scope is None else None, task_id=fields.get("task"),
+        worker_id=fields.get("worker"), event=fields.get("event"), function=fields.get("function"),
+        owner_id=wanted_owner(queue, request, fields, person.scope))
     same = ("id", "event", "attempt", "function", "queue", "waited", "seconds", "cpu_seconds",
             "peak_memory", "actor")
 
     def message(row: Row) -> str | None:
-        # Behind a colon stands what a worker printed before it ended, which admins only see.
+        # After a colon follow the last words of a worker, which only admins see.
         is_open = person.is_admin or row["event"] not in ("worker_lost", "worker_start_failed")
         return row["message"] if is_open else (row["message"] or "").partition(": ")[0]
     return {"next": before and str(before), "activity": [
@@ -159,13 +161,13 @@ def get_activity(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def get_workers(queue: JobQueue, request: Request) -> JsonObject:
-    """The worker processes; what they run only if one may know."""
+    """List the worker processes. Their tasks are shown to people who may see them."""
     def shown(row: Row) -> JsonObject:
         hidden = request.person.scope not in (None, row["owner_id"])
-        told = ("id", "machine", "pid", "state", "mode", "version", "tasks")
-        return {**{name: row[name] for name in told},
-                "functions": [one["name"] for one in json.loads(row["functions"] or "[]")
-                              if request.person.is_admin or one["who"] == "user"],
+        names = ("id", "machine", "pid", "state", "mode", "version", "tasks")
+        return {**{name: row[name] for name in names},
+                "functions": [each["name"] for each in json.loads(row["functions"] or "[]")
+                              if request.person.is_admin or each["who"] == "user"],
                 "started_at": iso(row["started_at"]), "seen_at": iso(row["seen_at"]),
                 "task": None if hidden else row["task_id"],
                 "function": None if hidden else row["function"]}
@@ -180,12 +182,12 @@ def get_queue(queue: JobQueue, _: Request, name: str) -> JsonObject:
 
 
 def get_queues(queue: JobQueue, request: Request) -> JsonObject:
-    """All queues with their limits and what is in them."""
+    """List all queues with their limits and their tasks."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
     oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
-    return {"queues": [{**queue.forecast.of_queue(one), "oldest_at": oldest.get(one["name"])}
-                       for one in queues.all(machine)],
+    return {"queues": [{**queue.forecast.of_queue(row), "oldest_at": oldest.get(row["name"])}
+                       for row in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}),
             "service": describe_service(queue, request.is_by_admin)}
 
@@ -202,15 +204,15 @@ def patch_queue(queue: JobQueue, request: Request, name: str, new: bool = False)
 
 
 def get_host(queue: JobQueue, request: Request) -> JsonObject:
-    """What `check` says of this host."""
+    """Check this host, as `check` does."""
     folder, visit = queue.database.folder, request.visit()
-    report, seen = check_host(queue, visit), exposure(queue)
+    report, visible = check_host(queue, visit), exposure(queue)
     return {
         "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
         "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
         "ticks": queue.rhythm.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
-        "exposed": seen["exposed"], "looked_at": iso(seen["at"])}
+        "exposed": visible["exposed"], "looked_at": iso(visible["at"])}
 
 
 def get_backup(queue: JobQueue, _: Request) -> Answer:
@@ -230,16 +232,16 @@ EXPOSURE = titled("Exposure", object_of(("exposed",), exposed={"type": "array", 
 
 
 def post_exposure(queue: JobQueue, request: Request) -> None:
-    """Keep what an admin's browser could fetch of the addresses that GET /api/host named."""
-    known = private_addresses(queue.database.folder, *request.places)
+    """Store which of the addresses in GET /api/host an admin's browser could fetch."""
+    addresses = private_addresses(queue.database.folder, *request.places)
     exposed = request.given["exposed"]
-    if not set(exposed) <= set(known):
-        raise field_error("exposed", "must be some of %s" % ", ".join(known))
+    if not set(exposed) <= set(addresses):
+        raise field_error("exposed", "must be some of %s" % ", ".join(addresses))
     note_exposure(queue, list(dict.fromkeys(exposed)))
 
 
 def get_settings(queue: JobQueue, _: Request) -> dict[str, list[JsonObject]]:
-    """All settings with their bounds and where each value comes from."""
+    """List all settings with their bounds and the source of each value."""
     return {"settings": queue.settings.describe()}
 
 
@@ -253,40 +255,43 @@ def patch_settings(queue: JobQueue, request: Request) -> dict[str, list[JsonObje
 
 
 def _confirm_admin(queue: JobQueue, request: Request, password: str | None) -> None:
-    """Have whoever makes an admin by a session prove who they are, as for a token: it outlives that."""
+    """Ask an admin who makes another one by a session for the password: the new account outlives the
+    session."""
     if not request.bearer() and request.person.answerable is not None:
         queue.users.confirm(request.person, password, "current_password")
 
 
 def post_users(queue: JobQueue, request: Request) -> JsonObject:
     """Make a user."""
-    given = dict(request.given)
-    password = given.pop("current_password", None)
-    if given.get("role") == "admin":
+    fields = dict(request.given)
+    password = fields.pop("current_password", None)
+    if fields.get("role") == "admin":
         _confirm_admin(queue, request, password)
-    return queue.users.add(**given, by=request.person.name)
+    return queue.users.add(**fields, by=request.person.name)
 
 
 def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObject:
-    """Change a user: admins anybody, others their own password.
-    A changed password ends all sessions; whoever changed their own gets a new one."""
-    users, person, given = queue.users, request.person, dict(request.given)
-    user, current = users.find(name), given.pop("current_password", None)
+    """Change a user: admins any user, others their own password.
+
+    A changed password ends all sessions. A user who changed their own gets a new session.
+    """
+    users, person, fields = queue.users, request.person, dict(request.given)
+    user, current = users.find(name), fields.pop("current_password", None)
     own = user["name"] == person.name
     if not own and not person.is_admin:
         raise NotFound("There is no user %s." % shorten(name, 60))
-    if own and given == {"email": None}:
+    if own and fields == {"email": None}:
         return users.change(person.name, by=person.name, email=None)
-    if not own or ("password" not in given and person.is_admin):
-        if "password" in given if user["role"] == "admin" else given.get("role") == "admin":
+    if not own or ("password" not in fields and person.is_admin):
+        if "password" in fields if user["role"] == "admin" else fields.get("role") == "admin":
             _confirm_admin(queue, request, current)
-        return users.change(name, by=person.name, **given)
-    if set(given) - {"password"}:
+        return users.change(name, by=person.name, **fields)
+    if set(fields) - {"password"}:
         raise Denied("Only admins may change roles, limits and addresses and disable users.")
-    check_password(given.get("password") or "", person.name)
-    known = users.confirm(person, current, "current_password")
+    check_password(fields.get("password") or "", person.name)
+    confirmed = users.confirm(person, current, "current_password")
     headers: list[Header] = []
-    changed = users.change(person.name, known, person.name, password=given["password"])
+    changed = users.change(person.name, confirmed, person.name, password=fields["password"])
     if request.cookies():
         token = queue.sessions.open(users.find(person.name), request.address)
         headers = [request.set_cookie(token)]
@@ -297,16 +302,16 @@ MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for 
 
 
 def post_tokens(queue: JobQueue, request: Request) -> JsonObject:
-    """A new API token, shown once; it outlives the session, in which the password is asked for."""
-    given, person, scope = request.given, request.person, request.given.get("scope", "user")
+    """Make an API token, shown once. It outlives the session, which must send the password."""
+    fields, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
-    limits = {name: given[name] for name in ("queues", "functions") if given.get(name)}
+    limits = {name: fields[name] for name in ("queues", "functions") if fields.get(name)}
     if person.role not in TOKEN_SCOPES[scope]:
         raise Denied("Such a token may only be made by: %s." % ", ".join(TOKEN_SCOPES[scope]))
     if limits and scope != "worker":
         raise field_error(*limits.popitem()[:1], "is for tokens of the scope worker")
-    known = None if is_known else queue.users.confirm(person, given.get("password"))
-    return queue.tokens.add(person.id, given["name"], scope, known, limits, person.name)
+    confirmed = None if is_known else queue.users.confirm(person, fields.get("password"))
+    return queue.tokens.add(person.id, fields["name"], scope, confirmed, limits, person.name)
 
 
 class _Waited(NamedTuple):
@@ -344,23 +349,25 @@ def post_worker_turn(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
-    """Add what a running task asks for, a task in each line, for its owner.
-    The Idempotency-Key begins with the task's claim and a minus. Under a token that is bound to
-    functions or queues it adds its own functions, and those that any user may add."""
+    """Add the tasks of a running task, one in each line, for its owner.
+
+    The Idempotency-Key begins with the task's claim and a minus. Under a token for certain functions or
+    queues the task may add its own functions, and those that any user may add.
+    """
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
     owner_id = queue.remote.owner_of(request.token, task_id, claim)
     bound: list[str] | None = request.token.get("functions")
     if bound is None and request.token.get("queues"):
         bound = queue.remote.announced(request.token)
     barred = set() if bound is None else {
-        one["name"] for one in queue.catalogue.functions()
-        if one["who"] != "user" and one["name"] not in bound}
+        each["name"] for each in queue.catalogue.functions()
+        if each["who"] != "user" and each["name"] not in bound}
     words = "is for others: this token is bound to %s" % ", ".join(bound or ())
     with queue.database.unhurried():
         orders = queue.requests.check(
             field_error("function", words)
-            if isinstance(one, dict) and one.get("function") in barred else one
-            for one in request.lines())
+            if isinstance(line, dict) and line.get("function") in barred else line
+            for line in request.lines())
     return queue.add_orders(orders, owner_id, request.once(), asker=task_id)
 
 
