@@ -1,8 +1,8 @@
 """Handlers of pages, tasks, files and logs: one function per route.
 
-What a request does that takes more than a row of ROUTES. Each takes (queue, request, *parts of
-the path) and returns an Answer, or what is answered as JSON with the status that its row names,
-None for nothing. Its docstring is what /openapi.json says of it.
+A handler does the part of a request that a row of ROUTES cannot. It gets (queue, request, *parts of the
+path). It returns an Answer, or an object for JSON with the status of its row, None for nothing. Its
+docstring is the description in /openapi.json.
 """
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject, Row, Schema
 
-SLICE_PAGE_SECONDS = 5.0        # in one of a page, for it may keep others waiting
+SLICE_PAGE_SECONDS = 5.0        # of work in one request of a page, since other requests may wait
 PAGE_ROWS_MAX = 200
 
 
 def get_page(queue: JobQueue, request: Request) -> Answer:
-    """The page, always at an address that ends with a slash."""
+    """Send the page, always at an address that ends with a slash."""
     if request.lacks_slash:
         return Answer(308, headers=[("Location", request.base)])
     return request.app.static.answer("index.html")
 
 
 def tick(queue: JobQueue, request: Request) -> Answer:
-    """Do the housekeeping and, where nobody else can, some work: for cron and open pages."""
+    """Do the maintenance and, where no worker can, some work: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.asker else "address")
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
-    told = {"ticked": ticked, "worked": worked, "service": describe_service(queue, request.is_by_admin)}
-    return Answer(200, dump_json(told).encode("utf-8"), keep=None)
+    answer = {"ticked": ticked, "worked": worked, "service": describe_service(queue, request.is_by_admin)}
+    return Answer(200, dump_json(answer).encode("utf-8"), keep=None)
 
 
 def get_health(queue: JobQueue, _: Request) -> JsonObject:
@@ -72,12 +72,12 @@ def get_health(queue: JobQueue, _: Request) -> JsonObject:
 
 def session_json(queue: JobQueue, person: Person) -> JsonObject:
     """Return a session as the API shows it."""
-    seen = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
+    visible = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
     return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
-            "expires_at": iso(person.expires_at), "exposed": seen["exposed"] or [],
-            "looked_at": iso(seen["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
+            "expires_at": iso(person.expires_at), "exposed": visible["exposed"] or [],
+            "looked_at": iso(visible["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
 
 
 def session_answer(queue: JobQueue, request: Request, token: str, status: int) -> Answer:
@@ -99,7 +99,7 @@ def delete_session(queue: JobQueue, request: Request) -> Answer:
     """Log out."""
     for token in request.cookies():
         queue.sessions.close(token)
-    # What a browser keeps to ask whether it is still right must not outlive the log-in: ASVS 14.3.1.
+    # An answer that a browser keeps for a conditional request must not outlive the session: ASVS 14.3.1.
     return Answer(204, headers=[request.set_cookie("", 0), ("Clear-Site-Data", '"cache"')])
 
 
@@ -118,42 +118,42 @@ def owner_for(queue: JobQueue, request: Request, names: set[str]) -> int:
     return owner_id
 
 
-# One task, an array of them, or one for each line: checked as they are read, together with what
-# their functions say of their arguments.
+# One task, an array of them, or one for each line. They are checked as they are read, also against the
+# schemas of their functions.
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
 def _add_once(queue: JobQueue, request: Request,
-              asked: Iterator[JsonObject | Invalid]) -> JsonObject:
+              requests: Iterator[JsonObject | Invalid]) -> JsonObject:
     """Add these tasks, unless that was done already for the same Idempotency-Key."""
     person = request.person
     try:
         with queue.database.unhurried():    # the body is read meanwhile
-            orders = queue.requests.check(asked, person.answerable)
+            orders = queue.requests.check(requests, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once())
-    except Invalid:                     # what was right at first may be wrong now
-        for _ in asked:                 # and only the whole body tells whether it is the same
+    except Invalid:                     # a repeated request may be invalid now
+        for _ in requests:                 # and only the whole body tells whether it is the same
             pass
         once = request.once()
-        known = once and once.find(queue.database, queue.database.clock.now())
-        if not known:
+        answer = once and once.find(queue.database, queue.database.clock.now())
+        if not answer:
             raise
-        return known
+        return answer
 
 
 def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     """Add one task, an array of them, or one for each line."""
     if request.content_type == LINES_TYPE:
         return _add_once(queue, request, request.lines())
-    given = request.json()
-    many = given if isinstance(given, list) else [given]
-    if not all(isinstance(one, dict) for one in many):
+    body = request.json()
+    many = body if isinstance(body, list) else [body]
+    if not all(isinstance(item, dict) for item in many):
         raise Malformed("The body must be a task or a list of tasks, each a JSON object.")
     added = _add_once(queue, request, iter(many))
-    if many is given:
+    if many is body:
         return added
     task_id, shown = added["ids"][0], added
     with contextlib.suppress(NotFound):     # it has ended and is gone: its id must do
@@ -162,10 +162,10 @@ def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
 
 
-def wanted_owner(queue: JobQueue, request: Request, given: JsonObject,
+def wanted_owner(queue: JobQueue, request: Request, fields: JsonObject,
                  scope: int | None) -> int | None:
-    """Return the id of the owner that is asked for, or `scope`; Denied for another person's."""
-    name = given.get("owner")
+    """Return the id of the owner in a query, or `scope`; Denied for another person's tasks."""
+    name = fields.get("owner")
     if not name:
         return scope
     if scope is not None and name != request.person.name:
@@ -173,13 +173,13 @@ def wanted_owner(queue: JobQueue, request: Request, given: JsonObject,
     return queue.users.find(name)["id"]
 
 
-# What spreadsheets are given of a task; what they would take for a formula begins with ' there.
+# The columns of a task for spreadsheets. A text that would be a formula there begins with '.
 CSV_COLUMNS = ("id owner function queue status reason priority attempts created_at run_at "
                "started_at finished_at error arguments result").split()
 
 
-# Before what a spreadsheet would take for a formula: at the beginning of a cell, and behind what
-# separates cells in other countries.
+# Before a text that a spreadsheet would read as a formula: at the beginning of a cell, and after the cell
+# separators of other countries.
 FORMULA = re.compile(r"\A(?=[\t\r\n])|(\A|[;\t])(?=[-=+@\uff0d\uff1d\uff0b\uff20])")
 
 
@@ -212,7 +212,7 @@ def take_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
 
 
 class Export(NamedTuple):
-    """A kind of file with tasks: its media type, what begins it, and the text of some tasks."""
+    """A kind of file with tasks: its media type, its beginning, and the text of some tasks."""
 
     kind: str
     first: str
@@ -240,7 +240,7 @@ WHICH_TASKS: dict[str, Schema] = {
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
                   "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": OWNER_FILTER}
-# What a list tells besides, each if it is asked for with 1.
+# Further parts of a list, each if the query asks for it with 1.
 ALSO: dict[str, Callable[[TaskList, Filter], Any]] = {
     "counts": lambda tasks, wanted: tasks.count(wanted),
     "failed": lambda tasks, wanted: tasks.failures(wanted),
@@ -255,15 +255,15 @@ LISTED_TASKS = object_of(
     format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
 
 
-def _wanted(queue: JobQueue, request: Request, given: JsonObject) -> Filter:
-    """The Filter that a query or the object of an action describes."""
+def _wanted(queue: JobQueue, request: Request, fields: JsonObject) -> Filter:
+    """Return the Filter of a query, or of the object of an action."""
     def text(name: str) -> str | None:
-        return given.get(name) or None
+        return fields.get(name) or None
 
     def moment(name: str) -> float | None:
-        return parse_time(given[name], name) if given.get(name) else None
-    words, ids = given.get("status"), given.get("ids")
-    return Filter(wanted_owner(queue, request, given, request.person.scope),
+        return parse_time(fields[name], name) if fields.get(name) else None
+    words, ids = fields.get("status"), fields.get("ids")
+    return Filter(wanted_owner(queue, request, fields, request.person.scope),
                   sorted(set(map(STATUS_WORDS.index, words.split(",")))) if words else None,
                   text("function"), text("queue"), text("q"), text("error"),
                   moment("ended_since"), moment("since"), moment("until"),
@@ -271,22 +271,22 @@ def _wanted(queue: JobQueue, request: Request, given: JsonObject) -> Filter:
 
 
 def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
-    """A page of the list, newest first; or a file of all that match."""
-    given, tasks = request.given, queue.tasks
-    wanted, sort = _wanted(queue, request, given), given.get("sort") or NEWEST
-    if given.get("format"):
+    """List a page of tasks, newest first; or send a file of all that match."""
+    query, tasks = request.given, queue.tasks
+    task_filter, sort = _wanted(queue, request, query), query.get("sort") or NEWEST
+    if query.get("format"):
         if sort not in (NEWEST, OLDEST):
             raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
-        export = EXPORTS[given["format"]]
-        pieces = itertools.chain([export.first], map(export.text, tasks.pages(wanted, sort)))
+        export = EXPORTS[query["format"]]
+        pieces = itertools.chain([export.first], map(export.text, tasks.pages(task_filter, sort)))
         return Answer(200, take_turns(pieces), export.kind, [(
-            "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % given)], keep=None)
-    fields = given["fields"].split(",") if given.get("fields") else ()
-    rows, going_on = tasks.find(wanted, given.get("limit", PAGE_ROWS), given.get("cursor"), sort,
+            "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % query)], keep=None)
+    fields = query["fields"].split(",") if query.get("fields") else ()
+    rows, going_on = tasks.find(task_filter, query.get("limit", PAGE_ROWS), query.get("cursor"), sort,
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
             "next": going_on and str(going_on), "service": describe_service(queue, request.is_by_admin),
-            **{name: tell(tasks, wanted) for name, tell in ALSO.items() if given.get(name) == "1"}}
+            **{name: tell(tasks, task_filter) for name, tell in ALSO.items() if query.get(name) == "1"}}
 
 
 def due_at(row: Row) -> float:
@@ -295,7 +295,7 @@ def due_at(row: Row) -> float:
 
 
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:
-    """What runs, waits, failed within a day, comes next: of one's own tasks, an admin's of all."""
+    """List running, waiting, newly failed and next tasks: one's own, for an admin all."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
@@ -331,10 +331,10 @@ WOULD_BE = object_of(("function",), function=TEXT, queue=about(TEXT_OR_NULL, "el
 
 
 def get_forecast(queue: JobQueue, request: Request) -> JsonObject:
-    """When a task would begin and end if it were added now."""
-    given, person = request.given, request.person
-    function = queue.requests.function(given["function"], person)
-    options = {**function["options"], **{name: given[name] for name in given if name != "function"}}
+    """Predict when a task would begin and end if it were added now."""
+    fields, person = request.given, request.person
+    function = queue.requests.function(fields["function"], person)
+    options = {**function["options"], **{name: fields[name] for name in fields if name != "function"}}
     queue.queues.get(options["queue"], queue.claims.machine)
     return queue.forecast.of_new(person.id, function["name"], options)
 
@@ -352,18 +352,18 @@ COUNT_SECONDS = 5.0             # of the tasks that match a filter
 ACTION_SECONDS = 3.0            # of one request; the next one goes on
 
 
-def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> JsonObject:
+def _act_on_filter(queue: JobQueue, request: Request, body: JsonObject) -> JsonObject:
     """Do an action to the tasks that match a filter, as far as the time allows.
 
     1. The first request counts the tasks. It is refused if they are more than expected_count.
     2. Tasks are changed in the order of their ids. The newest id of the first request is the bound.
     3. `continue` has the last changed id and the bound. The next request goes on behind it.
     """
-    action, wanted = given["action"], _wanted(queue, request, given["filter"])
-    low, top = map(int, (given.get("continue") or "0-%d" % queue.database.last_id("task")).split("-"))
-    counts, reached = queue.tasks.tally(wanted.within(ACTIONS[action]), low, top, COUNT_SECONDS)
-    count, expected = sum(counts), given.get("expected_count")
-    if "continue" not in given:
+    action, task_filter = body["action"], _wanted(queue, request, body["filter"])
+    low, top = map(int, (body.get("continue") or "0-%d" % queue.database.last_id("task")).split("-"))
+    counts, reached = queue.tasks.tally(task_filter.within(ACTIONS[action]), low, top, COUNT_SECONDS)
+    count, expected = sum(counts), body.get("expected_count")
+    if "continue" not in body:
         if reached < top:
             raise field_error("filter", "matches tasks that take too long to count: narrow it, such as "
                                         "by a function or a time")
@@ -371,7 +371,7 @@ def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> Json
             raise Conflict("Nothing was changed: %d tasks match and can be changed now. Please "
                            "confirm this number." % count,
                            wrong("expected_count", "must be %d now" % count), count=count)
-    done, low = queue.actions.act(action, wanted, low, top, ACTION_SECONDS, *request.person.who)
+    done, low = queue.actions.act(action, task_filter, low, top, ACTION_SECONDS, *request.person.who)
     if low >= top:
         return {"done": done, "remaining": 0, "continue": None}
     return {"done": done, "remaining": max(0, count - done), "continue": "%d-%d" % (low, top)}
@@ -380,18 +380,18 @@ def _act_on_filter(queue: JobQueue, request: Request, given: JsonObject) -> Json
 def post_actions(queue: JobQueue, request: Request) -> JsonObject:
     """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
     With a filter: repeat with the `continue` of the answer, until that is null."""
-    given = request.given
-    if ("ids" in given) == ("filter" in given):
+    body = request.given
+    if ("ids" in body) == ("filter" in body):
         raise field_error("filter", "or ids must be given, and not both")
-    if "ids" in given:
-        done = queue.actions.act_on(given["action"], given["ids"], *request.person.who)
+    if "ids" in body:
+        done = queue.actions.act_on(body["action"], body["ids"], *request.person.who)
         acted: JsonObject = {"done": done, "remaining": 0, "continue": None}
     else:
-        acted = _act_on_filter(queue, request, given)
+        acted = _act_on_filter(queue, request, body)
     if acted["done"]:
-        queue.actions.note_bulk(given["action"], acted["done"], given.get("filter"),
+        queue.actions.note_bulk(body["action"], acted["done"], body.get("filter"),
                                 *request.person.who)
-    return {"action": given["action"], **acted}
+    return {"action": body["action"], **acted}
 
 
 UPLOAD = object_of(("name",), name={"type": "string", "maxLength": 300})
@@ -405,14 +405,16 @@ def post_file(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def get_files(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
-    """What a task left, then (with an id) what it was given."""
+    """List the files that a task left, then (with an id) those that it was given."""
     queue.tasks.get(task_id, request.person.scope)
     return {"files": list(queue.files.describe(task_id))}
 
 
 def get_file(queue: JobQueue, request: Request, task_id: int, name: str) -> Answer:
-    """A file of a task, by its name or id. Images and text are shown, everything else is saved.
-    No browser runs what is in it: its own bytes say what it is, and it stays in a sandbox."""
+    """Send a file of a task, by its name or id. Images and text are shown, other files are saved.
+
+    No browser runs its content: the type comes from its own bytes, and it stays in a sandbox.
+    """
     if request.attempt is None:
         queue.tasks.get(task_id, request.person.scope)
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
@@ -432,11 +434,11 @@ LOG_PART = object_of(attempt=about(kept_within(0, INTEGER_MAX), "the last one if
 
 
 def get_log(queue: JobQueue, request: Request, task_id: int) -> Answer | JsonObject:
-    """What an attempt printed, from a byte offset on."""
+    """Send the output of an attempt, from a byte offset on."""
     db, row = queue.database, queue.tasks.get(task_id, request.person.scope)
-    given = request.given
-    attempt, offset = given.get("attempt", row["attempts"]), given.get("offset", 0)
-    if given.get("download") == "1":
+    query = request.given
+    attempt, offset = query.get("attempt", row["attempts"]), query.get("offset", 0)
+    if query.get("download") == "1":
         with request.app.one_by_one:
             whole = read_log(db, task_id, attempt, 0, 2 * LOG_MAX_BYTES).text.encode("utf-8")
         name = "task-%d-attempt-%d.txt" % (task_id, attempt)
