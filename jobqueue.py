@@ -13450,37 +13450,39 @@ def is_known(header, tag):
     """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not; servers that compress
     add an ending to it."""
     opaque = re.search('"([^"]*)"', tag)
-    known = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
-    return header.strip() == "*" or opaque is not None and opaque[1] in known
+    tags = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
+    return header.strip() == "*" or opaque is not None and opaque[1] in tags
 
 
 class Answer:
-    """Status, headers and body of a response; one that is kept is compressed only once. A body may
-    be a Portion of a file, or pieces (none empty) that are made while they are sent: these are
-    neither kept nor compressed."""
+    """Status, headers and body of a response.
+
+    A kept response is compressed only once. A body may also be a Portion of a file, or pieces (none
+    empty) that are made while they are sent: these are neither kept nor compressed.
+    """
 
     def __init__(self, status, body=b"", kind=JSON_TYPE,
                  headers=(), keep="no-cache, private"):
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
-        self.whole = body if isinstance(body, bytes) else b""   # what is held in memory
+        self.whole = body if isinstance(body, bytes) else b""   # the body, if it is in memory
         self.keep = keep                # by browsers that ask whether it is still right; None: not
 
     @functools.cached_property
     def tag(self):
         """Its ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
-        told = repr(SECURITY_HEADERS).encode() + self.whole
-        return 'W/"%s"' % hashlib.sha256(told).hexdigest()[:20]
+        hashed = repr(SECURITY_HEADERS).encode() + self.whole
+        return 'W/"%s"' % hashlib.sha256(hashed).hexdigest()[:20]
 
     @functools.cached_property
     def packed(self):
-        """The body compressed."""
+        """Return the compressed body."""
         import zlib
         packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
         return packer.compress(self.whole) + packer.flush()
 
     def to(self, request=None):
-        """Return the Response for who asks; None: for anybody."""
+        """Return the Response to a request; None: to any."""
         from http import HTTPStatus
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
@@ -13493,8 +13495,8 @@ class Answer:
         if is_long:
             headers.append(("Vary", "Accept-Encoding"))
         if status != 304:               # then the browser has these already
-            given = {name for name, _ in self.headers}
-            headers += [pair for pair in SECURITY_HEADERS if pair[0] not in given]
+            names = {name for name, _ in self.headers}
+            headers += [pair for pair in SECURITY_HEADERS if pair[0] not in names]
             if request and request.by_https_only:
                 headers.append(("Strict-Transport-Security", "max-age=31536000"))
             if is_long and re.search(ACCEPTS_GZIP, asks("Accept-Encoding") or ""):
@@ -13513,8 +13515,10 @@ class Answer:
 
 
 def conceal(shown, person):
-    """Return what a person is answered, with secrets masked in the arguments of others' tasks and
-    schedules: of the answer itself, and of what it lists."""
+    """Return the answer for a person, with masked secrets in other owners' tasks and schedules.
+
+    It masks the answer itself and the items of its lists.
+    """
     if "owner" in shown and "arguments" in shown and not person.sees_secrets_of(shown["owner"]):
         return {**shown, "arguments": mask(shown["arguments"])}
     return {name: [conceal(item, person) if isinstance(item, dict) and "arguments" in item else item
@@ -13523,15 +13527,15 @@ def conceal(shown, person):
 
 
 def json_answer(value, status=200, headers=()):
-    """An Answer of JSON."""
+    """Return an Answer of JSON."""
     return Answer(status, dump_json(value).encode("utf-8"), headers=headers)
 
 
 def problem(error, accepts=""):
-    """An error as application/problem+json (RFC 9457); in plain words where a person looks."""
+    """Return an error as application/problem+json (RFC 9457), or as plain text for a person."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
-        sys.__excepthook__(type(error), error, error.__traceback__)     # what nobody foresaw
+        sys.__excepthook__(type(error), error, error.__traceback__)     # an unexpected error
         error = JobQueueError("Something went wrong here; the server's log says what.")
     if error.public:
         complain(error.detail)
