@@ -1,7 +1,7 @@
 """A request as handlers see it; proxies; static files.
 
-It is the same whichever web server took it. Headers of proxies count only if the proxy is trusted.
-A body is read when a handler wants it, and never beyond its limit.
+It is the same for all web servers. Headers of proxies count only if the proxy is trusted. A body is read
+when a handler asks for it, and never beyond its limit.
 """
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # at most so many around its content
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
-                      re.M | re.S)      # and what lines begin with
+                      re.M | re.S)      # and indentation
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
 
 
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
     Address = Union[IPv4Address, IPv6Address]
 
     class App(Protocol):
-        """What handlers use of the Application that answers."""
+        """An Application, as far as handlers use it."""
 
         source: str                     # of its ticks
         static: StaticFiles
-        one_by_one: threading.Lock      # for what takes much memory
+        one_by_one: threading.Lock      # for requests that need much memory
         waiting: threading.BoundedSemaphore     # for calls that wait for a task
 
         @property
         def document(self) -> Answer:
-            """What /openapi.json answers."""
+            """Return the answer of /openapi.json."""
 
 
 def read_address(text: str) -> Address | None:
-    """An IP address, also with a port or in brackets; None for anything else."""
+    """Return an IP address, also from a text with a port or brackets; None for any other text."""
     from ipaddress import ip_address
     match = re.fullmatch(
         r"\[([0-9a-fA-F:.]+)\](?::[0-9]+)?|([0-9.]+):[0-9]+|([0-9a-fA-F:.]+)", text.strip())
@@ -73,24 +73,24 @@ def read_address(text: str) -> Address | None:
 
 
 def is_trusted(text: str, networks: str) -> bool:
-    """True for an address in one of these networks."""
+    """Return True for an address in one of these networks."""
     address = read_address(text) if networks else None
     return address is not None and any(address in network for network in read_networks(networks))
 
 
 def nearest_client(environ: Environ, trusted: str) -> str:
-    """Where a request comes from: each trusted proxy tells it of who asked, as the last item."""
+    """Return the client's address. Each trusted proxy appends its peer to X-Forwarded-For."""
     address: str = environ.get("REMOTE_ADDR", "")
     for item in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").rsplit(",", 10)):
-        said = read_address(item) if is_trusted(address, trusted) else None
-        if said is None:
+        peer = read_address(item) if is_trusted(address, trusted) else None
+        if peer is None:
             break
-        address = str(said)
+        address = str(peer)
     return address
 
 
 def asked_path(environ: Environ) -> str:
-    """The path that the browser asked for, with plain slashes; "" if nobody says it."""
+    """Return the path that the browser asked for, with plain slashes; "" if the server does not tell it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
     if not path.startswith("/"):        # with a scheme and a host before it
         path = "/".join(["", *path.split("/")[3:]])
@@ -105,12 +105,14 @@ def inner_path(environ: Environ) -> str:
 
 
 def find_base(environ: Environ, base_path: str = "") -> str:
-    """The path below which the browser finds this site, with a slash at both ends.
-    Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI says what the browser
-    asked for. Anybody can choose that: it counts as far as it ends with PATH_INFO."""
-    script, asked = environ.get("SCRIPT_NAME", ""), asked_path(environ)
+    """Return the path below which the browser finds this site, with a slash at both ends.
+
+    Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI has the browser's path. A
+    client can choose that freely, so it counts only as far as it ends with PATH_INFO.
+    """
+    script, asked_for = environ.get("SCRIPT_NAME", ""), asked_path(environ)
     inside = re.sub("//+", "/", inner_path(environ))
-    base = asked[:len(asked) - len(inside)] if asked and asked.endswith(inside) else script
+    base = asked_for[:len(asked_for) - len(inside)] if asked_for and asked_for.endswith(inside) else script
     if {".", ".."} & set(base.split("/")):
         base = script
     parts = [part for part in (base_path or base).split("/") if part]
@@ -119,7 +121,7 @@ def find_base(environ: Environ, base_path: str = "") -> str:
 
 
 class Envelope(NamedTuple):
-    """A form around a body: its type, and what stands before and behind the body."""
+    """A form around a body: its type, and the bytes before and after the body."""
 
     kind: str
     head: bytes
@@ -136,7 +138,7 @@ def envelope(kind: str) -> Envelope:
 
 
 def kept_within(low: int, high: int) -> Schema:
-    """The schema of a whole number in a query: one too small or too large is taken for a bound."""
+    """Return the schema of a whole number in a query. One out of bounds is moved to the bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
 
 
@@ -148,7 +150,7 @@ class Upload(NamedTuple):
 
 
 class Request:
-    """What a handler needs of a request, read from a WSGI environment."""
+    """A request, as handlers use it, made of a WSGI environment."""
 
     def __init__(self, environ: Environ, settings: Settings) -> None:
         self._environ = environ
@@ -159,7 +161,7 @@ class Request:
             base_path, https, trusted = (SETTINGS[name].default for name in names)
         self._client: str = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
-        self.address = nearest_client(environ, trusted)     # as far as anybody knows
+        self.address = nearest_client(environ, trusted)     # as far as it can be known
         host = self._added("X-Forwarded-Host")  # that the browser asked for
         self._host: str = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method: str = environ["REQUEST_METHOD"]
@@ -180,7 +182,7 @@ class Request:
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
                              or self._added("X-Forwarded-Proto") == "https")
         self.app: App                   # the Application that answers: it sets this,
-        self.asker: Person | None = None        # and who asks it,
+        self.asker: Person | None = None        # and its user,
         self.attempt: int | None = None         # or, of a running task, its cancel_requested
         self.given: JsonObject = {}     # query or body, as the route's schema wants it
         self._digest = ""               # of the body, once it has been read
@@ -194,11 +196,11 @@ class Request:
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
-        self._held = self._tail = b""       # of an envelope: what was read of its content, and its end
+        self._held = self._tail = b""       # of an envelope: the content read so far, and its end
 
     @property
     def person(self) -> Person:
-        """Return who asks; Unauthorized if nobody is known to."""
+        """Return the user of the request; Unauthorized if there is none."""
         if self.asker is None:
             raise Unauthorized("Please log in. Programs send an API token as X-Api-Key, or as "
                                "Authorization: Bearer, which some web servers drop.")
@@ -211,8 +213,10 @@ class Request:
 
     @property
     def by_https_only(self) -> bool:
-        """Return whether browsers may be told to come by HTTPS from now on: ASVS 3.4.1. Where others
-        have pages at the same name that is not ours to say."""
+        """Return whether browsers may be told to use HTTPS only: ASVS 3.4.1.
+
+        Not where other sites have pages at the same host name: that is not ours to decide.
+        """
         host = (self.header("Host") or "").partition(":")[0].lower()
         return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
 
@@ -241,51 +245,54 @@ class Request:
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
     def header(self, name: str) -> str | None:
-        """A header's value, or None."""
+        """Return a header's value, or None."""
         return self._environ.get("HTTP_" + name.upper().replace("-", "_"))
 
     def _added(self, name: str) -> str:
-        """What a trusted proxy added to a header, at its end; "" if nothing. `Forwarded` and
-        X-Forwarded-Prefix are not read: the usual proxies pass them on from clients."""
+        """Return the value that a trusted proxy added at the end of a header; "" if there is none.
+
+        `Forwarded` and X-Forwarded-Prefix are not read: the usual proxies pass them on from clients.
+        """
         sent = self.header(name) if self._is_proxied else None
         return (sent or "").rpartition(",")[2].strip().lower()
 
     def doubtful(self) -> list[str]:
-        """The settings that this request does not bear out; wrong ones cost browsers the cookie."""
+        """Return the settings that this request contradicts. A wrong one makes browsers drop the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
     @property
     def query(self) -> dict[str, str]:
-        """The query as {name: last value}."""
+        """Return the query as {name: last value}."""
         try:
             return dict(parse_qsl(self.query_text, keep_blank_values=True, max_num_fields=50))
         except ValueError:
             raise Malformed("The query has too many fields.") from None
 
     def read_query(self, schema: Schema) -> JsonObject:
-        """The query as `schema` wants it, or Malformed: with a typo in a filter all would match."""
-        given: JsonObject = dict(self.query)
-        known = schema["properties"]
-        for name in given.keys() & known.keys():
-            value = given[name] = parse_text(known[name], given[name])
-            if isinstance(value, int) and "keptWithin" in known[name]:
-                low, high = known[name]["keptWithin"]
-                given[name] = max(low, min(high, value))
-        errors = check_value(schema, given, "")
+        """Return the query after a check; Malformed if it is wrong: an ignored filter would match all
+        tasks."""
+        fields: JsonObject = dict(self.query)
+        properties = schema["properties"]
+        for name in fields.keys() & properties.keys():
+            value = fields[name] = parse_text(properties[name], fields[name])
+            if isinstance(value, int) and "keptWithin" in properties[name]:
+                low, high = properties[name]["keptWithin"]
+                fields[name] = max(low, min(high, value))
+        errors = check_value(schema, fields, "")
         if errors:
             raise Malformed(join_errors(errors), errors)
-        return {name: value for name, value in given.items() if value is not None}
+        return {name: value for name, value in fields.items() if value is not None}
 
     def read_object(self, schema: Schema) -> JsonObject:
-        """The body, a JSON object as `schema` wants it; Invalid names every wrong field."""
-        given = self.json()
-        if not isinstance(given, dict):
+        """Return the body, a checked JSON object; Invalid names every wrong field."""
+        value = self.json()
+        if not isinstance(value, dict):
             raise Malformed("The body must be a JSON object.")
-        return checked(schema, given)
+        return checked(schema, value)
 
     def json(self) -> Any:
-        """The body as JSON."""
+        """Return the body as JSON."""
         if self.content_type != JSON_TYPE:
             raise UnsupportedType("Send the body as application/json.")
         try:
@@ -294,7 +301,7 @@ class Request:
             raise Malformed("The body is not UTF-8.") from None
 
     def lines(self) -> Iterator[JsonObject | Invalid]:
-        """The objects of a body with one JSON object a line; for each bad line an Invalid."""
+        """Yield the objects of a body with one JSON object a line, and an Invalid for each bad line."""
         for line in filter(bytes.strip, self._body_lines()):
             try:
                 yield load_json(line.decode("utf-8"))
@@ -329,7 +336,7 @@ class Request:
         return self._length
 
     def _pieces(self, limit: int) -> Iterator[bytes]:
-        """The body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
+        """Yield the body in pieces of PIECE_BYTES or less; TooLarge if it has more than `limit` bytes."""
         if self.header("Content-Encoding") not in (None, "identity"):
             raise UnsupportedType("Send the body without compression.")
         if self._size() > limit:
@@ -351,9 +358,11 @@ class Request:
         self._digest = hashed.hexdigest()
 
     def unwrap(self, limit: int) -> None:
-        """Read what stands before the content of a multipart/form-data body, which must have one part of
-        at most `limit` bytes: some hosts let other types of files and lines not pass. From then on the
-        request is as if that part were its body."""
+        """Read the head of a multipart/form-data body with one part of at most `limit` bytes.
+
+        Some hosts let no other types of files and lines pass. From then on the part is the body of the
+        request.
+        """
         boundary = self._environ.get("CONTENT_TYPE", "").partition("boundary=")[2].partition(";")[0]
         if self._size() > limit + ENVELOPE_BYTES:
             raise TooLarge("The body is larger than %d bytes." % limit)
@@ -376,13 +385,13 @@ class Request:
         return piece
 
     def take_the_rest(self) -> None:
-        """Read what is left of the body, without which CGI and uWSGI may lose the answer."""
+        """Read the rest of the body. Without this CGI and uWSGI may lose the answer."""
         if self.door != "server" and self.left <= LINES_MAX_BYTES:
             while self.left and self._read():
                 pass
 
     def once(self) -> Once | None:
-        """The Once of a request with an Idempotency-Key whose body has been read; None without."""
+        """Return the Once of a request with an Idempotency-Key whose body was read; None without a key."""
         key = self.header("Idempotency-Key")
         if key is None:
             return None
@@ -397,14 +406,14 @@ class Request:
         return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
 
     def set_cookie(self, token: str, seconds: float = SESSION_SECONDS) -> Header:
-        """The header that sets it."""
+        """Return the header that sets the session cookie."""
         return "Set-Cookie", "%s=%s; Path=%s; Max-Age=%d; HttpOnly; SameSite=Strict%s" % (
             self.cookie_name, token, self.base, seconds, "; Secure" if self.secure else "")
 
     def bearer(self) -> str | None:
-        """The API token of Authorization: Bearer or X-Api-Key, or None."""
+        """Return the API token of Authorization: Bearer or X-Api-Key, or None."""
         sent = self.header("Authorization") or self._environ.get("REDIRECT_HTTP_AUTHORIZATION", "")
-        kind, _, token = sent.partition(" ")        # Apache renames what a rewrite passes on
+        kind, _, token = sent.partition(" ")        # Apache renames headers after a rewrite
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict: bool) -> None:
@@ -422,7 +431,7 @@ class Request:
                          "proxy hides the address: see the settings trusted_proxies and https.")
 
     def visit(self) -> Visit:
-        """How the page was reached, as the web server shows it."""
+        """Return how the page was reached, as the web server shows it."""
         return {"door": self.door, "https": self.secure, "base": self.base,
                 "host": self._host if re.fullmatch(HOST, self._host) else "localhost",
                 "client": self._client, "trusted": self._is_proxied,
@@ -442,20 +451,20 @@ class StaticFiles:
         self._known: dict[str, _StaticFile] = {}
 
     def answer(self, name: str) -> Answer:
-        """The file; NotFound for every name that is not a file there."""
+        """Return a file; NotFound for every name that is not a file there."""
         path = self._folder / name
         if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
             raise NotFound("There is no file %s." % shorten(name, 60))
         try:
             status = path.stat()
             stamp = status.st_mtime_ns, status.st_size
-            known = self._known.get(name)
-            if known is None or known.stamp != stamp:
+            cached = self._known.get(name)
+            if cached is None or cached.stamp != stamp:
                 body = path.read_bytes()
                 if path.suffix in (".js", ".css"):
                     body = COMMENTS.sub(b"", body)
                 answer = Answer(200, body, STATIC_TYPES[path.suffix], keep="no-cache")
-                known = self._known[name] = _StaticFile(stamp, answer)
+                cached = self._known[name] = _StaticFile(stamp, answer)
         except OSError:
             raise NotFound("There is no file %s." % name) from None
-        return known.answer
+        return cached.answer
