@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Schema
 
 CHANGING_FAILS = (*LOOKING_FAILS, Conflict, TooLarge, UnsupportedType, Invalid)
-OF_OURS = ("title", "patternMessage", "keptWithin")     # in our schemas, and unknown to others
+OF_OURS = ("title", "patternMessage", "keptWithin")  # keywords of our schemas that other programs do not know
 
 
 def _documented(part: Any, schemas: dict[str, Schema]) -> Any:
-    """A part of our schemas as others read it; what has a title stands in `schemas`."""
+    """Return a part of our schemas for other programs. A part with a title is moved to `schemas`."""
     if isinstance(part, (list, tuple)):
-        return [_documented(one, schemas) for one in part]
+        return [_documented(item, schemas) for item in part]
     if not isinstance(part, dict):
         return part
-    told = {name: _documented(one, schemas) for name, one in part.items() if name not in OF_OURS}
+    documented = {name: _documented(value, schemas) for name, value in part.items() if name not in OF_OURS}
     if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
-        del told["type"]
-        told["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
-    if "pattern" in told:
-        told["pattern"] = "^(%s)$" % told["pattern"]
+        del documented["type"]
+        documented["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
+    if "pattern" in documented:
+        documented["pattern"] = "^(%s)$" % documented["pattern"]
     if "title" not in part:
-        return told
-    schemas[part["title"]] = told
+        return documented
+    schemas[part["title"]] = documented
     return component("schemas", part["title"])
 
 
@@ -49,7 +49,7 @@ def _parameters(route: Route, schemas: dict[str, Schema]) -> list[JsonObject]:
         takes = route.takes
     return [component("parameters", name) for name in names if names[name]] + [
         {"name": name, "in": "query", "required": name in takes.get("required", ()),
-         "schema": _documented(one, schemas)} for name, one in takes.get("properties", {}).items()]
+         "schema": _documented(field, schemas)} for name, field in takes.get("properties", {}).items()]
 
 
 def _responses(route: Route) -> JsonObject:
@@ -58,29 +58,29 @@ def _responses(route: Route) -> JsonObject:
         media = name if "/" in name else JSON_TYPE
         content[media] = {"schema": {} if "/" in name else component("schemas", name)}
     errors = LOOKING_FAILS if route.method == "GET" else CHANGING_FAILS
-    found: JsonObject = {
+    responses: JsonObject = {
         str(kind.status): component("responses", kind.__name__) for kind in errors}
-    found[str(route.status)] = {"description": "Done.", "content": content}
+    responses[str(route.status)] = {"description": "Done.", "content": content}
     if route.takes is NEW_TASKS:
-        found["200"] = {"description": "Nothing was added: this task has the unique_key.",
+        responses["200"] = {"description": "Nothing was added: this task has the unique_key.",
                         "content": content}
     if route.method == "GET" and route.who != TICKER:
-        found["304"] = {"description": "Unchanged since If-None-Match."}
-    return found
+        responses["304"] = {"description": "Unchanged since If-None-Match."}
+    return responses
 
 
 def _operation(route: Route, schemas: dict[str, Schema]) -> JsonObject:
     summary, _, more = (route.handler.__doc__ or "").partition("\n")
-    told: JsonObject = {"summary": summary.rstrip("."), "x-who": route.who,
+    operation: JsonObject = {"summary": summary.rstrip("."), "x-who": route.who,
                         "responses": _responses(route), "description": " ".join(more.split()),
                         "parameters": _parameters(route, schemas)}
     if route.who == ANYONE:
-        told["security"] = []
+        operation["security"] = []
     if route.who == TICKER:
-        others = ("bearer", "key", "cookie") if route.method == "POST" else ()
-        told["security"] = [{name: []} for name in ("tick", *others)]
+        schemes = ("bearer", "key", "cookie") if route.method == "POST" else ()
+        operation["security"] = [{name: []} for name in ("tick", *schemes)]
     if route.who == CLAIM:
-        told["security"] = [{"bearer": []}, {"key": []}]
+        operation["security"] = [{"bearer": []}, {"key": []}]
     if route.takes and route.method != "GET":
         content: JsonObject = (
             {BYTES_TYPE: {"schema": {}}} if route.takes is UPLOAD else
@@ -89,12 +89,12 @@ def _operation(route: Route, schemas: dict[str, Schema]) -> JsonObject:
             content[LINES_TYPE] = {"schema": {
                 "type": "string", "pattern": "[!-~]",
                 "description": "A NewTask on each line; %d at most." % ADD_MAX}}
-        told["requestBody"] = {"required": True, "content": content}
-    return told
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
 
 
 def describe_api(document: JsonObject) -> JsonObject:
-    """The OpenAPI document of all ROUTES; `document` is what static/api.json holds."""
+    """Return the OpenAPI document of all ROUTES, completing the content of static/api.json."""
     parts = document["components"]
     document["info"]["version"] = VERSION
     document["paths"] = collections.defaultdict(dict)
