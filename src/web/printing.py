@@ -18,7 +18,7 @@ EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print to standard output at once, whatever its encoding; end where nobody reads on."""
+    """Print to standard output at once, whatever its encoding. Exit if the reader has closed the pipe."""
     stream = sys.stdout
     encoding = stream.encoding or "utf-8"
     if stream.isatty():
@@ -27,7 +27,7 @@ def say(text: str, end: str = "\n") -> None:
         print(text.encode(encoding, "backslashreplace").decode(encoding), end=end, file=stream,
               flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())      # for what is still buffered
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())      # for text that is still buffered
         raise SystemExit(EXIT_PIPE_CLOSED) from None
 
 
