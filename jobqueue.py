@@ -75,7 +75,7 @@ Contents (each room uses only the rooms above it)
     web/http_request.py            A request as handlers see it; proxies; static files.
     web/handlers_tasks.py          Handlers of pages, tasks, files and logs: one function per route.
     web/handlers_site.py           Handlers of schedules, figures, queues, people, remote workers.
-    web/routes.py                  ROUTES: each request, who may make it, what it takes and answers.
+    web/routes.py                  ROUTES: each request, its users, its input and its answer.
     web/openapi.py                 /openapi.json, made of ROUTES.
     web/application.py             The WSGI callable: finds the route, checks, answers errors.
     web/connections.py             A client's connection to the built-in web server.
@@ -14763,10 +14763,10 @@ def post_worker_file(queue, request, task_id):
 
 # web/routes.py ---------------------------------------------------------------
 #
-# ROUTES: each request, who may make it, what it takes and answers.
+# ROUTES: each request, its users, its input and its answer.
 #
-# ROUTES says of each request who may make it, what it takes, what is answered and what else is done
-# around it. /openapi.json is made of the same rows.
+# A row of ROUTES has a request, the users that may make it, its input, its answer, and the actions around
+# it. /openapi.json is made of the same rows.
 
     # its parameters: queue, request, *path parts
 
@@ -14778,9 +14778,9 @@ CLAIM = "claim"                         # of a running task, sent as a token is
 TICKER = "tick token"                   # or, to POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
-# What is done besides: read tasks.py anew before, start workers after, keep the answer until
-# anybody commits or a second has passed. OWN is a change that viewers may make: of their account.
-# WHOLE holds what logs in, too: it is not for a token that only reads.
+# Actions around a request: read tasks.py anew before, start workers after, keep the answer until the next
+# commit or for a second. OWN is a change that viewers may make: of their own account. WHOLE contains
+# credentials, so a token that only reads may not have it.
 FRESH, CHANGE, KEPT, OWN, WHOLE = 1, 2, 4, 8, 16
 FILES = " ".join(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
@@ -14797,13 +14797,13 @@ _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 
 def _does(words, handler):
-    """A handler that fits into its row, with what its docstring would say."""
+    """Return a handler with a docstring of its own, for a row that shares a function."""
     handler.__doc__ = words
     return handler
 
 
 class Route(NamedTuple):
-    """A request, who may make it, what it takes and what is answered."""
+    """A request, its users, its input and its answer."""
 
     method: "str"
     path: "str"                       # a pattern
@@ -14811,7 +14811,7 @@ class Route(NamedTuple):
     who: "str"
     takes: "Schema | None"            # of a GET its query, else its body
     status: "int"
-    kinds: "str"                      # what the body is: schemas of static/api.json, or media types
+    kinds: "str"                      # of the body: schemas of static/api.json, or media types
     needs: "int" = 0
 
 
@@ -14949,8 +14949,7 @@ for _route in ROUTES:
 
 
 def match_path(pattern, path):
-    """What `path` has in the places of a route's pattern, an id first, as a number; None if it
-    differs."""
+    """Return the variable parts of `path`, an id first, as a number; None if it does not match."""
     fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
     if not place:
         return () if path == fixed else None
@@ -14962,8 +14961,8 @@ def match_path(pattern, path):
     return (int(match[1]), *match.groups()[1:])
 
 
-# /openapi.json is static/api.json, which describes what is answered, with the paths of ROUTES and
-# what they take. Of errors it tells which there are for looking and for changing.
+# /openapi.json is static/api.json, which describes the answers, with the paths and inputs of ROUTES. It
+# names the possible errors of reading and of changing requests.
 LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
 
 
