@@ -15892,7 +15892,7 @@ def _tick_for_ever(queue):
 
 
 def _use_compiled_module(data):
-    """Start anew with what Python keeps of the compiled module: who compiles keeps 20 MB for good."""
+    """Start again with Python's compiled modules: compiling in this process would keep 20 MB for good."""
     if (__name__ != "__main__" or not sys.executable or "jobqueue" in sys._xoptions
             or getattr(sys.flags, "safe_path", False)):
         return
@@ -15900,7 +15900,7 @@ def _use_compiled_module(data):
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread,
     os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # ... and the 16 MiB of a first log-in
     with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
-        for path in CODE_FILES:                 # the server and workers read what Python keeps of both
+        for path in CODE_FILES:                 # so that the server and workers find both compiled
             SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         os.chdir(HOME)
         os.execv(sys.executable, [
