@@ -15639,7 +15639,7 @@ class Exchange(HandlerBase):
 CONNECTIONS_MAX = 512
 ANSWERS_AT_ONCE = 32                    # are made, each in memory
 STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
-# What requests import where they use it. A server that has run out of descriptors cannot any more.
+# Modules that requests import later. A server without free descriptors could not import them any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
     "shutil subprocess tempfile traceback unicodedata wsgiref.handlers zlib zoneinfo").split()
@@ -15647,7 +15647,7 @@ NEEDED_LATER = (
 
 if TYPE_CHECKING:
     class ServerBase:
-        """What a Server has of a ThreadingHTTPServer."""
+        """A ThreadingHTTPServer, as far as a Server uses it."""
 
         socket: "Socket"
         server_address: "Endpoint"
@@ -15665,10 +15665,11 @@ else:
 
 
 class Server(ServerBase):
-    """The built-in web server: what is ours of a ThreadingHTTPServer, see open_server().
+    """The built-in web server: our part of a ThreadingHTTPServer, see open_server().
 
-    At the limits of connections and descriptors the client that has been waited for the longest is
-    cut off; nobody else waits for it."""
+    At the limits of connections and descriptors the slowest client is disconnected, so that no other
+    waits for it.
+    """
 
     daemon_threads = True
     block_on_close = False
@@ -15692,7 +15693,7 @@ class Server(ServerBase):
         self._changed = threading.Condition()       # guards `connections`
 
     def run(self):
-        """Serve until `stop`; ends when what was begun has been answered, or after STOP_SECONDS."""
+        """Serve until `stop`. It ends when all requests have been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
                 self._look_around()
@@ -15712,7 +15713,7 @@ class Server(ServerBase):
             self.socket.shutdown(SHUT_BOTH)
 
     def _look_around(self):
-        """Hurry those who are late, and start the background thread where that was not possible."""
+        """End late connections. Start the background thread if that was not possible before."""
         now = self.clock.monotonic()
         with self._changed:
             for exchange in self._exchanges(*PATIENCE):
@@ -15724,7 +15725,7 @@ class Server(ServerBase):
                 self._background = None
 
     def _exchanges(self, *phases):
-        return [one for one in self.connections.values() if one and one.phase in phases]
+        return [each for each in self.connections.values() if each and each.phase in phases]
 
     def _cut_the_slowest(self):
         """End the exchange that has been waited for the longest; False if all wait for us."""
@@ -15765,18 +15766,18 @@ class Server(ServerBase):
                 if not self._cut_the_slowest():
                     break
             self.clock.sleep(0.05)      # until its thread has ended
-        request.settimeout(1.0)         # no thread ends: nobody else is served meanwhile
+        request.settimeout(1.0)         # no thread can start: no other client is served meanwhile
         return self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request):
-        """Forget a connection and close it, while nobody cuts it."""
+        """Forget a connection and close it. It is not cut at the same time."""
         with self._changed:
             self.connections.pop(request, None)
             super().shutdown_request(request)
             self._changed.notify_all()
 
     def handle_error(self, *_):
-        """What ended a connection: a client that went away is no news."""
+        """Ignore a client that went away; report other errors of a connection."""
         error = sys.exc_info()[1]
         if isinstance(error, JobQueueError):    # in the middle of an answer
             complain(error.detail)
@@ -15784,7 +15785,7 @@ class Server(ServerBase):
             sys.__excepthook__(*sys.exc_info())
 
     def answers_to(self, host, address):
-        """True if we may be asked under this name; a page of another site may use only its own."""
+        """Return True if requests for this host name are answered. It keeps out pages of other sites."""
         is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
             settings = self.app.queue.settings
@@ -15797,7 +15798,7 @@ class Server(ServerBase):
 
 def open_server(app, host, port, clock=Clock,
                 background=None):
-    """A Server that listens; CGI requests, too, read this file, and do without http.server."""
+    """Return a Server that listens. CGI requests read this file, too, and need no http.server."""
     import importlib
     import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15814,16 +15815,16 @@ def open_server(app, host, port, clock=Clock,
 def run_cgi():
     """Answer the one request for which a web server has started this process, and end."""
     become_private()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: what came goes
-    given = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
-    environ = {"REQUEST_METHOD": "GET", **given, "wsgi.input": sys.stdin.buffer,
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))   # the client has left: the body is dropped
+    environment = {os.fsdecode(name): value.decode("latin-1") for name, value in os.environb.items()}
+    environ = {"REQUEST_METHOD": "GET", **environment, "wsgi.input": sys.stdin.buffer,
                         "wsgi.run_once": True}
     head = []
 
     def start_response(status, headers, _=None):
         head[:] = ["Status: " + status, *map("%s: %s".__mod__, headers), "", ""]
 
-    with contextlib.redirect_stdout(sys.stderr):    # what is printed is for the web server's log
+    with contextlib.redirect_stdout(sys.stderr):    # printed text is for the web server's log
         content = application(environ, start_response)
     with contextlib.suppress(OSError, sqlite3.Error):
         sys.stdout.buffer.write("\r\n".join(head).encode("latin-1", "replace"))
