@@ -131,11 +131,11 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-TYPE_CHECKING = False           # type checkers take it for true: see base/types.py
+TYPE_CHECKING = False           # type checkers take it as true: see base/types.py
 
 
 def refuse_old(name, found, oldest):
-    """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
+    """Exit with one line if Python or SQLite is too old. Start files of web servers show the line."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
         if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:
@@ -181,7 +181,7 @@ if TYPE_CHECKING:
     JsonObject = dict[str, Any]         # a JSON object, of ours or from outside
     Schema = dict[str, Any]             # JSON Schema: see base/values.py
     AnyTuple = tuple[Any, ...]
-    Query = tuple[str, Sequence[Any]]   # a statement, and the values of its question marks
+    Query = tuple[str, Sequence[Any]]   # a statement and its values
 
     class FieldError(TypedDict, total=False):
         """One fault of a request. `index` is the place of the task among several."""
@@ -203,7 +203,7 @@ if TYPE_CHECKING:
 else:
     AnyTuple = tuple
     P = R = None
-    # The standard library's own way to read a field: in C, or as a property.
+    # The fastest way to read a field: a C function of the standard library, or a property.
     _getter = getattr(collections, "_tuplegetter", lambda place, _: property(operator.itemgetter(place)))
 
     class Generic:
@@ -213,7 +213,7 @@ else:
             return cls
 
     class _NamedTupleType(type):
-        """The type of the classes that derive from NamedTuple."""
+        """The metaclass of NamedTuple."""
 
         def __new__(kind, name: "str", bases: "tuple[type, ...]", body: "dict[str, Any]") -> "type":
             new_class = super().__new__(kind, name, bases, {**body, "__slots__": ()})
@@ -226,7 +226,7 @@ else:
             return new_class
 
     class NamedTuple(tuple, metaclass=_NamedTupleType):
-        """As typing.NamedTuple."""
+        """A tuple with named fields, as typing.NamedTuple."""
 
         def __new__(cls, *values: "Any", **named: "Any") -> "NamedTuple":
             if named or len(values) != len(cls._fields):
@@ -274,14 +274,14 @@ SELF_FENCE_SECONDS = 50.0       # from the last renewal until a worker that cann
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 SLICE_SECONDS = 20.0            # of work in a request of a program; hosts end longer requests
 
-WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
+WEB_PATIENCE_SECONDS = 5.0      # of all waiting for a busy database in one request
 DISK_LOW_BYTES = 100 << 20
 
 BODY_MAX_BYTES = 1 << 20
 JSON_MAX_DEPTH, RESULT_MAX_DEPTH = 32, 64
 INTEGER_MAX = 2 ** 53
 
-ERRORS_MAX = 20                 # told about one request
+ERRORS_MAX = 20                 # reported about one request
 PAGE_ROWS = 50
 COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # read or written at once
@@ -297,9 +297,11 @@ LOOPBACK = ("127.0.0.1", "::1")
 # Errors: one base class; each knows its HTTP status and exit code.
 
 class JobQueueError(Exception):
-    """Base of all errors a person can cause or should hear about. `detail` is a sentence for that
-    person, `errors` says which fields are wrong, `retry_after` the seconds after which the same
-    request may succeed."""
+    """The base of all errors that a person can cause or should see.
+
+    `detail` is a sentence for that person. `errors` names the wrong fields. `retry_after` is the number
+    of seconds after which the same request may succeed.
+    """
 
     status, code, exit_code = 500, "error", 1
     public: "str | None" = None           # shown to web clients instead of `detail`, which may name paths
@@ -348,25 +350,25 @@ class NotAllowed(JobQueueError):
 
 
 class Conflict(JobQueueError):
-    """The thing is in no state that allows this."""
+    """The state of the object does not allow this."""
 
     status, code, exit_code = 409, "conflict", 5
 
 
 class LengthRequired(JobQueueError):
-    """The body comes without its length, which this web server does not add."""
+    """The body has no length, and this web server does not add it."""
 
     status, code = 411, "length_required"
 
 
 class TooLarge(JobQueueError):
-    """The body is larger than is read."""
+    """The body exceeds its limit."""
 
     status, code = 413, "too_large"
 
 
 class UnsupportedType(JobQueueError):
-    """No JSON, or badly packed."""
+    """The body is no JSON, or its compression is unknown."""
 
     status, code = 415, "unsupported_type"
 
@@ -411,12 +413,14 @@ class SetupError(JobQueueError):
 
 
 class Fail(Exception):
-    """Raised by a function: this task has failed for good, do not retry it."""
+    """The exception with which a function fails its task for good, without a retry."""
 
 
 class RetryAfter(Exception):
-    """Raised by a function: try it again in `seconds` (a number or a timedelta), if retries are left;
-    once if it has none."""
+    """The exception with which a function asks for a retry after some seconds (a number or a timedelta).
+
+    It needs a retry left; a task without retries gets one.
+    """
 
     def __init__(self, seconds: "float | timedelta", message: "str" = "asked to be retried") -> None:
         super().__init__(message)
@@ -487,7 +491,8 @@ class Clock:
     """The sources of time and chance. Tests use their own."""
 
     now = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)    # of all processes of a boot; sleep does not count
+    monotonic = staticmethod(time.monotonic)    # one clock for all processes of a boot; it stops while the
+                                                # system sleeps
     sleep = staticmethod(time.sleep)
 
     @staticmethod
@@ -543,7 +548,7 @@ class Every:
 
 
 def iso(seconds):
-    """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
+    """Return UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
     if seconds is None:
         return None
     whole, fraction = divmod(round(seconds * 1000), 1000)
@@ -555,13 +560,13 @@ def time_of_day(seconds):
     return iso(seconds)[11:16] + " UTC"
 
 
-# Patterns are compiled where they are used: a CGI request would pay for all of them at each import.
+# Patterns are compiled at first use: a CGI request would pay for all of them at each import.
 RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
 
 def parse_moment(text):
-    """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
+    """Return the datetime of an RFC 3339 text with an offset; ValueError for any other text."""
     match = re.fullmatch(RFC3339, text, re.ASCII)
     if not match:
         raise ValueError("not a time with an offset: %s" % text)
@@ -571,11 +576,11 @@ def parse_moment(text):
         offset.upper().replace("Z", "+00:00")))
 
 
-YEAR_10000 = 253402300800       # which four digits cannot say
+YEAR_10000 = 253402300800       # RFC 3339 has no year with five digits
 
 
 def parse_time(text, field):
-    """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
+    """Return the UTC seconds since 1970 of an RFC 3339 text with an offset; Invalid names `field`."""
     try:
         seconds = parse_moment(text).timestamp()
         if not 0 <= seconds < YEAR_10000:
@@ -603,7 +608,7 @@ def storable(text):
 
 
 def shorten(text, limit):
-    """At most `limit` characters on one line, with an ellipsis where something was left out."""
+    """Return at most `limit` characters on one line. A shortened text ends with an ellipsis."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit - 1] + "…"
 
@@ -648,7 +653,7 @@ def _unique_keys(pairs):
 
 
 class _TooLarge(Exception):
-    """A number that not every reader of JSON reads alike."""
+    """A number that some JSON readers would read differently."""
 
 
 def _check_json(value, depth):
@@ -679,17 +684,17 @@ def is_deep(value, levels):
     if levels == 0:
         return True
     for item in list(value.values()) if isinstance(value, dict) else value:
-        if isinstance(item, _NESTED) and is_deep(item, levels - 1):     # no generator: it is twice as slow
+        if isinstance(item, _NESTED) and is_deep(item, levels - 1):     # a generator would take twice as long
             return True
     return False
 
 
-# JSON text as Python has it; ValueError also for NaN and Infinity.
+# JSON text as Python reads it. ValueError also for NaN and Infinity.
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
 def _place_of_large(value, place=""):
-    """Return where a number is that not every reader would read alike; None if it is nowhere."""
+    """Return the place of a number that some readers would read differently; None if there is none."""
     if isinstance(value, (dict, list)):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         return next(filter(None, (_place_of_large(item, "%s.%s" % (place, key)) for key, item in pairs)),
@@ -704,7 +709,8 @@ def load_json(text):
     Malformed for a text that other JSON readers would understand differently.
     """
     try:
-        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # as Windows' editors begin
+        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # editors on Windows begin files
+                                                                          # with it
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
@@ -733,7 +739,7 @@ def machine_name():
 
 @functools.lru_cache(maxsize=None)
 def boot_id():
-    """Return a text that changes at every boot; empty where the system has none."""
+    """Return a text that changes at every boot; "" where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -754,7 +760,10 @@ def birth(pid):
 
 
 def end_group(pid, born, sleep):
-    """Kill a process, born so, and its group. False while it lives on, as another user's may."""
+    """Kill a process with this start time, and its group. Return False while it lives.
+
+    Another user's process cannot be killed.
+    """
     for _ in range(20):
         if born is None or birth(pid) != born:
             return True
@@ -765,9 +774,9 @@ def end_group(pid, born, sleep):
 
 
 def read_retry_after(text, now):
-    """Return the seconds that a header Retry-After asks for, as RFC 9110 writes it: digits or a date.
+    """Return the seconds of a header Retry-After: digits or a date (RFC 9110).
 
-    None if it asks for nothing that can be obeyed: then the usual delay counts.
+    None if the header has no usable value: then the usual delay counts.
     """
     if not text or len(text) > 100:
         return None
@@ -805,7 +814,7 @@ def name_signal(number):
 
 PLAIN_KEYS = str, int, float, type(None)     # of a dictionary, as json writes them
 
-# Module, class, and how a value is written. The first row that fits counts.
+# Module, class, and how a value is written. The first matching row counts.
 WRITTEN = (
     ("decimal", "Decimal", str), ("uuid", "UUID", str), ("fractions", "Fraction", str),
     ("builtins", "complex", str), ("pathlib", "PurePath", str), ("ipaddress", "_IPAddressBase", str),
@@ -815,7 +824,7 @@ WRITTEN = (
 
 
 def count_bytes(value):
-    """Return how many bytes there are: JSON has no word for them."""
+    """Return the number of bytes as text: JSON cannot write bytes."""
     return "<%d bytes>" % len(value)
 
 
@@ -887,14 +896,14 @@ def argument_value(value):
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
 LAST_MOMENT = 221845392000                  # the year 9000: nothing is due after it
-CALENDAR_YEARS = 400                        # after which days and weekdays are as before
+CALENDAR_YEARS = 400                        # after which dates and weekdays repeat
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
 LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
-LAST = 6                                    # which of a month's Fridays: 1 to 5, or this
+LAST = 6                                    # of the numbers 1 to 5 for a month's Fridays: the last one
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
@@ -969,7 +978,7 @@ def _and(words):
 
 
 def _listing(values, name=str):
-    """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
+    """Return values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
     words = []
     for _, pairs in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
         run = [name(value) for _, value in pairs]
@@ -993,8 +1002,10 @@ def _ordinal(number):
 
 
 class Rule:
-    """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
-    Moments are seconds since 1970."""
+    """A rule for due times. `text` is the rule, `zone` the name of its time zone.
+
+    Moments are seconds since 1970.
+    """
 
     def __init__(self, text, zone, tzinfo):
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
@@ -1063,7 +1074,7 @@ class Rule:
 
 
 class Interval(Rule):
-    """Every so many seconds, counted from a start."""
+    """The rule of a period of seconds, counted from a start."""
 
     def __init__(self, text, zone, tzinfo, seconds, start):
         super().__init__(text, zone, tzinfo)
@@ -1145,7 +1156,7 @@ class Calendar(Rule):
     def _next(self, at):
         wall = self._wall(at)
         again = self._moments(wall)[1]
-        if again > at and not self.fixed:           # the clocks will show this time once more
+        if again > at and not self.fixed:           # the clocks will show this time again
             change = self._change(math.floor(at), again)
             candidate = self._moments(self._next_wall(wall))[0]
             if candidate < change:
@@ -1164,7 +1175,7 @@ class Calendar(Rule):
                 return first
             elif not self.fixed:
                 return second
-        raise OverflowError             # the clocks skip its time whenever it would come
+        raise OverflowError             # the clocks always skip this time
 
     def words(self):
         """Return the rule in plain English."""
@@ -1184,7 +1195,7 @@ class Calendar(Rule):
         return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
 
     def _days_in_words(self):
-        """Which days, as they are said behind "every"."""
+        """Return the days in words, to follow "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
         dates, weekdays = "", []
@@ -1239,7 +1250,7 @@ def parse_rule(text, zone="UTC", start=0.0):
 
 
 def is_same_rule(text, zone, other_text, other_zone):
-    """Return whether two rules mean the same, however they are written."""
+    """Return whether two rules have the same meaning, even if their texts differ."""
     if (text, zone) == (other_text, other_zone) or zone != other_zone:
         return zone == other_zone
     try:
@@ -1367,10 +1378,10 @@ TEXT_FORMS = {
     "bytes": TextForm("%s|(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?" % FILE_KEY,
                       str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
-FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
+FILE_FORMATS = ("file", "bytes")        # of parameters that accept an uploaded file
 SECRET_WORDS = "password passwd token secret apikey api_key".split()
 SECRET_NAME = re.compile("(^|_)(%s)$" % "|".join(SECRET_WORDS), re.IGNORECASE)
-SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # how such a name ends in the text of arguments
+SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # the end of such a name in the JSON of arguments
 MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -1419,7 +1430,7 @@ def _check_text(schema, value, field):
     return wrong(field, "must be " + form.words)
 
 
-# The limits of a number: their words, and whether a number keeps them.
+# The limits of a number: their words, and the test of a number.
 BOUNDS = {
     "minimum": ("at least %s", operator.ge), "exclusiveMinimum": ("more than %s", operator.gt),
     "maximum": ("at most %s", operator.le), "exclusiveMaximum": ("less than %s", operator.lt)}
@@ -1522,7 +1533,7 @@ def parse_text(schema, text):
     """Return the value of a typed text by its schema, or the text itself if it cannot be read."""
     if "enum" in schema:
         return next((value for value in schema["enum"] if text == ("" if value is None else str(value))),
-                    text)               # its name will do
+                    text)               # a name of the enum is accepted, too
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -1572,7 +1583,7 @@ def summarize(arguments_text, files=()):
         return "…"
     try:
         values = mask(json.loads(arguments_text)).values()
-    except RecursionError:              # from before there was a limit
+    except RecursionError:              # written before depth was limited
         return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
     for key, name in files:
@@ -1623,7 +1634,7 @@ def _data_line():
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
-    if not line or line[0] == "~":      # whose home that is depends on who asks
+    if not line or line[0] == "~":      # the user of the process decides which home it is
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
 
@@ -1643,7 +1654,7 @@ def become_private():
 
 
 def host_umask():
-    """Return the umask that the first of our processes found."""
+    """Return the umask that the first of our processes had."""
     try:
         return int(os.environ.get("JOBQUEUE_UMASK", ""), 8) & 0o777
     except ValueError:
@@ -4101,7 +4112,7 @@ def own_database(folder):
     try:
         journal = Journal(path)
     except SetupError:
-        return OwnedFile(path, None)    # lost or unreadable: it is made anew
+        return OwnedFile(path, None)    # the file is missing or unreadable: it is made anew
     journal.refuse_another(Clock.now())
     return OwnedFile(path, journal.mode)
 
@@ -4586,7 +4597,7 @@ TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id
 
 
 class NextStart(NamedTuple):
-    """When the next task of a queue with a rate may start, and the seconds between two starts."""
+    """The time of a queue's next start, and the seconds between two starts."""
 
     at: "float"
     interval: "float"
@@ -4606,7 +4617,7 @@ def next_start(queue, now):
     """
     interval = queue["rate_seconds"] / queue["rate_count"]
     due = queue["rate_next_at"] or 0
-    if due > now + interval + 5.0:          # more than clocks differ: one was put back
+    if due > now + interval + 5.0:          # more than clocks differ: one was set back
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
@@ -4653,7 +4664,7 @@ class Queues:
 
     @staticmethod
     def started(transaction, queue, count, now):
-        """Keep in mind that tasks of a queue have started."""
+        """Count started tasks against the rate of a queue."""
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             transaction.update("queue", {"rate_next_at": due + count * interval},
@@ -4672,7 +4683,7 @@ class Queues:
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
     def get(self, name, machine):
-        """One queue as JSON; NotFound if there is none."""
+        """Return one queue as JSON; NotFound if there is none."""
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name, machine, owner_id=None):
@@ -4734,7 +4745,7 @@ class Queues:
             note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(changes))
 
     def delete(self, name, who, in_use=()):
-        """Remove a queue that holds no tasks; `in_use` are names that functions give."""
+        """Remove a queue without tasks; Conflict if a function uses it (`in_use`)."""
         with self._database.transaction() as transaction:
             self._row(transaction, name)
             if name == TASK_OPTIONS["queue"][1]:
@@ -4801,7 +4812,7 @@ UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-# The first turn of a lane, and an owner's last: values are the lane, the owner and the lane again.
+# The first turn of a lane, and an owner's last one. The values are the lane, the owner, and the lane again.
 TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
     (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
@@ -4961,16 +4972,16 @@ class Followers:
 
 
 
-UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
+UNUSED_SECONDS = 86400.0        # after which an upload without a task expires
 CLAIM_LOST = "Another worker has this task, or it has ended."
-FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead nowhere
+FORMER_SECONDS = 86400.0        # after which the names of folders from earlier editions are removed
 FILES_MAX = 100                 # that a task leaves
 UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: uploads without a task, and all
 FILE_NAME_BYTES = 200
 # Controls, signs that change the direction of text, and halves of characters.
 NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 SITE_SECONDS = 10.0             # age up to which a known place of the files is used
-# A file takes 8 kB at least, as it does on the disk.
+# Each file counts 8 kB at least, as on the disk.
 USED_BYTES = """
     SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
     WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
@@ -4983,14 +4994,14 @@ TYPE_BYTES = 4096
 
 
 class FileSite(NamedTuple):
-    """Where workers of other machines ask for files."""
+    """The address where workers of other machines fetch files."""
 
     address: "str"                # empty if page_address is not set
     authorities: "str | None"     # the file of the certificates to trust
 
 
 class OpenFile(NamedTuple):
-    """An open file of a task, and its media type, which its own bytes say."""
+    """An open file of a task, and its media type, found from its own bytes."""
 
     file: "BinaryIO"
     kind: "str"
@@ -5002,7 +5013,7 @@ def task_folder(data, task_id):
 
 
 def remove_whole(path):
-    """Remove a file or a folder with all that is in it, as far as that can be removed."""
+    """Remove a file, or a folder with its content, as far as possible."""
     import shutil
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
@@ -5018,13 +5029,13 @@ def remove_task_folder(data, task_id):
 
 
 def given_path(folder, key):
-    """Return the path of a file that was handed in. Earlier editions made a folder for each."""
+    """Return the path of an uploaded file. Earlier editions made a folder for each."""
     path = folder / key
     return next(path.iterdir(), path) if path.is_dir() else path
 
 
 def given_folder(data):
-    """Return the folder of the files that were handed in."""
+    """Return the folder of the uploaded files."""
     return private_folder(find_database(data), "files")
 
 
@@ -5040,7 +5051,7 @@ def disk_name(name):
 
 
 def told_name(name):
-    """Return the name of a file on the disk as people see it."""
+    """Return the name for people of a file on the disk."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
@@ -5051,7 +5062,7 @@ def names_left(folder):
             return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
     except FileNotFoundError:
         return None
-    except OSError:                     # no folder any more, or closed
+    except OSError:                     # the folder is missing or cannot be read
         return []
 
 
@@ -5084,7 +5095,7 @@ def open_given(path):
 
 
 class Portion:
-    """So many bytes of an open file, in pieces."""
+    """A reader of so many bytes of an open file, in pieces."""
 
     def __init__(self, file, size):
         self._file, self._left, self.close = file, size, file.close
@@ -5111,8 +5122,10 @@ class Files:
         self._machine = None            # the machine that has the files
 
     def _settled_folder(self, name):
-        """Return a folder, renamed if an earlier edition gave it the word of the database. Its
-        processes that still run tasks find it by a link, which clear() removes after a day."""
+        """Return a folder, renamed if an earlier edition gave it the word of the database.
+
+        Running processes of that edition find it by a link, which clear() removes after a day.
+        """
         folder, former = private_folder(self._database.path, name), private_path(self._database.path, name)
         if former.is_dir() and not former.is_symlink():
             with contextlib.suppress(OSError):  # another process was first
@@ -5131,7 +5144,7 @@ class Files:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
-        if self._looks.is_due():        # each attempt asks
+        if self._looks.is_due():        # each attempt would ask
             self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
@@ -5146,16 +5159,19 @@ class Files:
     def receive(self, owner_id, name, size, pieces,
                 task_id=None,
                 is_held=lambda _: True):
-        """Keep a file of `size` bytes for a task to come, or as one that a task leaves.
-        Conflict, and the task's files stay as they are, unless its claim `is_held` once all has come."""
+        """Store a file of `size` bytes: an upload, or a file that a task leaves.
+
+        For a task the claim is tested again (`is_held`) once all bytes are here. Conflict if it was lost;
+        then the task's files stay as they were.
+        """
         row = {"key": None, "name": file_name(name)}
-        if not task_id:         # a Mac sends accents apart from their letters
+        if not task_id:         # macOS sends accents apart from their letters
             import unicodedata
             row = {"key": "f_" + random_token(), "name": unicodedata.normalize("NFC", row["name"])}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             if path.parent.is_symlink():
-                path.parent.unlink()    # a task's folder, which it replaced
+                path.parent.unlink()    # replaces the empty folder that the task has not used
             for folder in (self._work, path.parent) if task_id else (path.parent,):
                 folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as opened:
@@ -5180,13 +5196,13 @@ class Files:
         return {"id": row["key"], "name": row["name"], "size": size}
 
     def take(self, path, owner_id):
-        """Keep a copy of a file for a task to come; its key."""
+        """Store a copy of a file for a later task; return its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
             return self.receive(owner_id, told_name(Path(path).name), size, Portion(file, size))["id"]
 
     def _reserve(self, owner_id, size, key, task_id):
-        """Keep room for a file that comes; the id of its row."""
+        """Reserve room for a file; return the id of its row."""
         if self.site():
             raise SetupError("The files of this queue are on another machine: add this task there, "
                              "or by --server.")
@@ -5245,7 +5261,7 @@ class Files:
         kept = {}
         refused = []
         names = names_left(folder)
-        if names is None or self.site(transaction):    # they were sent there
+        if names is None or self.site(transaction):    # the files were sent there
             return names
         transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
         room = self._room(transaction, task["owner_id"]) if names else 0
@@ -5358,10 +5374,10 @@ class Order:
         self.start = 0                  # where its arguments begin in the file
         self.run_at, self.unique_key = run_at, unique_key
         self.schedule_id = None
-        self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
-        self.owner = owner              # the name that was asked for, or None
+        self.after, self.after_failure = after, after_failure or "fail"     # ids without duplicates
+        self.owner = owner              # the requested owner's name, or None
         self.admin_id = admin_id        # the user who must be an admin when it starts
-        self.given = ()  # keys of files in its arguments,
+        self.given = ()  # keys of the files in its arguments
         self.scope = scope              # the owner that given files must have; None: any
 
     def text(self):
@@ -5370,7 +5386,7 @@ class Order:
 
 
 class ArgumentsFile:
-    """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
+    """A file with the arguments of many orders, to save memory. It is deleted with the last order."""
 
     def __init__(self, folder):
         import tempfile
@@ -5384,7 +5400,7 @@ class ArgumentsFile:
         self._file.close()
 
     def move(self, order):
-        """Keep the arguments of an order here until they are needed."""
+        """Move the arguments of an order into this file."""
         utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
         order.arguments, order.size = "", len(utf8)
         try:
@@ -5413,17 +5429,20 @@ class Holder(NamedTuple):
 
 
 class Adding:
-    """Orders become tasks: with ids, within their owner's limit, each with its turn."""
+    """The adding of orders: ids, the owner's limit, and the turns."""
 
     def __init__(self, database, settings, files):
         self._database, self._settings, self._files = database, settings, files
-        # (owner id, limit) -> the last id that surely is within it
+        # (owner id, limit) -> the last id that is surely within the limit
         self._sure = {}
 
     def add(self, transaction, owner_id, orders, now,
             asker=None):
-        """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
-        nothing: it gets the id of that task. Only the running task that asks hands its key on."""
+        """Add all orders; return their ids.
+
+        An order adds nothing if an unfinished task of the owner has its unique_key: it gets the id of
+        that task. Only a running task that adds it itself passes its key on.
+        """
         options = orders[0].options if orders else TASK_DEFAULTS
         lane = options["queue"], options["priority"]
         owner = self._owner(transaction, owner_id, lane)
@@ -5477,14 +5496,16 @@ class Adding:
     @staticmethod
     def _holders(transaction, owner_id, keys,
                  asker):
-        """Return the unfinished task that has each key; Conflict if one of them is being ended. The
-        asker's own key becomes free."""
+        """Return the unfinished task that has each key; Conflict if one of them is being ended.
+
+        The key of the running task that adds the orders becomes free.
+        """
         holders = {}
         for task_id, key, function, cancel_requested in transaction.all_of(
                 "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN ENDED AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
-            if cancel_requested:                   # it will not do the work
+            if cancel_requested:                   # that task will not do the work
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
                                % (shorten(key, 60), "deleted" if cancel_requested == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
@@ -5495,8 +5516,8 @@ class Adding:
         return holders
 
     def _owner(self, transaction, owner_id, lane):
-        """Return all that add() reads of an owner, of the last id and of a lane; Conflict if the
-        owner is gone."""
+        """Return an owner's row with the last task id and the turns of a lane; Conflict if the owner is
+        gone."""
         owner = transaction.one(OWNER_STATE % (self._database.last_id_words % "task"),
                                 (*lane, owner_id, *lane, owner_id))
         if owner is None:
@@ -5504,7 +5525,7 @@ class Adding:
         return owner
 
     def check_quota(self, transaction, owner_id, count, refusal):
-        """Return how many more tasks of the owner may wait to be run; TooMany unless `count` may."""
+        """Return how many more tasks the owner may have pending; TooMany unless `count` may."""
         owner = self._owner(transaction, owner_id, ("", 0))
         return self._check_quota(transaction, owner_id, owner, count, refusal)
 
@@ -5545,12 +5566,12 @@ class Adding:
     def _predecessors(transaction, owner_id, orders,
                       new):
         """Return {id: status} of the tasks that new tasks come after; Invalid for another owner's."""
-        wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # in order
+        wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # keeps the order
         statuses = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
             (owner_id,), wanted_ids)}
         missing = wanted_ids.keys() - statuses.keys()
-        if missing:                     # or removed when they had succeeded
+        if missing:                     # it may have been removed on success
             statuses.update((task_id, SUCCEEDED) for task_id, in transaction.all_of(
                 "SELECT task_id FROM activity WHERE event='succeeded' AND owner_id=? "
                 "AND task_id IN (%s)", (owner_id,), missing))
@@ -5577,7 +5598,7 @@ class Adding:
 
     @staticmethod
     def _insert(transaction, owner_id, placed, now):
-        """Store orders as rows, a few at a time: all would be as large as the upload once more."""
+        """Store orders as rows, a few at a time: all of them would need as much memory as the upload."""
         for queue in {order.options["queue"] for order, *_ in placed} - {TASK_DEFAULTS["queue"]}:
             transaction.ensure("queue", {"name": queue, "created_at": now})
         longest = max((order.size for order, *_ in placed), default=0)
@@ -5600,7 +5621,7 @@ class Adding:
 
 
 class Once:
-    """A request with an Idempotency-Key, which its sender can repeat safely."""
+    """A request with an Idempotency-Key, which its client can repeat safely."""
 
     def __init__(self, person_id, key, digest):
         self._key = {"owner_id": person_id, "key": key}
@@ -5616,7 +5637,7 @@ class Once:
             return None
         if row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        answer = json.loads(row["answer"])       # older versions kept more
+        answer = json.loads(row["answer"])       # older versions stored more keys
         return {"ids": answer["ids"], "created": answer["created"]}
 
     def keep(self, transaction, answer, now):
@@ -5633,9 +5654,9 @@ class Once:
 # owners and statuses. Other conditions are tested row by row, in one short range of ids after the other
 # (Database.walk), so that other readers need not wait.
 
-AFTER_MAX = 1000                # tasks that one comes after
+AFTER_MAX = 1000                # predecessors of one task
 RELATED_MAX = 100               # predecessors or followers shown of a task
-SORT_ROWS = 5_000               # more of a status are looked through, not sorted
+SORT_ROWS = 5_000               # with more tasks of a status, ids are searched instead of sorted
 FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # failed tasks that are read; groups shown; running
                                                         # tasks shown
 
@@ -5653,7 +5674,8 @@ LIST_ROW = "SELECT %s, %s%%s, user.name AS owner FROM task %%%%s %s user " \
             "cancel_requested progress message error_type error_message worker_id schedule_id "
             "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
 FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32_000))
-LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # cells hold 32,767
+LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # a cell of a spreadsheet has at
+                                                                            # most 32,767 characters
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
 # The columns that a search reads, 500 characters of each. It also reads numbers, arguments and owners'
@@ -5718,7 +5740,7 @@ class Filter(NamedTuple):
 
     def within(self, statuses):
         """Return the same filter, but only for tasks with one of these statuses."""
-        return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
+        return self._replace(statuses=[      # SQLite 3.15 has no empty IN list
             status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
@@ -5756,7 +5778,7 @@ class StatusCounts(NamedTuple):
 
 
 class TaskList:
-    """Finds, counts and shows tasks."""
+    """The list of tasks: finds, counts and shows them."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
@@ -5771,8 +5793,7 @@ class TaskList:
         return row
 
     def removed(self, task_id, owner_id=None):
-        """Return when a task succeeded that was removed then, and whose it was; NotFound if there was
-        none, or it was not `owner_id`'s."""
+        """Return owner and time of a task that was removed on success; NotFound if there was none."""
         row = self._database.one(
             "SELECT at, function, owner_id, user.name AS owner FROM activity "
             "JOIN user ON user.id=activity.owner_id WHERE task_id=? AND event='succeeded' "
@@ -5803,7 +5824,7 @@ class TaskList:
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
     def list_json(self, rows, fields=()):
-        """Tasks as lists show them, with these of FIELDS."""
+        """Return tasks as lists show them, with these of FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
@@ -5881,7 +5902,7 @@ class TaskList:
         while more:
             rows, cursor = self.find(task_filter, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
-            yield [{**shown, "arguments": mask(shown["arguments"])}     # files are passed on
+            yield [{**shown, "arguments": mask(shown["arguments"])}  # such a file is shared with other people
                    for shown in self.list_json(rows, FIELDS)]
 
     def failures(self, task_filter, since=0.0):
@@ -5930,9 +5951,11 @@ class TaskList:
 
     @staticmethod
     def _by_status(owner_id, statuses):
-        """Return the SQL of the tasks of one status, of an owner or of all, by an index; and the
-        values for all these statuses. One statement must read them all: between two a task may go
-        to a status that was read."""
+        """Return the SQL for tasks of one status, of an owner or of all, by an index; and all values.
+
+        One statement must read all statuses: between two statements a task may change to a status that
+        was read.
+        """
         if owner_id is None:
             return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,
@@ -6048,7 +6071,7 @@ class Actions:
 
     def note_bulk(self, action, count, task_filter,
                   owner_id=None, by=None):
-        """Say in the activity that an action of ACTIONS changed so many tasks at once."""
+        """Record in the activity how many tasks a bulk action changed."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(task_filter) if task_filter else ""))
@@ -6091,9 +6114,12 @@ class Actions:
     def _change(self, ids, condition, values,
                 change, removes,
                 durable=True, limited=None):
-        """Call `change` with the rows that are still as the condition says, portion after portion,
-        of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
-        their folders go, too."""
+        """Call `change` with the rows that still fulfil the condition, a portion at a time; return how
+        many changed.
+
+        With `limited` only as many as that owner may still have pending. If it `removes` them, their
+        folders go, too.
+        """
         done = 0
         while ids:
             most = PORTION_ROWS
@@ -6114,7 +6140,7 @@ class Actions:
 
     @staticmethod
     def _cancel(transaction, rows, now, by):
-        """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
+        """Cancel unfinished tasks at once, or ask their workers to; return the rows. `by` is recorded."""
         notes = []
         for row in rows:
             event = "cancel_requested"
@@ -6131,7 +6157,7 @@ class Actions:
 
     @staticmethod
     def _retry(transaction, rows, now, by):
-        """Make failed and cancelled tasks pending again, as if new; the rows of these."""
+        """Make failed and cancelled tasks pending again, as if new; return their rows."""
         done = []
         for row in rows:
             if Followers.why_not_again(transaction, row):
@@ -6153,7 +6179,7 @@ class Actions:
 
     @staticmethod
     def _delete(transaction, rows, now, by):
-        """Remove tasks; hide running ones until their workers have ended them; the rows."""
+        """Remove tasks; hide running ones until their workers have ended them; return the rows."""
         transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
@@ -6164,7 +6190,7 @@ class Actions:
 
     @staticmethod
     def _remove(transaction, rows, _now):
-        """Remove the rows of tasks that do not run; the rows."""
+        """Remove the rows of tasks that do not run; return them."""
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>RUNNING",
                          [(row["id"],) for row in rows])
         return rows
@@ -6200,12 +6226,12 @@ class Actions:
 
 
 
-CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
+CRASH_LIMIT = 3                 # the third crash fails a task: it may be the task that kills workers
 INTERRUPTION_LIMIT = 5
 ERROR_MAX_CHARACTERS = 2000
 UNCONFIRMED = "?"               # first sign of a remote worker's claim until the worker confirms it
 REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
-REACH_ROWS = 1000               # of a queue that remote workers look through for their functions
+REACH_ROWS = 1000               # of a queue that are searched for functions of a remote worker
 
 # The columns that are read at a claim and at an end.
 HEADS = """
@@ -6224,7 +6250,7 @@ class Reach(NamedTuple):
 
     machine: "str"
     functions: "Sequence[str]"
-    queues: "Collection[str] | None"      # None: of any
+    queues: "Collection[str] | None"      # None: any
     claims: "Sequence[str]"
 
 
@@ -6253,7 +6279,7 @@ class Outcome:
         words = error_message and storable(error_message)
         if words and len(words) > ERROR_MAX_CHARACTERS:
             words = words[:ERROR_MAX_CHARACTERS - 1] + "…"
-        self.error_message = words      # all of it is in the log
+        self.error_message = words      # the log has the whole message
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
@@ -6284,7 +6310,7 @@ class Outcome:
 class Verdict:
     """The next state of a task whose attempt ended, and what that costs."""
 
-    removed = False                     # True if nothing of the task is left; its folder is to go
+    removed = False                     # True if the task's row is gone: its folder must go, too
     kept: "list[str] | None" = None       # the names of its files, if it had a folder here
 
     def __init__(self, status, reason=None, event=None,
@@ -6292,7 +6318,7 @@ class Verdict:
                  crash=0, interruption=0):
         self.status, self.reason = status, reason
         self.event = event or STATUS_WORDS[status]      # of the activity
-        self.run_at = run_at            # of one that is SCHEDULED
+        self.run_at = run_at            # of a scheduled task
         self.unknown_since = unknown_since      # when a worker first did not know its function
         # Added to these counters of the row: retries, crashes, interruptions.
         self.spend, self.crash, self.interruption = spend, crash, interruption
@@ -6431,7 +6457,7 @@ class Leases:
 #    written there are no marks, and workers keep their tasks.
 
 PROMOTE_AT_ONCE = 500
-PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
+PROMOTE_SECONDS = 0.05          # age at which a busy worker may notice a due task
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
@@ -6447,14 +6473,14 @@ ENDING_COLUMNS = (
 
 
 class Heads(NamedTuple):
-    """The queue to take from, if there is one, and the first tasks of it."""
+    """A queue to claim from, if there is one, and its first tasks."""
 
     queue: "Row | None"
     tasks: "list[ClaimedTask]"
 
 
 class Claims:
-    """Every way into and out of "running"; each write names the claim it acts for."""
+    """The ways into and out of "running". Each write names its claim."""
 
     def __init__(self, database, queues, files, tasks):
         self._database, self._queues, self._clock = database, queues, database.clock
@@ -6464,7 +6490,7 @@ class Claims:
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
     def promote(self, transaction, now):
-        """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
+        """Make due scheduled tasks pending, at most PROMOTE_AT_ONCE, and settle followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
         for lane in lanes(transaction, SCHEDULED):
@@ -6611,7 +6637,7 @@ class Claims:
         heads = []
         for row in self._firsts(db, queue, most, reach):
             columns = dict(zip(row.keys(), row))
-            task = columns     # once it is taken, it has a claim as well
+            task = columns     # a claimed row has a claim, too
             fits = (task["function"] == function and task["attempts"] == 0
                     and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
             is_full = task["spare"] is not None and task["spare"] <= sum(
@@ -6625,7 +6651,7 @@ class Claims:
 
     def _take(self, transaction, rows, worker_id, now,
               reach):
-        """Make pending tasks ours; their rows get the claim and the attempt's number."""
+        """Claim pending tasks for a worker; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
@@ -6655,7 +6681,8 @@ class Claims:
 
     def renew(self, transaction, task_id, claim, now,
               seconds=None):
-        """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
+        """Renew a claim for another lease; return False if it was lost. A remote worker confirms its
+        claim so."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
@@ -6687,12 +6714,12 @@ class Claims:
 
     def end(self, transaction, task_id, claim, outcome,
             now):
-        """Record how an attempt ended; the Verdict, or None if the claim was lost."""
+        """Record how an attempt ended; return the Verdict, or None if the claim was lost."""
         return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
 
     def end_lost(self, transaction, task, now):
         """Record that the worker of a running task (its row) is lost."""
-        # When that was is not known; had it lived on, it would have renewed its lease.
+        # The time of death is unknown, but a living worker would have renewed its lease.
         ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
         seconds = max(0.0, ended - task["started_at"])
         words = "The process that ran this task died after at most %d s." % math.ceil(seconds)
@@ -6716,7 +6743,7 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if verdict.event == "put_back":     # the fold finds its start, by any clock
+                if verdict.event == "put_back":     # the rollup finds its start, whatever the clock does
                     outcome.seconds = now - task["started_at"]
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])
@@ -6778,9 +6805,9 @@ class Claims:
 
 
 PASSING = ("request", "address")        # tick seldom, and leave long work to other processes
-VISITORS = ("cron", "address")          # come by themselves and go again
-NOTE_SECONDS = 50.0                     # how often each caller is noted
-ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
+VISITORS = ("cron", "address")          # callers that come by themselves and leave again
+NOTE_SECONDS = 50.0                     # between two records of a caller
+ONE_VISIT_SECONDS = 65 * 60.0           # after one visit, for how long an hourly one is expected
 
 
 def take_mark(path, now, least):
@@ -6811,7 +6838,7 @@ class Rhythm:
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
-                self._database.transaction(durable=False) as transaction:   # worth no error
+                self._database.transaction(durable=False) as transaction:   # a failure here is no error
             history = self._known(transaction)
             if seconds_since(max(history["seen"].values(), default=now), now) >= 30 * 86400:
                 history = {"seen": {}, "visits": {}}
@@ -6883,12 +6910,12 @@ class Rhythm:
 
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
-LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
-LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
+LATE_TOLD_SECONDS = 86400.0     # for how long late runs are shown
+LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
 GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
               "what it was.")
-STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # it is told that so many runs wait for a task for so long
-UPCOMING = 10                   # times to come that are shown
+STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # so many runs that wait for a task for so long are reported
+UPCOMING = 10                   # upcoming times that are shown
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT matches hidden files
 # and leftovers of editors and package managers.
@@ -6917,7 +6944,7 @@ SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 
 
-# Since when a task of a schedule has not ended, which it is, and how many runs were due meanwhile.
+# Since when the oldest unfinished task of a schedule runs or waits, its id, and the runs due meanwhile.
 _OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN ENDED"
 HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
     (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
@@ -6925,14 +6952,14 @@ HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS he
 
 
 class Slot(NamedTuple):
-    """A time at which a schedule is due, and why that adds nothing; None if it adds a task."""
+    """A due time of a schedule, and the reason why it adds nothing; None if it adds a task."""
 
     at: "float"
     why: "str | None" = None
 
 
 class DueSlots(NamedTuple):
-    """The slots of a schedule that are due, when it is due then, and whether these are late."""
+    """The due slots of a schedule, its next due time, and whether the slots are late."""
 
     slots: "list[Slot]"
     next_at: "float | None"
@@ -6976,7 +7003,7 @@ def actor_name(person):
 
 def note_schedule(transaction, at, event, row,
                   by):
-    """Say in the activity what became of a schedule."""
+    """Record an event of a schedule in the activity."""
     note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
@@ -7015,7 +7042,7 @@ def of_rule(row, look,
 
 
 def why_held_up(row, now):
-    """Return why the runs of a schedule have not begun for long, of the columns HELD_UP; else None."""
+    """Return why the runs of a schedule have not begun for long, from the columns HELD_UP; else None."""
     if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
             or now - row["held_since"] < STANDS_SECONDS):
         return None
@@ -7047,8 +7074,8 @@ def schedule_json(row, now):
 
 def before_newest(rule, first, now, most):
     """Return a moment after which `rule` has its newest `most` runs until `now`; `first` is the oldest."""
-    low, high = first - 0.75, now       # moments are a second apart or more
-    middle = low                        # nearly always that is it: nothing was missed
+    low, high = first - 0.75, now       # moments are at least a second apart
+    middle = low                        # it is usually this one: no run was missed
     while high - low > 0.5:
         moments = rule.upcoming(middle, most + 1)
         are_few = len(moments) <= most or moments[-1] > now
@@ -7086,7 +7113,7 @@ def due_slots(row, due, now):
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
-UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
+UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; further slots are skipped
 GONE_SECONDS = 60.0             # a schedule whose source was away for less catches up: the source was
                                 # probably being copied
 KEPT_SECONDS = 30 * 86400.0  # after which a schedule without a source is removed, with its pause and history
@@ -7158,7 +7185,7 @@ class Firing:
                 break
 
     def settle(self, schedule_id, now):
-        """Fill all slots of a schedule that are due, by the rule that it has."""
+        """Fill all due slots of a schedule, by its present rule."""
         while self._fire_one(schedule_id, now):
             pass
 
@@ -7188,7 +7215,7 @@ class Firing:
         except Invalid as error:
             problem = problem or error.detail
         except Busy:
-            return False                # tasks.py cannot be read, and never could: later
+            return False                # tasks.py could never be read: try again later
         with self._database.transaction(durable=False) as transaction:
             current = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
             if current is None or tuple(current) != tuple(row):
@@ -7212,7 +7239,7 @@ class Firing:
         """Return the Order for a task of a schedule; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": request["function"], **request["options"],
                                          "arguments": request["arguments"]}], person)
-        if order.given:                 # it would go with its first task
+        if order.given:                 # the file would go with its first task
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
@@ -7223,7 +7250,7 @@ class Firing:
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
-                continue                # one that added nothing may come again
+                continue                # a slot that added nothing may be filled again
             task_id = None
             last_at, unfinished = at, self.unfinished(transaction, row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
@@ -7237,7 +7264,7 @@ class Firing:
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
     def _why_skipped(self, row, unfinished):
-        """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
+        """Return why a slot adds nothing while tasks of its schedule are unfinished; None if it adds one."""
         if len(unfinished) == UNFINISHED_MAX:
             return "skipped: %d of its tasks had not ended" % UNFINISHED_MAX
         if not unfinished or row["overlap"] != "skip":
@@ -7249,7 +7276,7 @@ class Firing:
 
     @staticmethod
     def unfinished(db, schedule_id):
-        """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
+        """Return the unfinished tasks of a schedule, at most UNFINISHED_MAX, oldest first."""
         return db.all(
             "SELECT id, owner_id, status, attempts, run_at FROM task "
             "WHERE schedule_id=? AND status NOT IN ENDED ORDER BY id LIMIT ?",
@@ -7319,7 +7346,7 @@ class Schedules:
         return row
 
     def add(self, request, owner_id, person=None):
-        """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
+        """Make a schedule as in POST /api/schedules; return its id. Invalid names every wrong field."""
         columns = {**self._checked({**SCHEDULE_DEFAULTS, **request}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
@@ -7358,7 +7385,7 @@ class Schedules:
 
     def run(self, schedule_id, scope=None,
             person=None):
-        """Add its task now, besides its slots; the task's row."""
+        """Add a task of a schedule now, besides its slots; return the task's row."""
         order = self._firing.order(self._row(self._database, schedule_id, scope))
         if scope is not None and not self._database.value(
                 "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
@@ -7538,8 +7565,7 @@ def match_rows(rows,
 
 
 def is_match(row, columns, names):
-    """Return whether a row has these columns as asked for: rules by their meaning, arguments in any
-    order."""
+    """Return whether a row has these columns: rules by their meaning, arguments in any order."""
     return all(
         is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"]) if name == "rule" else
         row[name] == columns[name] or name == "arguments" and (
@@ -7566,8 +7592,8 @@ def is_match(row, columns, names):
 
 
 START_RETRY_SECONDS = (1.0, 60.0)
-LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
-YOUNG_SECONDS = 60.0            # one that was killed later had its chance
+LOST_MAX = 2                    # losses in a row that are blamed on the host
+YOUNG_SECONDS = 60.0            # a worker that lived longer was not lost young
 DETACHED_AGAIN_SECONDS = 3600.0
 ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
                      "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
@@ -7618,7 +7644,7 @@ def take_lock(path):
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     proven = False
-    with contextlib.suppress(OSError):  # a host without flock: leases must do
+    with contextlib.suppress(OSError):  # without flock on a host the leases must do
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         second = grab_if_free(part)
         proven = second is None
@@ -7638,7 +7664,7 @@ def file_stamps(files):
     """Return the stamps of files. While they stay equal, a catalogue is up to date."""
     stamps = dict.fromkeys(map(str, files))
     for name in stamps:
-        try:                            # quicker than suppress(): each add looks
+        try:                            # quicker than suppress(), and each add calls this
             status = os.stat(name)
             stamps[name] = [status.st_mtime_ns, status.st_size]
         except OSError:
@@ -7647,7 +7673,7 @@ def file_stamps(files):
 
 
 class Interpreter:
-    """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
+    """The Python for workers and tasks.py. One that is too old reports that when it starts."""
 
     def __init__(self, settings):
         self._settings = settings
@@ -7660,7 +7686,7 @@ class Interpreter:
         candidates = [chosen] if chosen else [
             sys.executable or "", os.path.join(sys.prefix, "bin", name), name, "python3"]
         for path in filter(None, map(shutil.which, candidates)):
-            if chosen or "python" in os.path.basename(path):    # the first may be a web server
+            if chosen or "python" in os.path.basename(path):    # the first candidate may be a web server
                 return path
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
@@ -7669,7 +7695,7 @@ class Interpreter:
         """Return the environment of workers. It is an allow-list: a web process may hold secrets of
         requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
-        # Under CGI a client names variables that begin so: its header Proxy becomes HTTP_PROXY.
+        # Under CGI a client sets variables with this prefix: its header Proxy becomes HTTP_PROXY.
         strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
         return {name: value for name, value in ours.items() if not name.startswith(strange)
                 and (name in (*ENVIRONMENT_NAMES, *more) or name.startswith(("LC_", "JOBQUEUE_")))}
@@ -7696,7 +7722,7 @@ class Modes:
         self._rhythm, self._clock = rhythm, database.clock
 
     def decide(self):
-        """Return who starts workers now, which is never "auto"."""
+        """Return the mode in which workers start now; it is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
             return ChosenMode(mode, "This is the setting worker_mode.")
@@ -7715,7 +7741,8 @@ class Modes:
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
     def note_end(self, transaction, row, is_loss):
-        """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
+        """Learn from the end of a worker. It is a loss if it was killed or told to stop, or never
+        reported."""
         lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
@@ -7730,7 +7757,7 @@ class Modes:
         self._store_losses(transaction, {
             "count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
-            remember(transaction, "start_failure", None)   # it is of the mode that is left
+            remember(transaction, "start_failure", None)   # it belongs to the mode that is left
 
     def _lost(self, db):
         """Return the last losses in a row on this machine; none once the clock was set back."""
@@ -7759,7 +7786,7 @@ class Modes:
 # Python.
 
 class Reserved(NamedTuple):
-    """The row of a worker that is to be started: its id, and the name of its lock file."""
+    """The row of a worker to be started: its id, and the name of its lock file."""
 
     id: "int"
     lock: "str"
@@ -7784,7 +7811,7 @@ class Workers:
             "ORDER BY worker.id" % BY_CLAIM)
 
     def reserve(self, transaction, mode, count=1):
-        """Add rows for up to `wanted` new workers, within NbMaxWorker."""
+        """Add rows for up to `count` new workers, within NbMaxWorker."""
         room = (self._settings.get("NbMaxWorker", transaction)
                      - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now = self._clock.now()
@@ -7799,7 +7826,7 @@ class Workers:
         return reserved
 
     def arrive(self, worker_id, lock, proven, pid):
-        """Turn a reserved row live; False if it was given up meanwhile."""
+        """Set a reserved row to live; return False if it was given up meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
                 "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
@@ -7859,17 +7886,17 @@ class Workers:
             (worker_id, self._claims.machine))
 
     def start_failed(self, transaction, message):
-        """Remember why no worker could be started, and when to try again."""
+        """Store why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
+        tries = before["tries"] + (now >= before["next"])   # several failures at once count as one
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since, until=math.inf):
-        """": " and the last line that workers printed, if that was between these; else ""."""
+        """Return ": " and the last line that workers printed between these times, or ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
                 lines = self.log.read_text("utf-8", "replace").strip().splitlines()
@@ -7884,7 +7911,7 @@ class Workers:
 # A worker is dead if its lock is free, and lost if its lease is over.
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
+STARTING_LOCKED_SECONDS = 60.0  # a process that holds its lock but is not ready
 
 
 class DeadWorker(NamedTuple):
@@ -7912,7 +7939,7 @@ class Reaper:
         self.burials = Every(TICK_SECONDS, self._clock)
 
     def bury_dead(self):
-        """Free the places and tasks of dead workers, and the tasks whose leases are over."""
+        """Remove dead workers, and end their tasks and the tasks whose leases are over."""
         self.burials.put_off(TICK_SECONDS)
         dead = self.find_dead()
         buried = set()
@@ -7923,7 +7950,7 @@ class Reaper:
             for row, handle, _ in dead:
                 if handle is not None and row["id"] in buried:
                     self._workers.remove_lock(row["lock"], handle)
-                elif handle is not None:    # the row has moved: the lock proves the death next time
+                elif handle is not None:    # the row has changed: the lock proves the death next time
                     os.close(handle)
         self._leases.doubt(self._clock.now())
 
@@ -7936,7 +7963,7 @@ class Reaper:
         return buried
 
     def bury(self, transaction, row, why):
-        """Remove a dead worker's row; False if it has moved since it was looked at."""
+        """Remove a dead worker's row; return False if it has changed meanwhile."""
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
             return False
@@ -7972,7 +7999,7 @@ class Reaper:
             return self._look_at_starting(row, path)
         is_here = boot and row["boot"] == boot
         if row["lock_proven"] and (is_here or self._database.has_own_disk):
-            handle = grab_if_free(path)         # locks of another machine are not there
+            handle = grab_if_free(path)         # locks of another machine are not here
             if handle is not None:
                 return handle, "died"
         # A stopped worker may have a living runner. Both must end before other workers begin.
@@ -7982,7 +8009,7 @@ class Reaper:
 
     def _look_at_starting(self, row, path):
         age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
-        if not self._leases.boot:               # that clock may have begun again
+        if not self._leases.boot:               # the monotonic clock may have begun again
             age = self._clock.now() - row["started_at"]
         handle = grab_if_free(path)
         held = handle is None and path.exists()
@@ -8000,7 +8027,7 @@ class Reaper:
 
     @staticmethod
     def _end_silent(pid, path):
-        """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
+        """Kill a worker that holds its lock but is silent; return False if that is not its pid."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
             if str(path.resolve()) in held:
@@ -8009,7 +8036,7 @@ class Reaper:
         return False
 
     def sweep_locks(self):
-        """Remove old lock files that no row names any more; they are left by crashes."""
+        """Remove old lock files without a row. Crashes leave them."""
         in_use = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):
@@ -8026,7 +8053,7 @@ WORKER_LOG_MAX_BYTES = 256 << 10
 
 
 class Starter:
-    """Starts worker processes: as many as there is work for and room."""
+    """The starter of worker processes: as many as the work needs and NbMaxWorker allows."""
 
     def __init__(self, database, settings, claims,
                  interpreter, modes, workers, reaper):
@@ -8036,7 +8063,7 @@ class Starter:
         self._children = {}     # process -> id of its row
 
     def start_needed(self, least=0):
-        """Start the workers that are needed, in the mode detached; how many were reserved."""
+        """Start the workers that are needed, in the mode detached; return the number of reserved rows."""
         self._poll_children()
         if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
@@ -8067,7 +8094,7 @@ class Starter:
         Workers of other machines do not count: a queue may name this one.
         """
         room = self._settings.get("NbMaxWorker", db)
-        if not room:                    # all are services
+        if not room:                    # all workers are services
             return 0
         db = db or self._database
         workers = db.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -8081,8 +8108,8 @@ class Starter:
             return 0
         failure = recall(db, "start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
-            return 0                    # a pause that is longer comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # many would leave no room for a runner
+            return 0                    # a longer pause comes from a clock that jumped
+        return 1 if failure else min(room, missing)     # many starts would leave no room for a runner
 
     def start_helper(self, *arguments):
         """Start a process that does one thing: --send the due rows of `delivery`, or make a --backup."""
@@ -8121,10 +8148,10 @@ class Starter:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
     def _poll_children(self):
-        """Collect ended children, so that none stays a zombie; one that ended early failed."""
+        """Collect ended child processes. One that ended early is a failed start."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
-                continue                # it runs, or another thread has just seen its end
+                continue                # it still runs, or another thread has collected it
             row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'",
                                      (worker_id,))
             if row:
@@ -8178,7 +8205,7 @@ class Starter:
 
 
 CATALOGUE_SECONDS = 10.0
-AGAIN_SECONDS = 2.0                     # from a failed reading to the next; then twice as long each time
+AGAIN_SECONDS = 2.0                     # between two readings after an error; doubled each time
 AGAIN_MAX_SECONDS = 60.0
 READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
 
@@ -8215,7 +8242,7 @@ class Catalogue:
         return list(self._load().functions.values())
 
     def find(self, name):
-        """One function, or None; one that a worker has just announced is known at once."""
+        """Return one function, or None. One that a worker has just announced is known at once."""
         if name not in self._load().functions and self._misses.is_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
@@ -8255,7 +8282,7 @@ class Catalogue:
             if self._has_changed():
                 stamps = file_stamps(self.files())
                 self.store(self._announcement(), stamps)
-        except START_ERRORS as error:   # as soon as it can be started, all is well
+        except START_ERRORS as error:   # it is read once a process can be started
             if not self.functions():
                 problem = explain_start_error(error, "the process that reads it")
                 self.store(self._failure(problem), {str(WORKER_FILE): None})
@@ -8351,7 +8378,7 @@ class Catalogue:
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
     def _add_remote(self, functions):
-        announced = {}      # most announce the same
+        announced = {}      # most workers announce the same
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
             text = worker["functions"]
@@ -8411,9 +8438,9 @@ class Catalogue:
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
 FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
-SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
-LARGEST = 2.0 ** 53             # second or byte that counts
-RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
+SPREAD_MAX_SECONDS = 400 * DAY  # a longer life of a worker comes from a wrong clock
+LARGEST = 2.0 ** 53             # largest number of seconds or bytes that counts
+RUNS_KEPT, RUNS_TOLD = 50, 20     # latest runs of a function: stored, shown
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
@@ -8438,16 +8465,16 @@ else:
 
 
 class LatestRun(NamedTuple):
-    """An attempt that ended, as `recent` keeps it."""
+    """An ended attempt, as `recent` stores it."""
 
     task_id: "int | None"
     owner_id: "int | None"
-    status: "str"                         # a name in COUNTS, or of the event
+    status: "str"                         # a name in COUNTS, or an event
     seconds: "float"
 
 
 class Shift(NamedTuple):
-    """A row of `shift`: where a worker is, up to when its life was counted and when it ended."""
+    """A row of `shift`: a worker's machine, until when its life is counted, and its end."""
 
     worker_id: "int"
     machine: "str"
@@ -8496,14 +8523,14 @@ def bucket_top(number):
 
 
 class Times:
-    """Many times in seconds: number, sum, least and greatest, and how many each bucket has."""
+    """Times in seconds: number, sum, least and greatest, and the number in each bucket."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
     count: "int"
     sum: "float"
     least: "float"
     most: "float"
-    buckets: "dict[str, int]"             # by their numbers, which are texts in JSON
+    buckets: "dict[str, int]"             # by bucket number, which is a text in JSON
 
     def __init__(self, text=None):
         self.count, self.sum, self.least, self.most, self.buckets = (
@@ -8511,7 +8538,7 @@ class Times:
 
     @classmethod
     def of(cls, values):
-        """These times, at least one."""
+        """Return the Times of these values, at least one."""
         many = cls()
         many.count, many.sum = len(values), math.fsum(values)
         many.least, many.most = min(values), max(values)
@@ -8520,7 +8547,7 @@ class Times:
         return many
 
     def add(self, times):
-        """Add other times to these."""
+        """Add other times."""
         self.count += times.count
         self.sum += times.sum
         self.least, self.most = min(self.least, times.least), max(self.most, times.most)
@@ -8577,7 +8604,7 @@ class Sums(AnySums):
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
     def add(self, sums):
-        """Add other sums to these."""
+        """Add other sums."""
         for name, value in sums.items():
             if name in HISTOGRAMS:
                 self.setdefault(name, Times()).add(value)
@@ -8653,7 +8680,7 @@ class Tally:
             if is_back or not hour <= at < hour + HOUR:
                 hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
             cell = self._cells["hour", hour, (function, queue)]
-            if is_back:                 # it was not begun
+            if is_back:                 # the attempt was not begun
                 cell["started"].append(-1)
             elif name:
                 cell[name].append(1)
@@ -8661,7 +8688,7 @@ class Tally:
                 cell["waited"].append(sane(waited))
             if service is not None and event in ("succeeded", "failed"):
                 cell["service"].append(sane(service))
-            if seconds is not None and not is_back:     # something ran
+            if seconds is not None and not is_back:     # an attempt ran
                 seconds = sane(seconds)
                 if event == "succeeded":
                     cell["ran"].append(seconds)
@@ -8683,7 +8710,7 @@ class Tally:
         cell["executed"].append(seconds)
         if ended_at is not None:        # a death may be noticed late
             at = min(at, counted_to)
-        if at - seconds >= hour:        # as most do
+        if at - seconds >= hour:        # usually it began in the same hour
             cell["busy_seconds"].append(seconds)
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)
@@ -8720,12 +8747,12 @@ class Tally:
 
 SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums; the last one begins at 0
 FOLD_ROWS = 5000                # in one portion, and read without being folded
-FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
+FOLD_LEAST_ROWS = 1000          # smaller portions wait for this many seconds
 FOLD_SECONDS = 60.0
-SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
+SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is remembered
 FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
                   "peak_memory, task_id, owner_id, worker_id, machine")
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # upper bounds: 0.25 s, then four times as much each
 
 
 
@@ -8773,7 +8800,7 @@ class Fold:
         return recall(self._database, "folded") or 0
 
     def fold(self):
-        """Fold a portion, if enough is there or it has waited for long; True if there is more."""
+        """Fold a portion if it is large or old enough; return True if there is more."""
         mark = self.mark()
         if not self._is_due(mark):
             return False
@@ -8865,7 +8892,7 @@ class Metrics:
         return self._look(HOUR, 0, 0).runs
 
     def all_time(self):
-        """Return {(function, queue): Sums} of all that was ever counted: they never fall."""
+        """Return {(function, queue): Sums} of all time. They never decrease."""
         whole = collections.defaultdict(Sums)
         for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
@@ -8943,7 +8970,7 @@ def counter_families(whole):
         ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
             ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
             for (function, queue), sums in sorted(whole.items())
-            for status in COUNTS if status != "started"]),      # that falls when one is put back
+            for status in COUNTS if status != "started"]),      # a put-back attempt would decrease it
         ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]
 
 
@@ -8951,7 +8978,7 @@ def counter_families(whole):
 #
 # Retention: removes old rows and files, a little at a time.
 
-KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
+KEEP_ROWS = 500                 # rows that are read, and removed in one transaction
 KEEP_ROUND_SECONDS = 3600.0
 # The id of a row, when it was made, and when it ended.
 TASK_AGES = "id, created_at, CASE WHEN status IN ENDED THEN finished_at END FROM task"
@@ -9002,7 +9029,7 @@ class Keeping:
         return now >= start
 
     def _portions(self, now):
-        """Remove something before each value, which is False if there was nothing."""
+        """Remove a portion before each value, which is False if there was nothing to remove."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
             for days in map(self._settings.get, KEEP_SETTINGS)]
@@ -9010,7 +9037,7 @@ class Keeping:
             self._actions.prune(ids, tasks)
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
+            folded = self._fold.mark()  # the last folded row stays: SQLite draws ids after the highest one
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
@@ -9022,7 +9049,7 @@ class Keeping:
                 ("alert", ("id",), "ended_at<?", (activity,)),
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
-                 (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
+                 (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # the clock may have been set back
             keys = ", ".join(key)
             while self._database.value(
                     "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):
@@ -9375,16 +9402,16 @@ def _schedule_finding(code, row, **values):
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so a recipient gets at most 20 messages an hour
-REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
-QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
+REPEAT_SECONDS = 86400.0        # between two messages about an open alert
+QUIET_SECONDS = 86400.0         # without a failure, after which a failure's alert ends
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
-ALERT_GROUPS_MAX = 50           # different failures told in one look
+ALERT_GROUPS_MAX = 50           # groups of failures in one check
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
+MESSAGE_LINES = 30              # of at most 500 characters each: some receivers take only 20 kB
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
-UNSENT_SECONDS = 900            # after which `check` says that messages wait
+UNSENT_SECONDS = 900            # after which `check` reports waiting messages
 
 
 class Trouble(NamedTuple):
@@ -9428,12 +9455,12 @@ def post_message(transaction, recipient, content,
 
 
 def is_message_due(database, now):
-    """Return True if something is to be sent."""
+    """Return True if a message must be sent."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
 class Alerts:
-    """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
+    """The alerts: opens, reports and ends them, and informs owners of their tasks; see look()."""
 
     def __init__(self, database, settings, conditions,
                  starter):
@@ -9448,7 +9475,7 @@ class Alerts:
             self.send(now)
 
     def send(self, now):
-        """Start the process that sends, if something is due and none does."""
+        """Start the process that sends, if a message is due and no process sends."""
         if is_message_due(self._database, now) and take_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
@@ -9488,7 +9515,7 @@ class Alerts:
                 remember(transaction, "alerts", state)
 
     def _held(self, open_codes):
-        """Find all that is wrong now but failed tasks."""
+        """Return all findings that hold now, except failed tasks."""
         return {(code, finding.subject): Trouble(shorten(str(finding), 500))
                 for code, row in FINDINGS.items() if row.alert and code != "failed"
                 for finding in getattr(self._conditions, code)(code in open_codes)}
@@ -9536,7 +9563,7 @@ class Alerts:
         for (code, subject), (text, count) in troubles.items():
             row = rows.get((code, subject))
             if row:
-                opened_at = min(now - 1, row["opened_at"])      # the clock may have been put back
+                opened_at = min(now - 1, row["opened_at"])      # the clock may have been set back
                 transaction.run(
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
                     (text, count, opened_at, now, row["id"]))
@@ -9548,7 +9575,7 @@ class Alerts:
 
     @staticmethod
     def _end(transaction, row, now):
-        """Return whether an alert that this look did not see ends now."""
+        """End an alert whose condition does not hold now, if it may end; return whether it did."""
         least = QUIET_SECONDS if row["code"] == "failed" else 0.0
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
@@ -9614,7 +9641,7 @@ class Alerts:
                    "next_at": iso(last["next_at"] if last else None)}
 
     def mute(self, alert_id, how):
-        """Tell nothing of an alert for a while; NotFound if none of that id is open."""
+        """Send no message about an alert for a while; NotFound if it is not open."""
         seconds = MUTES[how]
         until = seconds and min(self._clock.now() + seconds, UNTIL_IT_ENDS)
         with self._database.transaction() as transaction:
@@ -9624,7 +9651,7 @@ class Alerts:
             return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
     def test(self):
-        """Send each recipient a message, which is tried once."""
+        """Send each recipient a message with a single try."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
@@ -9744,7 +9771,7 @@ def _send_by_server(settings, user, sender, recipient,
             if user:
                 _log_in(server, user, _password(settings))
             server.send_message(message, sender, [recipient])
-            with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
+            with contextlib.suppress(OSError, smtplib.SMTPException):       # the message is sent already
                 if server.sock:
                     server.sock.settimeout(1)
                 server.quit()
@@ -9755,7 +9782,7 @@ def _send_by_server(settings, user, sender, recipient,
 
 
 def _log_in(server, user, password):
-    """Log in, in UTF-8 (RFC 4616) where smtplib, which knows ASCII only, would refuse."""
+    """Log in with UTF-8 (RFC 4616), where smtplib would refuse characters outside ASCII."""
     import base64
     server.ehlo_or_helo_if_needed()
     if (user + password).isascii():
@@ -9818,7 +9845,7 @@ def is_inside(address):
 
 
 def _cut(text, most, encoding="utf-8", unit=1):
-    """Return the beginning of a text that has at most so many units of an encoding, marked if cut."""
+    """Return the beginning of a text, at most so many units of an encoding, marked if cut."""
     data = text.encode(encoding, "replace")
     if len(data) <= most * unit:
         return text
@@ -9826,7 +9853,7 @@ def _cut(text, most, encoding="utf-8", unit=1):
 
 
 def shaped(parts, content):
-    """Write a message as the host of an address wants it; without a body if few people use that."""
+    """Write a message in the shape that a host expects, without a body for hosts without a shape."""
     query = "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     for hosts, shape in SHAPES:
@@ -9845,7 +9872,7 @@ def _for_discord(path, query, subject, text):
 
 
 def _for_telegram(path, query, subject, text):
-    # As plain text: in the modes of Telegram the signs of an error are wrong markup.
+    # As plain text: error messages contain signs that Telegram's markup does not accept.
     more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
     return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
 
@@ -9863,7 +9890,7 @@ def webhook_key(folder):
     """Return the secret of signed webhooks. It is made at first use; an owner may choose another one."""
     import base64
     path = private_path(find_database(folder), "webhook-secret.txt")
-    former = folder / "webhook-secret.txt"      # that name can be guessed
+    former = folder / "webhook-secret.txt"      # this name of earlier editions can be guessed
     if former.exists() and not path.exists():
         former.rename(path)
     if not path.exists():
@@ -9947,7 +9974,7 @@ class Courier:
         self._add, self._find = add, find
 
     def run(self):
-        """Send all that is due."""
+        """Send all due messages."""
         with in_passing("telling"):
             for row in iter(self._take, None):
                 self._send(row)
@@ -9969,7 +9996,7 @@ class Courier:
         return {**row, **taken}
 
     def _send(self, row):
-        """Send a row that was taken, and note how that went."""
+        """Send a row after its try was counted, and record the result."""
         changes = {"next_at": None, "error": None}
         content = json.loads(row["content"])
         try:
@@ -10042,17 +10069,17 @@ class Courier:
 LANE_ROWS = 500                 # of each queue are planned
 MIX_ROWS = 10_000               # tasks before a task are read, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
+PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from which progress predicts the end
 PROGRESS_DOUBT = 0.2
 TRIED = ("succeeded", "failed", "retried")      # runs of these kinds say how long the next ones take
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
 PAUSE_MAX = 30 * 86400
-# (a time less than so many seconds ahead, is rounded to so many)
+# (times below so many seconds are rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
 class Waiting(NamedTuple):
-    """A task that waits: columns of its row."""
+    """A pending or scheduled task: columns of its row."""
 
     id: "int"
     owner_id: "int"
@@ -10078,7 +10105,7 @@ MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "
 
 
 class RunTimes(NamedTuple):
-    """Seconds that attempts of a function take, and the share of them that is tried again."""
+    """The times of a function's attempts in seconds, and the share that is tried again."""
 
     mean: "float"
     variance: "float"
@@ -10087,14 +10114,14 @@ class RunTimes(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A moment as far as it is known, in seconds from now."""
+    """A predicted moment in seconds from now, with its uncertainty."""
 
     at: "float" = 0.0
     variance: "float" = 0.0
     doubt: "float" = 0.0
 
     def after(self, times, attempts=1.0, pause=0.0):
-        """Return when attempts that begin now, and pauses between them, have ended."""
+        """Return the end of attempts that begin at this moment, with pauses between them."""
         return Moment(self.at + attempts * times.mean + pause,
                       self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
 
@@ -10116,7 +10143,7 @@ UNKNOWN = RunTimes(math.inf, 0.0, 0.0, 0.0)
 
 
 class WorkerSlot:
-    """A worker that lives or will: the queues and functions it serves, and when it is free."""
+    """A present or future worker: its queues and functions, and when it is free."""
 
     def __init__(self, queues, functions, free=NOW):
         self.queues, self.functions, self.free = queues, functions, free
@@ -10128,7 +10155,7 @@ class WorkerSlot:
 
 
 class Choice(NamedTuple):
-    """When and where a task can start, and how many places share the work before it."""
+    """The start of a task and its worker, and how many workers share the work before it."""
 
     start: "Moment"
     place: "WorkerSlot | None"
@@ -10136,7 +10163,7 @@ class Choice(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """When a task begins and ends."""
+    """The predicted start and end of a task."""
 
     start: "Moment"
     end: "Moment"
@@ -10148,19 +10175,19 @@ def order_of(task):
 
 
 def before_values(task):
-    """Return the values of BEFORE for the tasks before a task in its queue, but for the limit."""
+    """Return the values of BEFORE for the tasks before a task in its queue, without the limit."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
 def times_of(seconds, repeated=0):
-    """Sum up attempts. One more is supposed that is off by half of their mean."""
+    """Return the RunTimes of attempts. One more is assumed that is off by half of their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
 
 
 class Plan:
-    """The tasks that run and wait at one moment, each with its place and times."""
+    """A plan of the running and waiting tasks at one moment, each with its worker and times."""
 
     def __init__(self, database, runs,
                  crews, homes):
@@ -10174,20 +10201,20 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # When each queue, by its name, and each owner, by their id, may start one more.
+        # The moments at which each queue, by name, and each owner, by id, may start one more.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
         self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
-        self._ends = collections.defaultdict(list)     # of running ones
+        self._ends = collections.defaultdict(list)     # of running tasks
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
         self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
                     for name in sorted(self.queues)})
 
     def _run(self, row, crew):
-        """Give a running task to one of the places of its crew."""
+        """Give a running task to a worker of its crew."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)
@@ -10195,7 +10222,7 @@ class Plan:
             place.free = end
 
     def end_of_running(self, row):
-        """Return when a running task (its row) ends, whether it ran already when this was planned."""
+        """Return the end of a running task (its row), even if it began after the plan was made."""
         elapsed = max(0.0, self.now - row["started_at"])
         progress = row["progress"] or 0
         longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
@@ -10205,7 +10232,7 @@ class Plan:
             return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
         if row["function"] not in self.runs:
             return NEVER
-        return NOW.after(times_of(longer or [elapsed]))     # the oldest may get twice as old
+        return NOW.after(times_of(longer or [elapsed]))     # the oldest may run for twice its time so far
 
     def _plan(self, lanes):
         """Give tasks to workers: by priority, and by turns among queues."""
@@ -10218,7 +10245,7 @@ class Plan:
             ranks[task.queue, task.priority] += 1
             order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
         for *_, task in sorted(order):
-            if task.priority < least:   # behind tasks of another queue that are not read
+            if task.priority < least:   # behind tasks of another queue that were not read
                 self.planned[task.id] = Expected(NEVER, NEVER)
                 continue
             start, place, places = self._choose(task)
@@ -10230,7 +10257,7 @@ class Plan:
                 self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
 
     def _choose(self, task):
-        """Return when a task can start and where, after all that is planned."""
+        """Return the start of a task and its worker, after all planned tasks."""
         limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
         ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
         serving = sorted((place for place in self.places if place.serves(task)),
@@ -10241,7 +10268,7 @@ class Plan:
         return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
 
     def _hold(self, queue, owner_id, end):
-        """Count a task that ends at a moment against the limits of its queue and its owner."""
+        """Count a planned task against the limits of its queue and its owner until it ends."""
         for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
             ends[ends.index(min(ends))] = end
 
@@ -10262,8 +10289,8 @@ class Plan:
         return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
 
     def of_waiting(self, task):
-        """Return when a pending task begins and ends. One that is new begins when the next planned
-        one of its queue was to begin."""
+        """Return the start and end of a pending task. A new one begins when the next planned one was to
+        begin."""
         if task.id in self.planned:
             return self.planned[task.id]
         lane = self.lanes[task.queue]
@@ -10276,11 +10303,11 @@ class Plan:
         return self._expect(task, start, places)
 
     def of_scheduled(self, task, seconds):
-        """Return when a task begins and ends that is due in so many seconds."""
+        """Return the start and end of a task that is due in so many seconds."""
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name):
-        """Return when a queue will have ended all that is in it now; None if it is empty."""
+        """Return when all present tasks of a queue will have ended; None if it is empty."""
         last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
         ends += self._ends.get(name, ())
@@ -10288,7 +10315,7 @@ class Plan:
         return max(ends, default=None)
 
     def _reach(self, task):
-        """Return when the queue's pace leads to a task that is not planned."""
+        """Return the start of a task that is not planned, by the queue's pace."""
         means = {name: times.mean for name, times in self._times.items()}
         place = before_values(task)
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
@@ -10312,7 +10339,7 @@ class Plan:
 # A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, within a SHARE of the process's time. The
 # tasks before a task in its queue are counted anew each time.
 
-SHARE = 0.03                    # of a process's time goes into plans at most
+SHARE = 0.03                    # largest share of a process's time for plans
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 
 
@@ -10324,7 +10351,7 @@ def forecast_json(before=None, start=None, end=None,
 
 
 class Forecast:
-    """Forecasts of tasks and queues, as far as they can be known."""
+    """The forecasts of tasks and queues, as far as they are known."""
 
     def __init__(self, database, settings, claims, queues,
                  modes, rhythm, metrics):
@@ -10355,8 +10382,10 @@ class Forecast:
         return self._of_waiting(new, PENDING, None)
 
     def of_list(self, shown):
-        """Add to tasks (their JSON) when they begin, as far as they are planned. A new process may
-        be CGI's, and plans nothing for its first list."""
+        """Add the time of the start to tasks (their JSON), if they are planned.
+
+        A new process may be CGI's, so it plans nothing for its first list.
+        """
         pending = [task for task in shown if task["status"] == "pending"]
         if pending and self._lists_before:
             plan = self._current()
@@ -10367,7 +10396,7 @@ class Forecast:
         return shown
 
     def of_queue(self, shown):
-        """Add to a queue (its JSON) when all that is in it now will have ended."""
+        """Add to a queue (its JSON) when all its present tasks will have ended."""
         empty_at = None
         plan = self._current() if shown["pending"] or shown["running"] else None
         if plan and shown["name"] in plan.queues:
@@ -10409,7 +10438,7 @@ class Forecast:
             "tasks before it take" if function in plan.runs else function + " takes")
 
     def _current(self):
-        """Return the plan of lately, or a new one."""
+        """Return the newest plan, or make a new one."""
         with self._lock:
             began = self._clock.monotonic()
             if self._plan is None or began > self._until:
@@ -10455,10 +10484,10 @@ class Forecast:
 # The tick: maintenance that any process does in passing.
 
 TICK_PASSING_SECONDS = 5.0      # ... of processes that only pass by, such as requests
-TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
+TICK_SOON_SECONDS = 1.0         # while more work is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
-BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
+BACKUP_AGAIN_SECONDS = 3600.0   # after a backup that failed or was not finished
 
 
 class Tick:
@@ -10481,7 +10510,7 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False          # the last tick left something to be done soon
+        self._has_more = False          # the last tick left work to be done soon
 
     def maybe(self, caller):
         """Tick unless another process has just done so; return True if this one did.
@@ -10498,7 +10527,7 @@ class Tick:
                 return False
             self.run(caller)
             return True
-        except Busy:                    # a moment later there is another chance
+        except Busy:                    # the next tick tries again
             return False
         except Exception as error:
             self._ticks.put_off(15.0)
@@ -10564,8 +10593,7 @@ class Tick:
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _back_up(self):
-        """Start the process that makes the backup of the day, after the hour that an admin chose;
-        again if that failed."""
+        """Start the process that makes the daily backup, after the chosen hour; again if it failed."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
         if not hour:
             return
@@ -10577,7 +10605,7 @@ class Tick:
         error = None if state["done"] else state["error"] or "It was not finished."
         with self._database.transaction() as transaction:
             if recall(transaction, "daily_backup") != last:
-                return                  # another process begins it
+                return                  # another process starts it
             remember(transaction, "daily_backup", {
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")
@@ -10617,9 +10645,9 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
-hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
+hashing = threading.Semaphore(2)    # at once: each needs 16 MiB, on hosts with 1 GiB
 guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to; all others are answered meanwhile
-# How many are free, how many seconds they count, the shortest and the longest wait after them.
+# The number of free guesses, how many seconds they count, and the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 # Passwords that guessers try first, of sufficient length.
 COMMON_PASSWORDS = frozenset(
@@ -10670,11 +10698,12 @@ class Person:
         self.name = row["name"]
         self.role = row["role"]
         self.is_admin = self.role == "admin"
-        self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
-        self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
+        self.scope = self.id if self.role == "user" else None   # the owner of the visible tasks; None: all
+        self.own = None if self.is_admin else self.id           # the owner of the visible tokens and
+                                                                # sessions; None: all
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token = None     # of a program
+        self.token = None     # of the program, if it is one
 
     def sees_secrets_of(self, owner):
         """Return whether an owner's (name) arguments are shown with their secrets."""
@@ -10692,7 +10721,7 @@ class Person:
 
 
 class KnownOwner(NamedTuple):
-    """The user of the setting default_owner: their row, which may be used until then."""
+    """The user of the setting default_owner: the row, and until when it may be used."""
 
     until: "float"
     name: "str"
@@ -10749,7 +10778,7 @@ def may_guess(database, *subjects):
 
 
 def check_password(password, name):
-    """Invalid unless `password` is long enough and not one that guessers try first."""
+    """Raise Invalid unless a password is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise field_error("password", "must have %d to %d characters"
                           % (PASSWORD_MIN, PASSWORD_MAX))
@@ -10781,7 +10810,7 @@ def note_user(transaction, at, event, row, by,
 
 
 def note_use(database, row, table, column):
-    """Note that a session or token was used, by its user; not worth an error if that is busy."""
+    """Record that a session or token was used. A busy database is no error here."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
         with contextlib.suppress(JobQueueError), database.deadline(0.2), \
@@ -10801,7 +10830,7 @@ def address_subject(address):
 
 
 def user_subject(name):
-    """Return the subject of guesses at a user's password. As in the database A to Z alone are folded."""
+    """Return the subject of guesses at a user's password. Only A to Z are folded, as in the database."""
     return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
 
 
@@ -10812,8 +10841,10 @@ def fold_name(name):
 
 
 def count_guess(database, *subjects):
-    """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
-    while one of them has to wait."""
+    """Count a guess under each subject before it is checked, so parallel guesses count, too.
+
+    TooMany while any subject must wait.
+    """
     now = database.clock.now()
     with database.transaction(durable=False) as transaction:
         for subject in subjects:
@@ -10901,7 +10932,7 @@ class Users:
 
     def insert(self, transaction, columns,
                by=None):
-        """Store a new user, as prepare() gave it; Conflict if the name or one that looks like it is taken."""
+        """Store a new user, from prepare(); Conflict if the name, or one that looks like it, is taken."""
         for other_name, in transaction.all("SELECT name FROM user"):
             if fold_name(other_name) == fold_name(columns["name"]):
                 raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
@@ -10946,7 +10977,7 @@ class Users:
 
     def confirm(self, person, password, field="password"):
         """Return the stored form of a person's password; Denied, with the field's name, if it is wrong."""
-        subject = "password:%d" % person.id     # only who is logged in can guess here
+        subject = "password:%d" % person.id     # only a logged-in user can guess here
         stored = self.find(person.name)["password"]
         with may_guess(self._database, subject):
             if not verify_password(password, stored):
@@ -10956,7 +10987,7 @@ class Users:
         return stored
 
     def delete(self, name, by=None):
-        """Remove a user who owns no task and will own none; Conflict otherwise."""
+        """Remove a user who owns no task and no schedule; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name, transaction)
             owner = self._settings.get("default_owner", transaction)
@@ -10976,7 +11007,7 @@ class Users:
 
     @staticmethod
     def _remove_gone_schedules(transaction, owner_id):
-        """Remove the rows that are kept of schedules which tasks.py does not name any more."""
+        """Remove the kept rows of schedules that tasks.py does not name any more."""
         gone = "owner_id=? AND gone_at IS NOT NULL"
         transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
                         (owner_id,))
@@ -11012,7 +11043,8 @@ SESSION_IDLE_SECONDS = 30 * 60.0
 TOKENS_MAX = 100                # of one user
 SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
-NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long to verify as a
+                                                                            # real one
 TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
              "JOIN user ON user.id=user_id WHERE ")
 
@@ -11045,7 +11077,7 @@ class SetUp:
 
     def code(self):
         """Return the one-time code for the first admin. It is renewed every SETUP_CODE_SECONDS."""
-        with self._database.transaction(durable=False):     # two at once agree on one code
+        with self._database.transaction(durable=False):     # two processes at once use one code
             code = read_code(self.file, self._clock.now())
             if not code:
                 code = random_token(16)
@@ -11098,7 +11130,8 @@ class SetUp:
         code = plain_code(code)
         for path in files:
             file_code = read_code(path, self._clock.now())
-            if file_code and digest(file_code) == digest(code):     # their bytes tell nothing of the code
+            if file_code and digest(file_code) == digest(code):     # comparing digests reveals nothing
+                                                                    # about the code
                 return code
         words = ("is not that of a file whose name begins with setup-code, which can be read here "
                  "(rights 644), is not older than an hour and has %d or more characters"
@@ -11123,7 +11156,7 @@ class SetUp:
 
 
 class Sessions:
-    """Logging in by name and password; the token of a session is stored as a digest only."""
+    """Logging in by name and password. The database stores only the digest of a session's token."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
@@ -11136,12 +11169,12 @@ class Sessions:
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():  # guesses of strangers lock out no known address
-            subjects = ["known:%d %s" % (row["id"], place)]     # no name that is sent can be this
+            subjects = ["known:%d %s" % (row["id"], place)]     # no name that a client sends can be this
         with may_guess(self._database, *subjects):
             right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
-                if row:                 # there are no more than the throttle lets through
+                if row:                 # at most as many as the throttle lets through
                     note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
@@ -11201,7 +11234,7 @@ class Sessions:
                 for row in rows]
 
     def close_all(self, row, by, but=()):
-        """Log a user (their row) out everywhere, but where these tokens are."""
+        """Log a user (their row) out everywhere, except the sessions with these tokens."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
                             % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
@@ -11306,7 +11339,7 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
 
 
 class Frame(NamedTuple):
-    """All of a request but its arguments. `make` makes an Order of their text, unless there are errors."""
+    """A request without its arguments. `make` makes an Order of their text, unless there are errors."""
 
     rest: "JsonObject"
     schema: "Schema"
@@ -11322,7 +11355,7 @@ def file_parameters(schema):
 
 
 class Requests:
-    """Makes Orders of requests, for a person or (None) for the site's own code."""
+    """The maker of Orders from requests, for a person or (None) for the site's own code."""
 
     def __init__(self, database, catalogue):
         self._database = database
@@ -11376,7 +11409,7 @@ class Requests:
 
     @staticmethod
     def _order(frame, arguments):
-        _, schema, files, frame_errors, make = frame        # quicker than by their names
+        _, schema, files, frame_errors, make = frame        # unpacking is quicker than attributes
         errors = frame_errors + check_value(schema, arguments, "arguments")
         if is_deep(arguments, JSON_MAX_DEPTH):
             errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
@@ -11471,8 +11504,8 @@ class Requests:
 
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
-REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
-REMOTE_MAX = 64                 # workers of a token; queues that only remote workers serve
+REMOTE_QUEUE = "remote"         # of functions without a queue of their own
+REMOTE_MAX = 64                 # workers of a token, and queues that only remote workers serve
 PIECES_MAX = 1000               # of logs in one call
 ANNOUNCED_MAX = 256 << 10       # characters of the announcements of a token's workers; equal ones count once
 
@@ -11502,7 +11535,7 @@ TURN = titled("Turn", object_of(
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
-for _ in range(4):                      # so deep may lists and objects be nested
+for _ in range(4):                      # nesting of lists and objects
     _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
         format={"enum": [*TEXT_FORMS, "password", "seconds"]}, description=text_up_to(2000),
@@ -11527,7 +11560,7 @@ _ANNOUNCED = object_of(
 
 
 def _without_slow_patterns(schema):
-    """Return a schema that was announced without the patterns that could take long."""
+    """Return an announced schema without the patterns that could take long."""
     if isinstance(schema, list):
         return list(map(_without_slow_patterns, schema))
     if not isinstance(schema, dict):
@@ -11632,7 +11665,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_size(call):
-        """Refuse a call that names an attempt twice, or would hold the write lock for long."""
+        """Raise Invalid for a call that names an attempt twice, or would hold the write lock for long."""
         reports = [*call.get("hold", ()), *call.get("end", ())]
         claims = [attempt["claim"] for attempt in (*call.get("start", ()), *reports)]
         if len(claims) > len(set(claims)):
@@ -11680,7 +11713,7 @@ class RemoteWorkers:
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
     def _place(self, transaction, token, function):
-        """Find the queue of a function that the site has not: none that our own workers serve."""
+        """Set the queue of a function that the site does not have: one that our own workers do not serve."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
         if function["name"] in ours:
@@ -11749,7 +11782,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _outcome(sent):
-        """Return the outcome that a worker sent; a failure if it cannot be kept as it is."""
+        """Return the outcome that a worker sent, or a failure if it cannot be stored."""
         try:
             return Outcome.parse(sent, OUTCOME_KINDS)
         except Invalid as error:
@@ -11854,7 +11887,7 @@ if TYPE_CHECKING:
 
 
 def _share(n: "Any", total: "Any") -> "float | None":
-    """Return n / total as a plain float from 0 to 1; None if that is no number."""
+    """Return n / total as a plain float from 0 to 1; None if that is not a number."""
     try:
         are_whole = isinstance(n, int) and isinstance(total, int)
         share = n / total if are_whole else float(n) / float(total)
@@ -11877,7 +11910,7 @@ def _text(value: "object") -> "str":
 class TaskContext:
     """The task that runs a function, as the function sees it. The runner makes one for each attempt."""
 
-    running: "TaskContext | None" = None  # that of this process, if it runs a task
+    running: "TaskContext | None" = None  # the task that this process runs, if it is a runner
 
     def __init__(self, task_id: "int", owner: "str", attempt: "int", crashes: "int", claim: "str", data: "Path",
                  report: "Callable[[float | None, str | None], None]",
@@ -11886,8 +11919,8 @@ class TaskContext:
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
-        self.has_folder = False         # True once it was asked for
-        self.ask_results: "Callable[[], list[Any]]" = list    # the runner's asks the worker
+        self.has_folder = False         # True once the folder was used
+        self.ask_results: "Callable[[], list[Any]]" = list    # the runner's function asks the worker
 
     def progress(self, n: "float", total: "float" = 1, message: "str | None" = None) -> None:
         """Report that `n` of `total` is done, and the current step.
@@ -11916,7 +11949,7 @@ class TaskContext:
 
 def current_task() -> "TaskContext | Any":
     """Return the TaskContext of the task that runs this code, or None outside a task."""
-    # The type does not tell of None: a function that a task runs need not ask for it.
+    # The annotation leaves out None: a function that a task runs need not test for it.
     return TaskContext.running
 
 
@@ -12012,7 +12045,7 @@ class Task:
                  created: "bool" = False) -> None:
         self._place = place             # in a runner, which has no database, the running task
         self.id = values["id"]
-        self.created = created          # False: there was one with its unique_key already
+        self.created = created          # False: a task had its unique_key already
         self._values = values
 
     if not TYPE_CHECKING:               # a type checker must know no other names than those above
@@ -12032,7 +12065,7 @@ class Task:
 
     @property
     def _queue(self) -> "TaskQueue":
-        """Return the JobQueue that has it; RuntimeError in a runner."""
+        """Return the JobQueue of the task; RuntimeError in a runner."""
         if isinstance(self._place, TaskContext):
             raise RuntimeError("inside a task, other tasks are known by their id only")
         return self._place
@@ -12050,8 +12083,10 @@ class Task:
         return self.status in ("succeeded", "failed", "cancelled")
 
     def refresh(self) -> "Task":
-        """Read it again; returns itself. NotFound if it was deleted. A task that was removed when it
-        had succeeded has its owner, its function, its status and no result."""
+        """Read the task again; return itself. NotFound if it was deleted.
+
+        A task that was removed on success keeps its owner, function and status, and has no result.
+        """
         queue = self._queue
         try:
             self._values = queue.get_json(self.id)
@@ -12063,7 +12098,7 @@ class Task:
         return self
 
     def wait(self, timeout: "float | None" = None) -> "Task":
-        """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
+        """Wait until the task has finished; return itself. TimeoutError after `timeout` seconds."""
         if current_task():
             raise RuntimeError("a task must not wait for another task: two workers that wait for "
                                "each other never end")
@@ -12087,25 +12122,27 @@ class Task:
             return self.refresh().is_finished
 
     def then(self, function: "Enqueued[P]", *positional: "P.args", **named: "P.kwargs") -> "Task":
-        """Add a task of another function, of the same owner, that runs once this has succeeded.
-        For more than that: other.using(after=[a, b], after_failure="run").enqueue(...)."""
+        """Add a task of another function, of the same owner, that runs once this one has succeeded.
+
+        For several predecessors: other.using(after=[a, b], after_failure="run").enqueue(...).
+        """
         chosen: "UsingOptions" = {**function.chosen}
-        if not current_task():          # there it is the running task's
+        if not current_task():          # inside a task it is the running task's owner
             chosen.setdefault("owner", self.owner)
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
 
     def cancel(self) -> "Task":
-        """Cancel it; Conflict if it has ended."""
+        """Cancel the task; Conflict if it has ended."""
         return self._changed(self._queue.actions.cancel(self.id))
 
     def retry(self) -> "Task":
-        """Make it pending again; Conflict unless it failed or was cancelled."""
+        """Make the task pending again; Conflict unless it failed or was cancelled."""
         self._queue.catalogue.refresh()     # the catalogue may have changed
         return self._changed(self._queue.actions.retry(self.id))
 
     def delete(self) -> None:
-        """Remove it."""
+        """Remove the task."""
         self._queue.actions.delete(self.id)
         self._queue.start_workers()
 
@@ -12136,7 +12173,7 @@ if TYPE_CHECKING:
 
 
 class JobQueue:
-    """The whole queue of one data folder; every door, worker and test has one."""
+    """The queue of one data folder. Every door, worker and test has one."""
 
     def __init__(self, data: "Path | str | None" = None, clock: "AnyClock" = Clock,
                  environment: "Mapping[str, str]" = os.environ,
@@ -12187,14 +12224,14 @@ class JobQueue:
 
     def enqueue(self, function: "str", arguments: "Mapping[str, Any] | None" = None,
                 owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "Task":
-        """Add one task; returns it. Invalid names every field that is wrong."""
+        """Add one task; return it. Invalid names every wrong field."""
         place = TaskContext.running or self
         added = enqueue_all(place, function, [arguments or {}], {**options, "owner": owner})
         return Task(self, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, function: "str", many: "Iterable[Mapping[str, Any]]",
                      owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "list[int]":
-        """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
+        """Add a task for each of `many` argument objects (any iterable), all or none; return the ids."""
         return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner}).ids
 
     def get(self, task_id: "int") -> "Task":
@@ -12223,11 +12260,11 @@ class JobQueue:
             declared_function["schema"]) if name in arguments}}
 
     def add(self, requests: "Iterable[Any]", owner_id: "int") -> "list[int]":
-        """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
+        """Add tasks for `requests` (as in POST /api/tasks), all or none; return the ids."""
         return self.add_all(requests, owner_id).ids
 
     def add_all(self, requests: "Iterable[Any]", owner_id: "int", asker: "int | None" = None) -> "Added":
-        """Add tasks as add() does, for the task `asker` that runs; tell how many are new."""
+        """Add tasks as add() does, for the running task `asker`; return how many are new, too."""
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
         self.start_workers()
@@ -12235,9 +12272,11 @@ class JobQueue:
 
     def add_orders(self, orders: "list[Order]", owner_id: "int", once: "Once | None" = None,
                    asker: "int | None" = None) -> "JsonObject":
-        """Add Orders, all or none: {"ids", "created": how many new}.
-        A request that is answered but `once` gets the ids of the first answer again. `asker` is the
-        running task that asks, if one does."""
+        """Add Orders, all or none; return {"ids", "created": how many are new}.
+
+        A repeated request with the same `once` gets the ids of the first answer. `asker` is the running
+        task that adds them, if there is one.
+        """
         def action(transaction: "Connection") -> "JsonObject":
             now = self.database.clock.now()
             answer = once.find(transaction, now) if once else None
@@ -12258,7 +12297,7 @@ class JobQueue:
 
     def start_workers(self) -> None:
         """Start workers for added tasks. If that fails now, a tick tries again."""
-        with in_passing("starting workers"):    # a killed one must not hold the place of a new one
+        with in_passing("starting workers"):    # a killed worker must not keep its row
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
                 self.reaper.bury_dead()
             self.starter.start_needed(self.tick.sleepers_missing())
@@ -12268,7 +12307,7 @@ class JobQueue:
         self.database.close()
 
 
-_opened: "dict[int, JobQueue]" = {}       # by process id: none may cross a fork
+_opened: "dict[int, JobQueue]" = {}       # by process id: a connection must not cross a fork
 
 
 def default_queue() -> "JobQueue":
@@ -12277,7 +12316,7 @@ def default_queue() -> "JobQueue":
 
 
 class Place(NamedTuple):
-    """A line of people's code."""
+    """A line of users' code."""
 
     file: "str"
     line: "int"
@@ -12306,7 +12345,7 @@ class Function(Generic[P, R]):
         self.__module__ = getattr(target, "__module__", __name__)
 
     def __reduce__(self) -> "str | tuple[Any, ...]":
-        """Pickle it by its name, as Python does with functions: pools of processes want that."""
+        """Pickle it by its name, as Python does with functions. Process pools need that."""
         name = getattr(self.target, "__qualname__", self.name)
         value: "Any" = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -12314,7 +12353,7 @@ class Function(Generic[P, R]):
         return name if value is self else super().__reduce__()
 
     def __call__(self, *positional: "P.args", **named: "P.kwargs") -> "R":
-        """Run it here and now."""
+        """Run the function here."""
         if self.kind != "python":
             raise TypeError("%s is run by workers: use .enqueue()" % self.name)
         return self.target(*positional, **named)
@@ -12327,14 +12366,14 @@ class Function(Generic[P, R]):
         return variant
 
     def enqueue(self, *positional: "P.args", **named: "P.kwargs") -> "Task":
-        """Add a task with these arguments; returns the Task."""
+        """Add a task with these arguments; return the Task."""
         place = TaskContext.running or default_queue()
         arguments = self.arguments(positional, named)
         added = enqueue_all(place, self.name, [arguments], self.chosen)
         return Task(place, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, many: "Iterable[Mapping[str, Any]]") -> "list[int]":
-        """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
+        """Add a task for each argument object in `many` (any iterable), all or none; return the ids."""
         return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: "tuple[Any, ...]", named: "JsonObject") -> "JsonObject":
@@ -12354,8 +12393,8 @@ class Function(Generic[P, R]):
         return dict(by_name)
 
 
-PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
-declared: "dict[str, Function[..., Any]]" = {}    # by name, filled by importing tasks.py
+PLACE = r"\{([A-Za-z_]\w*)\}"           # the place of a parameter's value
+declared: "dict[str, Function[..., Any]]" = {}    # by name, filled by the import of tasks.py
 
 
 class ScheduleLine(NamedTuple):
@@ -12457,7 +12496,7 @@ def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, An
     return declare
 
 
-# Parameters with two underscores are positional only: so `rest` may hold parameters of these names.
+# Parameters with two underscores are positional only, so `rest` may have parameters of these names.
 def command(__name: "str", __arguments: "Sequence[str | Path]", *, who: "Who" = "user",
             **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
@@ -12473,12 +12512,14 @@ def command(__name: "str", __arguments: "Sequence[str | Path]", *, who: "Who" = 
 def http_request(__name: "str", __method: "str", __address: "str", *, who: "Who" = "user",
                  headers: "Mapping[str, str] | None" = None, **rest: "Any") -> "Function[..., NoReturn]":
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
-    With GET, HEAD and DELETE the other parameters become the query."""
+
+    With GET, HEAD and DELETE the other parameters become the query.
+    """
     if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % __name)
     for header, value in (headers or {}).items():
-        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # else an error would tell it
+        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # a later error would show the value
             raise ValueError("http_request(%r): the header %s holds a line break or another "
                              "character that cannot be sent" % (__name, header))
     target = {"method": __method.upper(), "address": __address, "headers": dict(headers or {})}
@@ -12487,7 +12528,9 @@ def http_request(__name: "str", __method: "str", __address: "str", *, who: "Who"
 
 def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any") -> "Function[..., NoReturn]":
     """Declare a function that workers in any language run: see static/docs/workers.md.
-    Our own workers leave its queue alone, so it must be one that no other function uses."""
+
+    Our own workers do not serve its queue, so no other function may use that queue.
+    """
     if queue == TASK_DEFAULTS["queue"]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (__name, queue))
     return _declare(__name, "external", None, who, {**rest, "queue": queue})
@@ -12539,7 +12582,7 @@ def read_text(path):
 
 def is_open(path):
     """Return True if every user of this machine can change a file, or replace it."""
-    with contextlib.suppress(OSError):  # it is not there, or not any more
+    with contextlib.suppress(OSError):  # the file may not exist
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
@@ -12599,7 +12642,7 @@ def fill_in(text, python, visit):
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
     text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
-    text = re.sub("(?<= )%s[a-z./_]*" % example,        # words of a command, which may hold spaces
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # parts of a command, which may contain spaces
                   lambda match: shlex.quote(home + match[0][len(example):]), text)
     text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
     text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
@@ -12611,8 +12654,10 @@ def fill_in(text, python, visit):
 
 
 def host_files(queue, visit=None):
-    """Return [{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
-    Request.visit(), the page's address."""
+    """Return [{"title", "name", "text"}]: lines to copy with our paths, cron's first.
+
+    With a Request.visit() they have the page's address.
+    """
     python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()
@@ -12664,7 +12709,7 @@ def _check_data(folder):
     address = HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    if folder.stat().st_mode & 0o077:   # opening it has tried to mend that
+    if folder.stat().st_mode & 0o077:   # opening the folder has tried to mend that
         yield Finding("data_open", folder=folder)
 
 
@@ -12692,7 +12737,7 @@ def _check_disk(folder):
         yield Finding("locks_missing")
 
 
-# About how the page is reached, by a Request.visit().
+# Checks of how the page is reached, by a Request.visit().
 
 def _check_visit(visit):
     yield DOORS[visit["door"]]
@@ -12702,13 +12747,13 @@ def _check_visit(visit):
         yield Finding("proxy_unknown", client=visit["client"])
     elif visit["https"]:
         yield "HTTPS"
-    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # else it is that of a proxy
+    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # otherwise the address may be a proxy's
         yield "HTTP, from this machine"
     else:
         yield Finding("http_open")
 
 
-# About the queue, by the JobQueue.
+# Checks of the queue, by the JobQueue.
 
 def _check_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
@@ -12777,7 +12822,7 @@ def _check_ticks(queue):
 
 def _check_journal(queue):
     database = queue.database
-    if database.journal is None:        # a server's own business
+    if database.journal is None:        # a server has no file
         server = database.promises()
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
@@ -12831,7 +12876,7 @@ def _check_functions(queue):
         yield Finding("samples")
     elif names:
         yield "%s: %s" % (TASKS_FILE, names)
-    elif not state["error"]:            # which describe_work() tells
+    elif not state["error"]:            # the finding `code` reports the error
         yield Finding("no_function", file=TASKS_FILE)
 
 
@@ -12935,7 +12980,7 @@ def _describe_pause(queue):
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     blocks = [queue.queues.blocked(name, queue.claims.machine) for name in names]
     held = [block for block in blocks if block.code not in ("external", "machines")]
-    if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
+    if held and all(code == "paused" for code, _ in held):      # limits are normal and no finding
         yield Finding("paused", words=held[0][1])
 
 
@@ -13006,13 +13051,13 @@ def check_host(queue, visit=None):
     results = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
         results += _look(VISIT_TOPICS, visit)
-    with contextlib.suppress(JobQueueError):            # the topics tell of it
+    with contextlib.suppress(JobQueueError):            # the topics report the error
         results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
     return _report(results)
 
 
 class Installation(NamedTuple):
-    """The report of an installation, and its JobQueue if that could be opened."""
+    """The report of an installation, and its JobQueue if it could be opened."""
 
     report: "Report"
     queue: "JobQueue | None"
@@ -13117,7 +13162,7 @@ def table_schema(table):
 
 
 def check_row(table, row):
-    """Raise ValueError, which names the table and the column, for a row that could not be here."""
+    """Raise ValueError with the table and the column if a row has a value that cannot be here."""
     errors = check_value(table_schema(table), row, table)
     if errors:
         raise ValueError(join_errors(errors[:1]).rstrip("."))
@@ -13151,20 +13196,20 @@ EXPORTED = {                    # {table: its key}
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
-COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
+COUNTED = "user token schedule task worker alert".split()     # tables whose ids stand in other rows
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
-IMPORTER = "the import"         # has paused a queue; no user is called so
+IMPORTER = "the import"         # named as the person who paused the queues; no user has this name
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _refuse_target(queue, target, kind):
-    """SetupError if writing a backup or export to `target` would destroy something else."""
+    """Raise SetupError if writing a backup or export to `target` would destroy something else."""
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
     if target.match("jobqueue-*.db") and target.parent.resolve() == queue.database.folder.resolve():
         raise SetupError("%s would be a second database: choose another name." % target)
     if target.exists():
-        with open(target, "rb") as file:        # a folder cannot be opened
+        with open(target, "rb") as file:        # raises for a folder
             if file.read(len(BEGINNINGS[kind])) not in (b"", BEGINNINGS[kind]):
                 raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 
@@ -13186,7 +13231,7 @@ def _replacing(queue, target, kind):
     Only another one of this kind is replaced. SetupError if `target` cannot be written.
     """
     target = Path(target).absolute()
-    part = Path("%s.%s.part" % (target, random_token(8)))       # another may be on its way
+    part = Path("%s.%s.part" % (target, random_token(8)))       # another process may write to the same target
     try:
         _refuse_target(queue, target, kind)
         write_private(part, "")
@@ -13204,13 +13249,13 @@ def _replacing(queue, target, kind):
 
 
 def back_up(queue, target):
-    """Write a checked copy of the database, as it is at one moment, to `target`; all goes on."""
+    """Write a checked copy of the database, as of one moment, to `target`. Other processes go on."""
     with _replacing(queue, target, "backup") as part:
         queue.database.copy_to(part)
 
 
 def save(queue, folder, name):
-    """Make a backup, or on PostgreSQL an export, if that leaves room for tasks; its path."""
+    """Make a backup, or on PostgreSQL an export, if enough room for tasks remains; return its path."""
     database = queue.database
     size = database.size()
     if free_bytes(folder) < size + DISK_LOW_BYTES:
@@ -13229,7 +13274,7 @@ def restore(folder, file, force=False):
     3. Rename the old database and its log, then put the copy in its place. In between the old one has
        both names, where the file system has links: so a crash leaves a database.
     """
-    os.stat(file)                       # before anything is made
+    os.stat(file)                       # raises before anything is made
     if not os.path.lexists(folder):
         create_data_folder(folder)
     path, mode = own_database(folder)
@@ -13251,7 +13296,7 @@ def restore(folder, file, force=False):
         except OSError:
             os.rename(path, old_path)
         os.rename(part, path)
-        (path.parent / "sweep.mark").unlink(missing_ok=True)    # folders of tasks that it has not
+        (path.parent / "sweep.mark").unlink(missing_ok=True)  # the backup lacks tasks that have folders here
     finally:
         for leftover in path.parent.glob(part.name + "*"):
             leftover.unlink()
@@ -13297,7 +13342,7 @@ def _exported(db):
 
 
 def export_lines(queue):
-    """Yield the lines of an export: all that is kept, as it is at one moment."""
+    """Yield the lines of an export: the whole database, as of one moment."""
     database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
     with database.snapshot() as db:
         yield _as_line({"jobqueue": {
@@ -13375,7 +13420,7 @@ def _store(transaction, lines,
 def _checked(transaction, table, lines,
              counts):
     """Yield the rows of lines and count them; Malformed for a row with other columns than the table."""
-    columns = transaction.row(            # their names, whether there is a row or not
+    columns = transaction.row(            # column names, even if the table is empty
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(columns):
@@ -13447,8 +13492,10 @@ class Response(NamedTuple):
 
 
 def is_known(header, tag):
-    """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not; servers that compress
-    add an ending to it."""
+    """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not.
+
+    Servers that compress add an ending to the tag.
+    """
     opaque = re.search('"([^"]*)"', tag)
     tags = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
     return header.strip() == "*" or opaque is not None and opaque[1] in tags
@@ -13465,11 +13512,11 @@ class Answer:
                  headers=(), keep="no-cache, private"):
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.whole = body if isinstance(body, bytes) else b""   # the body, if it is in memory
-        self.keep = keep                # by browsers that ask whether it is still right; None: not
+        self.keep = keep                # Cache-Control for browsers that may keep it; None: not to be kept
 
     @functools.cached_property
     def tag(self):
-        """Its ETag; a weak one, since the body may be sent compressed or not."""
+        """Return the ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
         hashed = repr(SECURITY_HEADERS).encode() + self.whole
         return 'W/"%s"' % hashlib.sha256(hashed).hexdigest()[:20]
@@ -13478,7 +13525,7 @@ class Answer:
     def packed(self):
         """Return the compressed body."""
         import zlib
-        packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31 selects gzip
         return packer.compress(self.whole) + packer.flush()
 
     def to(self, request=None):
@@ -13494,7 +13541,7 @@ class Answer:
             status = 304 if is_known(asks("If-None-Match") or "", self.tag) else status
         if is_long:
             headers.append(("Vary", "Accept-Encoding"))
-        if status != 304:               # then the browser has these already
+        if status != 304:               # with 304 the browser has these already
             names = {name for name, _ in self.headers}
             headers += [pair for pair in SECURITY_HEADERS if pair[0] not in names]
             if request and request.by_https_only:
@@ -13561,7 +13608,7 @@ def problem(error, accepts=""):
 # when a handler asks for it, and never beyond its limit.
 
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
-ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # at most so many around its content
+ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the largest head and tail of the form
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # and indentation
@@ -13616,13 +13663,13 @@ def nearest_client(environ, trusted):
 def asked_path(environ):
     """Return the path that the browser asked for, with plain slashes; "" if the server does not tell it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
-    if not path.startswith("/"):        # with a scheme and a host before it
+    if not path.startswith("/"):        # the URL has scheme and host
         path = "/".join(["", *path.split("/")[3:]])
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
 
 def inner_path(environ):
-    """PATH_INFO, decoded; Passenger hands it on as it was sent."""
+    """Return PATH_INFO, decoded; Passenger leaves it encoded."""
     path = environ.get("PATH_INFO", "")
     sent = environ.get("REQUEST_URI", "").partition("?")[0]
     return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
@@ -13686,7 +13733,7 @@ class Request:
         self._client = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
         self.address = nearest_client(environ, trusted)     # as far as it can be known
-        host = self._added("X-Forwarded-Host")  # that the browser asked for
+        host = self._added("X-Forwarded-Host")  # the host name that the browser used
         self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method = environ["REQUEST_METHOD"]
         self.query_text = environ.get("QUERY_STRING", "")
@@ -13698,23 +13745,23 @@ class Request:
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
         if self._came_below:            # the proxy has left the base path in front
             path = path[len(base_path):]
-        # Without a slash at the end of the address relative links would point beside the folder.
+        # Without a slash at the end of the address, relative links would lead outside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
         self.content_type = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
                              or self._added("X-Forwarded-Proto") == "https")
-        self.app: "App"                   # the Application that answers: it sets this,
+        self.app: "App"                   # the Application that answers; it sets this
         self.asker = None        # and its user,
-        self.attempt = None         # or, of a running task, its cancel_requested
-        self.given = {}     # query or body, as the route's schema wants it
-        self._digest = ""               # of the body, once it has been read
-        # How we may wait, see Exchange.pause(), or None.
+        self.attempt = None         # of a running task: its cancel_requested
+        self.given = {}     # query or body, checked with the route's schema
+        self._digest = ""               # of the body, once it was read
+        # Exchange.pause(), if this server can wait, or None.
         self.pause = environ.get("jobqueue.pause")
-        prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
+        prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers require these prefixes
         self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
-        # The address of the start-up file, and the folder that the web server serves, if known.
+        # The address of the start-up file and the folder that the web server serves, if known.
         self.places = (
             environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
@@ -13732,7 +13779,7 @@ class Request:
 
     @person.setter
     def person(self, person):
-        """Let this person ask."""
+        """Set the user of the request."""
         self.asker = person
 
     @property
@@ -13746,25 +13793,25 @@ class Request:
 
     @property
     def is_by_admin(self):
-        """Return whether an admin asks, in person or by a program."""
+        """Return whether the user is an admin, in person or by a program."""
         return self.asker is not None and self.asker.is_admin
 
     @property
     def token(self):
-        """Return the token of the program that asks."""
+        """Return the token of the program that sent the request."""
         if self.person.token is None:
             raise RuntimeError("a person asks")
         return self.person.token
 
     @functools.cached_property
     def door(self):
-        """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
+        """Return the kind of web server: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
         environ = self._environ
         if "mod_wsgi.version" in environ:
             return "mod_wsgi " + ("daemon" if environ.get("mod_wsgi.process_group") else "embedded")
         if "uwsgi.version" in environ:
             return "uwsgi"
-        if "passenger_wsgi" in sys.modules:     # the name that it gives the start file
+        if "passenger_wsgi" in sys.modules:     # the module name of its start file
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
@@ -13903,7 +13950,7 @@ class Request:
 
     def _read(self):
         piece = b""
-        with contextlib.suppress(OSError):      # as some servers say that the client is gone
+        with contextlib.suppress(OSError):      # some servers raise this for a client that is gone
             piece = self._environ["wsgi.input"].read(min(self.left, PIECE_BYTES))
         self.left -= len(piece)
         return piece
@@ -13924,7 +13971,7 @@ class Request:
         return Once(self.person.id, key, self._digest)
 
     def cookies(self):
-        """Its values: one left from another base path does not hide the right one."""
+        """Return the cookie's values: an old one of another base path must not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
@@ -13941,7 +13988,7 @@ class Request:
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict):
-        """Denied unless a browser says that our own page sent this (CSRF)."""
+        """Raise Denied unless a browser says that our own page sent this request (CSRF)."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
             right = site == "same-origin"
@@ -13963,12 +14010,12 @@ class Request:
 
 
 class _StaticFile(NamedTuple):
-    stamp: "tuple[int, int]"          # when it was changed, and its size
+    stamp: "tuple[int, int]"          # time of the last change, and size
     answer: "Answer"
 
 
 class StaticFiles:
-    """The files of static/, by a fixed list of names; browsers get them without their comments."""
+    """The files of static/, by a fixed list of names. Browsers get them without their comments."""
 
     def __init__(self, folder):
         self._folder = folder
@@ -14022,7 +14069,7 @@ def tick(queue, request):
 
 
 def get_health(queue, _):
-    """Process answers, its program is there, database opens, schema is current."""
+    """Check that the process answers, its program is there, the database opens, and its schema is current."""
     database = queue.database
     database.check_file()
     if not WORKER_FILE.exists():
@@ -14043,14 +14090,16 @@ def session_json(queue, person):
 def session_answer(queue, request, token, status):
     """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
-    if person is None:                  # disabled in this moment
+    if person is None:                  # disabled at this moment
         raise wrong_log_in()
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
 def post_setup(queue, request):
     """Make the first admin, or give an admin a new password, and log in.
-    Needs the code of a setup-code file. 404 if there is an admin and no such file."""
+
+    Needs the code of a setup-code file. 404 if there is an admin and no such file.
+    """
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
@@ -14064,7 +14113,7 @@ def delete_session(queue, request):
 
 
 def owner_for(queue, request, names):
-    """Whose tasks these become: the caller's, or for an admin the one owner they name."""
+    """Return the id of the owner of added tasks: the caller, or for an admin the one named owner."""
     if names <= {request.person.name}:
         return request.person.id
     if not request.person.is_admin:
@@ -14085,17 +14134,17 @@ NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items":
 
 def _add_once(queue, request,
               requests):
-    """Add these tasks, unless that was done already for the same Idempotency-Key."""
+    """Add these tasks, unless the same Idempotency-Key did so before."""
     person = request.person
     try:
-        with queue.database.unhurried():    # the body is read meanwhile
+        with queue.database.unhurried():    # reading the body may take long
             orders = queue.requests.check(requests, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once())
     except Invalid:                     # a repeated request may be invalid now
-        for _ in requests:                 # and only the whole body tells whether it is the same
+        for _ in requests:                 # only the whole body shows whether it is the same
             pass
         once = request.once()
         answer = once and once.find(queue.database, queue.database.clock.now())
@@ -14116,7 +14165,7 @@ def post_tasks(queue, request):
     if many is body:
         return added
     task_id, shown = added["ids"][0], added
-    with contextlib.suppress(NotFound):     # it has ended and is gone: its id must do
+    with contextlib.suppress(NotFound):     # it has ended and was removed: the id must do
         shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
@@ -14160,8 +14209,10 @@ EXPORTING = threading.Lock()
 
 
 def take_turns(pieces):
-    """Yield the pieces of a file. One file's is made at a time, so that several files slow down
-    other requests no more than one does."""
+    """Yield the pieces of a file in turns with other files.
+
+    So several files slow down other requests no more than one does.
+    """
     while True:
         with EXPORTING:
             piece = next(pieces, None)
@@ -14179,7 +14230,7 @@ class Export(NamedTuple):
     text: "Callable[[Iterable[JsonObject]], str]"
 
 
-EXPORTS = {                             # by this mark spreadsheets know UTF-8
+EXPORTS = {                             # this mark shows spreadsheets that it is UTF-8
     "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
@@ -14250,7 +14301,7 @@ def get_tasks(queue, request):
 
 
 def due_at(row):
-    """Since when a pending task may start."""
+    """Return since when a pending task may start."""
     return max(row["created_at"], row["run_at"] or 0)
 
 
@@ -14277,8 +14328,8 @@ def get_overview(queue, request):
 
 
 def get_task(queue, request, task_id):
-    """One task."""
-    with request.app.one_by_one:        # a large result takes much memory until it is sent
+    """Send one task."""
+    with request.app.one_by_one:        # a large result needs much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
         before, behind = queue.tasks.neighbours(row, request.person.scope)
         shown = conceal(queue.row_json(row), request.person)
@@ -14359,7 +14410,7 @@ FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
 def post_file(queue, request):
-    """Hand in a file: the body is its bytes; an argument names it by its id."""
+    """Upload a file. The body is its bytes; arguments name it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 
@@ -14416,7 +14467,7 @@ def get_log(queue, request, task_id):
 #
 # Handlers are as in web/handlers_tasks.py.
 
-ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
+ASK_AGAIN_SECONDS = 3.0         # for servers that cannot wait for a task
 WAIT_LOOK_SECONDS = 0.3
 POINTS_MAX = 480
 
@@ -14467,7 +14518,7 @@ WHICH_FIGURES = object_of(**{
 
 
 def get_exposition(queue, _):
-    """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
+    """Send counters and gauges for Prometheus, to a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
     due = map(due_at, queue.tasks.firsts(PENDING))
     text = exposition([
@@ -14557,7 +14608,7 @@ def get_workers(queue, request):
 
 
 def get_queue(queue, _, name):
-    """One queue."""
+    """Send one queue."""
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
@@ -14565,7 +14616,7 @@ def get_queues(queue, request):
     """List all queues with their limits and their tasks."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
-    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
+    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # the last one of each queue counts
     return {"queues": [{**queue.forecast.of_queue(row), "oldest_at": oldest.get(row["name"])}
                        for row in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}),
@@ -14600,7 +14651,7 @@ def get_backup(queue, _):
     path = save(queue, queue.database.folder, "download")
     try:
         file = open(path, "rb", buffering=0)
-    except FileNotFoundError:           # another request has just taken it
+    except FileNotFoundError:           # another request took the file
         raise Busy(BUSY) from None
     path.unlink(missing_ok=True)
     name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
@@ -14626,7 +14677,7 @@ def get_settings(queue, _):
 
 
 def patch_settings(queue, request):
-    """Change settings; null means back to the default."""
+    """Change settings; null restores the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given, request.person.name,
@@ -14695,14 +14746,14 @@ def post_tokens(queue, request):
 
 
 class _Waited(NamedTuple):
-    """The first tasks that came, and after how many seconds to ask again."""
+    """The first tasks that came, and the seconds after which to ask again."""
 
     tasks: "list[JsonObject]"
     again: "float"
 
 
 def _wait_for_work(queue, request):
-    """Wait for tasks as long as a worker's call may, and this server can."""
+    """Wait for tasks, as long as the worker's call and this server allow."""
     wait, clock = request.given["claim"].get("wait"), queue.database.clock
     tasks = []
     if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
@@ -14721,7 +14772,7 @@ def _wait_for_work(queue, request):
 
 
 def post_worker_turn(queue, request):
-    """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
+    """Report a remote worker's attempts, and claim tasks. Each part is answered on its own."""
     answer = queue.remote.turn(request.token, request.given)
     if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
         answer["tasks"], answer["wait"] = _wait_for_work(queue, request)
@@ -14752,7 +14803,7 @@ def post_worker_tasks(queue, request, task_id):
 
 
 def post_worker_file(queue, request, task_id):
-    """Keep a file that a running task leaves; the same name again takes its place."""
+    """Store a file that a running task leaves. The same name again replaces it."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
     owner_id = queue.tasks.get(task_id)["owner_id"]
     claim = request.bearer() or ""
@@ -14774,8 +14825,8 @@ def post_worker_file(queue, request, task_id):
 
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
-CLAIM = "claim"                         # of a running task, sent as a token is
-TICKER = "tick token"                   # or, to POST, any user
+CLAIM = "claim"                         # of a running task, sent in place of a token
+TICKER = "tick token"                   # or, for POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
 # Actions around a request: read tasks.py anew before, start workers after, keep the answer until the next
@@ -14809,7 +14860,7 @@ class Route(NamedTuple):
     path: "str"                       # a pattern
     handler: "Handler"
     who: "str"
-    takes: "Schema | None"            # of a GET its query, else its body
+    takes: "Schema | None"            # of the query for a GET, else of the body
     status: "int"
     kinds: "str"                      # of the body: schemas of static/api.json, or media types
     needs: "int" = 0
@@ -14938,7 +14989,7 @@ ROUTES = [
 
 
 def place_of(path):
-    """Return the beginning of a path or pattern that few routes share: /api/tasks, /static."""
+    """Return the beginning of a path or pattern, which few routes share: /api/tasks, /static."""
     parts = path.split("/", 3)
     return "/".join(parts[:3 if parts[1:2] == ["api"] else 2])
 
@@ -14950,7 +15001,7 @@ for _route in ROUTES:
 
 def match_path(pattern, path):
     """Return the variable parts of `path`, an id first, as a number; None if it does not match."""
-    fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
+    fixed, place, _ = pattern.partition("(")    # most patterns differ here and need not be compiled
     if not place:
         return () if path == fixed else None
     match = re.fullmatch(pattern, path) if path.startswith(fixed) else None
@@ -14986,7 +15037,7 @@ def _documented(part, schemas):
     if not isinstance(part, dict):
         return part
     documented = {name: _documented(value, schemas) for name, value in part.items() if name not in OF_OURS}
-    if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
+    if "keptWithin" in part:            # nearly any number is accepted, and an empty one, too
         del documented["type"]
         documented["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
     if "pattern" in documented:
@@ -15072,7 +15123,7 @@ def describe_api(document):
 #
 # The dispatcher follows ROUTES, checks requests and answers errors, all in one place.
 
-SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may, which admins make
 # The address of a new object, by its kind.
 MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
@@ -15080,13 +15131,13 @@ WAITERS_MAX = 16
 
 
 class _Kept:
-    """An answer that is kept, and as of when."""
+    """A kept answer, and its version."""
 
     def __init__(self):
         self.answer = None
         self.version = None
         self.until = 0.0
-        self.making = threading.Lock()      # one makes it for all who ask
+        self.making = threading.Lock()      # one thread makes it, all others wait
 
 
 class Application:
@@ -15155,7 +15206,7 @@ class Application:
 
     def _handle(self, request, route, parts):
         if request.asker and route.handler is not tick:
-            with self.queue.database.deadline(0.5):     # any request does the housekeeping
+            with self.queue.database.deadline(0.5):     # every request does the maintenance
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
@@ -15193,7 +15244,7 @@ class Application:
             if route.method == "GET":   # the query is the input of a GET
                 raise Malformed(error.detail, error.errors) from None
             raise
-        finally:                        # an action that is refused may have changed some
+        finally:                        # a refused action may have changed some tasks
             if route.needs & CHANGE:
                 self.queue.start_workers()
         if isinstance(value, Answer):
@@ -15237,7 +15288,7 @@ class Application:
                 person.role in TOKEN_SCOPES["tick"]):
             return True
         if token is None and request.method == "POST":
-            return False                # any user may, too
+            return False                # a user without the token may do the same
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
     def _identify(self, request, who):
@@ -15264,7 +15315,7 @@ class Application:
         return person
 
 
-applications = {}   # by the process id, for `application`
+applications = {}   # by process id
 _code = file_stamps(CODE_FILES)         # the code that this process runs
 
 
@@ -15281,7 +15332,8 @@ def _application():
             if (file_stamps(_code) == _code
                     or database.value(database.version_words) == SCHEMA_VERSION):
                 return current
-    current = applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
+    current = applications[os.getpid()] = Application(JobQueue())    # another thread may still use the
+                                                                     # former one
     return current
 
 
@@ -15289,7 +15341,7 @@ def application(environ, start_response):
     """Answer a request: the WSGI callable for web servers that import this file."""
     try:
         app = _application()
-    except Exception as error:          # there is no queue
+    except Exception as error:          # the queue cannot be opened
         status, headers, content = problem(error, environ.get("HTTP_ACCEPT", "")).to()
         start_response(status, headers)
         return content if environ["REQUEST_METHOD"] != "HEAD" else [b""]
@@ -15308,8 +15360,8 @@ def application(environ, start_response):
 # a file without a name and not in memory.
 
 if TYPE_CHECKING:
-    Endpoint = tuple[str, int]          # an address and a port; with IPv6 there is more behind
-    Source = Union[bytes, Portion, Pieces]      # of a part of a response
+    Endpoint = tuple[str, int]          # an address and a port; IPv6 has two more items
+    Source = Union[bytes, Portion, Pieces]      # a part of a response
 
     class Listener(Protocol):
         """A Server, as far as an Exchange uses it."""
@@ -15329,7 +15381,7 @@ if TYPE_CHECKING:
 
         server: "Listener"
         request: "Socket"
-        connection: "Socket"              # the same
+        connection: "Socket"              # the same socket
         client_address: "Endpoint"
         rfile: "io.BufferedReader"
         close_connection: "bool"
@@ -15347,22 +15399,22 @@ GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
-    "head": 10.0,                       # to send it, from its first byte or the connection on
-    "body": 30.0,                       # ... and a second for each 64 KiB
-    "work": math.inf,                   # it waits for us
-    "wait": math.inf,                   # ... and we for a task, see pause()
-    "answer": 30.0,                     # to take it, and a second for each 64 KiB
+    "head": 10.0,                       # to send the head, from its first byte or the connection on
+    "body": 30.0,                       # to send the body; a second more for each 64 KiB
+    "work": math.inf,                   # the client waits for us
+    "wait": math.inf,                   # we wait for a task, see pause()
+    "answer": 30.0,                     # to receive the answer; a second more for each 64 KiB
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # the least rate, after those seconds
-LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
-SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
+LARGE_BYTES = 64 << 10  # larger bodies are handled one after another: as Python's values JSON can be large
+SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
 
 
 class BadRequest(JobQueueError):
-    """A request that the server refuses; the connection is closed after it."""
+    """The error of a refused request. The connection is closed after it."""
 
     code = "bad_request"
 
@@ -15390,10 +15442,10 @@ class Body:
     """A request's body, read whole at first use: the holder of a lock never waits for a client."""
 
     def __init__(self, exchange, resources):
-        self._exchange, self._resources = exchange, resources   # these until the answer
+        self._exchange, self._resources = exchange, resources   # resources until the answer is sent
         self._size = int(exchange.headers.get("content-length", 0))
         self._file = io.BytesIO()
-        self.is_taken = not self._size  # nothing of it is left where the next request begins
+        self.is_taken = not self._size  # nothing is left where the next request begins
 
     def read(self, size):
         """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
@@ -15415,7 +15467,7 @@ class Body:
             if is_large:
                 import tempfile
                 self._file = self._resources.enter_context(
-                    tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
+                    tempfile.TemporaryFile(dir=folder, buffering=0))    # so that closing it cannot fail
             while remaining:
                 if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * remaining:
                     raise OSError(errno.ENOSPC, "too little is free")
@@ -15434,7 +15486,7 @@ class Body:
     def _next_piece(self, remaining):
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
-        with contextlib.suppress(OSError):      # as good as an end
+        with contextlib.suppress(OSError):      # an error is treated as the end
             if asks_first and remaining == self._size:
                 exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             piece = exchange.rfile.read1(min(remaining, PIECE_BYTES))
@@ -15445,7 +15497,7 @@ class Body:
 
 
 class _Answered(NamedTuple):
-    keep: "bool"                          # the connection stays
+    keep: "bool"                          # whether the connection stays open
     sources: "list[Source]"               # of the whole response
 
 
@@ -15456,7 +15508,7 @@ class Exchange(HandlerBase):
     is_late = False                     # in sending its request: nothing more is read
 
     def setup(self):
-        """Let the server know of it."""
+        """Register the connection with the server."""
         super().setup()
         self.enter("head")
         self.server.connections[self.request] = self
@@ -15609,7 +15661,7 @@ class Exchange(HandlerBase):
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
     def _send(self, keep, *sources):
-        """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
+        """Send the parts of a response. Without `keep` the connection ends then."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
             for source in sources:
@@ -15637,8 +15689,8 @@ class Exchange(HandlerBase):
 # The built-in web server; CGI.
 
 CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # are made, each in memory
-STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
+ANSWERS_AT_ONCE = 32                    # in memory at the same time
+STOP_SECONDS = 5.0                      # for the last answers
 # Modules that requests import later. A server without free descriptors could not import them any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
@@ -15674,8 +15726,8 @@ class Server(ServerBase):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    allow_reuse_port = False            # two servers never share a port
-    timeout = 0.5                       # so often `run` looks around
+    allow_reuse_port = False            # two servers must not share a port
+    timeout = 0.5                       # seconds between two checks of `run`
 
     def __init__(self, app, address, clock,
                  background, handler):
@@ -15683,11 +15735,11 @@ class Server(ServerBase):
         self.address = self.server_address[:2]
         self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
-        # Each with its Exchange, None before its thread runs.
+        # Connections with their Exchange, None before the thread runs.
         self.connections = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
-        self._background = background   # to be run in a thread, as soon as this host allows one
+        self.turns = threading.Lock(), threading.Lock()     # for large bodies, and for uploads
+        self._background = background   # runs in a thread, as soon as this host allows one
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
@@ -15707,7 +15759,7 @@ class Server(ServerBase):
                 self._changed.wait(0.05)
 
     def stop(self):
-        """Make `run` return; may be called from a signal handler."""
+        """Make `run` return. A signal handler may call it."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
@@ -15728,14 +15780,14 @@ class Server(ServerBase):
         return [each for each in self.connections.values() if each and each.phase in phases]
 
     def _cut_the_slowest(self):
-        """End the exchange that has been waited for the longest; False if all wait for us."""
+        """End the exchange of the slowest client; return False if all wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
     def get_request(self):
-        """Accept a connection, as soon as there is a descriptor for it."""
+        """Accept a connection, as soon as a descriptor is free."""
         try:
             return super().get_request()
         except OSError as error:
@@ -15746,7 +15798,8 @@ class Server(ServerBase):
             raise
 
     def process_request(self, request, client_address):
-        """Give a connection its thread, at the limit in place of the slowest one; else 503."""
+        """Start a thread for a connection. At the limit it replaces the slowest one; else the answer is
+        503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
                 self._cut_the_slowest()
@@ -15760,12 +15813,12 @@ class Server(ServerBase):
                 request.sendall(compose_refusal(Busy("Too many connections.", retry_after=2)))
             return self.shutdown_request(request)
         for _ in range(20):
-            with contextlib.suppress(RuntimeError):     # this host allows no thread more
+            with contextlib.suppress(RuntimeError):     # this host allows no more threads
                 return super().process_request(request, client_address)
             with self._changed:
                 if not self._cut_the_slowest():
                     break
-            self.clock.sleep(0.05)      # until its thread has ended
+            self.clock.sleep(0.05)      # until the thread has ended
         request.settimeout(1.0)         # no thread can start: no other client is served meanwhile
         return self.process_request_thread(request, client_address)
 
@@ -15808,7 +15861,7 @@ def open_server(app, host, port, clock=Clock,
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
     kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
-        "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
+        "server_bind": TCPServer.server_bind})      # HTTPServer's looks up a name, which takes long
     return kind(app, (host, port), clock, background, handler)
 
 
@@ -15832,14 +15885,14 @@ def run_cgi():
         sys.stdout.flush()
         for app in applications.values():
             app.queue.close()
-    os._exit(0)                         # taking the interpreter apart would take a tenth of all
+    os._exit(0)                         # a regular exit would take a tenth of the whole time
 
 
 # web/printing.py -------------------------------------------------------------
 #
 # Printing for people and pipes.
 
-EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
+EXIT_PIPE_CLOSED = 141                  # a shell reports SIGPIPE so
 
 
 def say(text, end="\n"):
@@ -15858,7 +15911,7 @@ def say(text, end="\n"):
 
 def show(options, value,
          text):
-    """Print a result: `value` as JSON if that was asked for, else `text`."""
+    """Print a result: `value` as JSON with --json, else `text`."""
     if options.json:
         text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
     if text:
@@ -15866,7 +15919,7 @@ def show(options, value,
 
 
 def table(titles, rows):
-    """Columns of text, each as wide as its widest cell."""
+    """Return columns of text, each as wide as its widest cell."""
     lines = [titles, *(["" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(
@@ -15882,7 +15935,7 @@ def _tick_for_ever(queue):
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with in_passing("reading tasks.py"):
-                queue.catalogue.refresh()       # it may hold new schedules
+                queue.catalogue.refresh()       # tasks.py may have new schedules
         queue.tick.maybe("server")
         with in_passing("working here"):
             queue.starter.work_slice()
@@ -15898,9 +15951,10 @@ def _use_compiled_module(data):
             or getattr(sys.flags, "safe_path", False)):
         return
     from importlib.machinery import SourceFileLoader
-    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread,
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # ... and the 16 MiB of a first log-in
-    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # glibc would keep a heap per thread
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # glibc would keep the 16 MiB of a first
+                                                                # log-in
+    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # the next start compiles them
         for path in CODE_FILES:                 # so that the server and workers find both compiled
             SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         os.chdir(HOME)
@@ -15909,7 +15963,7 @@ def _use_compiled_module(data):
 
 
 def _say_where(queue, address):
-    """Print where the page is, and how it is opened for the first time."""
+    """Print where the page is, and how to open it for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
     say("jobqueue %s is at %s" % (VERSION, link))
@@ -15922,7 +15976,7 @@ def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
-    queue.database.look("SELECT 1")     # it is open before descriptors may be short
+    queue.database.look("SELECT 1")     # opens it before descriptors may be short
     try:
         server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))
@@ -15964,7 +16018,7 @@ class Shell(Person):
 
     @property
     def searches_as(self):
-        """Return None: a search looks at everything."""
+        """Return None: a search reads everything."""
 
     @property
     def answerable(self):
@@ -15972,12 +16026,12 @@ class Shell(Person):
 
     @property
     def id(self):  # type: ignore[override]   # looked up when it is wanted: there may be no admin
-        """Whose tasks are added: the named owner's, else the default one's."""
+        """Return the id of the owner of added tasks: the named owner, else the default one."""
         return self._find()["id"]
 
 
 class _Sent(NamedTuple):
-    """The parts of a request in which something is sent."""
+    """The parts of a request."""
 
     query: "str"
     body: "bytes | Portion"
@@ -16013,7 +16067,7 @@ class Site:
 
 
 class ThisSite(Site):
-    """The API of this host's own queue: the handlers, without a server between."""
+    """The API of this host's own queue, without a server in between."""
 
     def __init__(self, queue):
         self._app = Application(queue, "code")
@@ -16021,7 +16075,7 @@ class ThisSite(Site):
 
     def ask(self, method, path,
                content=None):
-        """As Site.ask() says."""
+        """Return the answer, see Site.ask()."""
         owner = None
         if method == "POST" and isinstance(content, dict):
             content = dict(content)
@@ -16060,7 +16114,7 @@ class OtherSite(Site):
         with self._heard():
             answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
-            if kind.startswith("text/html"):    # the page of something else: no API answers that
+            if kind.startswith("text/html"):    # the page of another program: no API answers HTML
                 answer.close()
                 raise ValueError(kind)
             if "json" not in kind:
@@ -16131,7 +16185,7 @@ class OtherSite(Site):
                 problem_json = json.loads(error.read())
             return kinds.get(problem_json["code"], JobQueueError)(
                 problem_json["detail"], problem_json["errors"], count=problem_json.get("count"))
-        except Exception:               # no answer of ours, or half of one
+        except Exception:               # no answer of ours, or an incomplete one
             who = "Something in front of that site refused" if error.code < 500 else "The server answered"
             return SetupError("%s: %d %s." % (who, error.code, error.reason))
 
@@ -16393,7 +16447,7 @@ def typed_arguments(function, texts):
 
 
 def _hand_in(site, function, values):
-    """Arguments with ids in the place of @paths, whose files are handed in."""
+    """Return the arguments with ids in place of @paths, whose files are uploaded."""
     def send(value):
         if isinstance(value, list):
             return list(map(send, value))
@@ -16415,7 +16469,7 @@ class FirstRow(NamedTuple):
 def _first_row(file):
     """Return the first row, which may have several lines, and its separator."""
     first = file.readline()
-    hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # as Excel writes it for itself
+    hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # Excel writes this line for itself
     if hint:
         first = file.readline()
     while first.count('"') % 2 and len(first) < BODY_MAX_BYTES:
@@ -16459,14 +16513,17 @@ class TypedRow(NamedTuple):
 
 
 def _typed_rows(function, words, path):
-    """Yield each row of a CSV file but the first, which names the parameters, and blank ones.
-    `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
+    """Yield the rows of a CSV file, without the first, which names the parameters, and without blank
+    ones.
+
+    `words` apply to all rows. An empty cell leaves a parameter at its default, or is null.
+    """
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
     for number, cells in enumerate(rows, 1):
-        if not any(cells):              # spreadsheets leave such; they count as they do there
+        if not any(cells):              # spreadsheets leave blank rows; the numbers count them
             continue
         if len(cells) != len(names):
             raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
@@ -16497,14 +16554,14 @@ def cmd_add(site, options):
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
         added = site.ask("POST", "/api/tasks", b"\n".join(lines))
-    except Invalid as error:            # which counts tasks
+    except Invalid as error:            # its errors count tasks
         raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
 def _ended_or_not(site, task_id):
-    """Return a task; the least of one that was removed when it had succeeded."""
+    """Return a task; a minimal object for one that was removed on success."""
     try:
         return site.ask("GET", "/api/tasks/%d" % task_id)
     except NotFound:
@@ -16549,7 +16606,7 @@ def _save_file(site, address, path, size):
             file.writelines(site.ask("GET", address))
             if file.tell() != size:
                 raise SetupError("%s has not come as a whole." % path.name)
-        except BaseException:           # else the next time it would be in the way
+        except BaseException:           # an incomplete file would block the next try
             path.unlink()
             raise
 
@@ -16571,7 +16628,7 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
 
 
 def _act_on_each(site, action, ids):
-    """Do it to one after the other; the exit code of the last that could not be changed."""
+    """Change one task after the other; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
@@ -16598,7 +16655,7 @@ def cmd_act(site, options):
         try:
             answer = site.ask("POST", "/api/tasks/actions", {
                 "action": action, "filter": conditions, **place})
-        except Conflict as error:       # they are counted
+        except Conflict as error:       # the error has the count
             count = error.extra["count"]
             if not sure:
                 raise Conflict("%d tasks match that %s can change; nothing was changed. "
@@ -16679,7 +16736,7 @@ def cmd_add_schedule(site, options):
     show(options, added, str(added["id"]))
 
 
-# The figures of the seed by their names, and where an answer has them.
+# The figures for machines by their names, and their places in an answer.
 SEED_FIGURES = {
     "minimum executing time": "executed.min", "maximum executing time": "executed.max",
     "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
@@ -16756,7 +16813,7 @@ def cmd_test_alerts(site, options):
 
 
 def cmd_tick(queue, _):
-    """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
+    """Do the maintenance once: end dead workers, add scheduled tasks, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
@@ -16770,13 +16827,13 @@ def cmd_backup(queue, options):
 
 
 def cmd_restore(_, options):
-    """Put a backup in the place of the database, which is kept under another name."""
+    """Put a backup in the place of the database, which stays under another name."""
     old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(old_path)}, "It is restored. What was there is now %s" % old_path)
 
 
 def cmd_export(queue, options):
-    """Write all that is kept as lines of JSON, which import reads."""
+    """Write the whole database as lines of JSON, which import reads."""
     path = options.given["file"]
     if path == "-":
         for line in export_lines(queue):
@@ -16956,12 +17013,12 @@ COMMANDS = {
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
-# Nothing is made by them: a missing data folder is a typing error.
+# Commands that make nothing: a missing data folder is a typing error.
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def terminal_width():
-    """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
+    """Return the width in characters; 80 without a terminal. shutil's import would take long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
@@ -17011,7 +17068,7 @@ class ParsedCommand(NamedTuple):
 
 
 def parse_command(words):
-    """Read a command line; name=value may also stand behind --options."""
+    """Read a command line; name=value may also follow --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
@@ -17038,7 +17095,7 @@ def _site(options):
 
 
 def main(words=None):
-    """Run one command; returns its exit code."""
+    """Run one command; return its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:      # the parent process has closed it
             setattr(sys, name, open(os.devnull, mode))
@@ -17060,12 +17117,12 @@ def main(words=None):
 
 
 def _start():
-    """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
+    """Run one command, or a CGI request, whose arguments are words of a query and ignored."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
     script = os.environ.get("SCRIPT_FILENAME", "")
     if os.path.isfile(script) and not os.path.basename(script).startswith("jobqueue"):
-        # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
+        # Another CGI script of the site (PHP, Perl) may run this: its query must not be read as ours.
         complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
                  "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
         print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"

@@ -169,7 +169,8 @@ LISTS = {
     "collections.abc.Sequence": list, "collections.abc.MutableSequence": list,
     "collections.abc.Set": frozenset, "collections.abc.MutableSet": set}
 OBJECTS = ("builtins.dict", "collections.abc.Mapping", "collections.abc.MutableMapping")
-SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # of typing, about a type
+SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # wrappers of typing around
+                                                                                # a type
 # Names in the metadata of Annotated, and their keywords for numbers, texts and lists.
 CONSTRAINTS = {
     "ge": ("minimum",), "gt": ("exclusiveMinimum",), "le": ("maximum",), "lt": ("exclusiveMaximum",),
@@ -179,7 +180,7 @@ ABOUT = {"minLength": "string", "maxLength": "string", "pattern": "string",
 
 
 def is_union(origin):
-    """Return whether it is that of Optional[X], Union[X, Y] or X | Y."""
+    """Return whether an origin is that of Optional[X], Union[X, Y] or X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
@@ -198,7 +199,7 @@ def unclear(kind):
 
 
 def is_unclear(schema):
-    """Return whether a schema, or a part of it, is of a hint that no row fits."""
+    """Return whether a schema, or a part of it, comes from a hint without a row."""
     if isinstance(schema, dict):
         return "unclear" in schema or any(map(is_unclear, schema.values()))
     return isinstance(schema, list) and any(map(is_unclear, schema))
@@ -311,7 +312,7 @@ def _record(kind):
 
 
 def _json_types(schema):
-    """Return the JSON types of a schema; without any, all."""
+    """Return the JSON types of a schema, or all if it names none."""
     kinds = schema.get("type", list(jobqueue.TYPES))
     return {kinds} if isinstance(kinds, str) else set(kinds)
 
@@ -416,11 +417,11 @@ def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
     while hasattr(target, "func"):          # of a partial
         target = target.func
     target = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-    with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
+    with contextlib.suppress(Exception):    # the owner's code may raise anything
         return typing.get_type_hints(target, include_extras=True)
     hints = dict(getattr(target, "__annotations__", {}))
     for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
-        # Before Python 3.10 types have no |.
+        # Before Python 3.10 types do not support |.
         plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints[name])
         with contextlib.suppress(Exception):
             kind = eval(plain, dict(getattr(target, "__globals__", {})))
@@ -447,7 +448,7 @@ def documentation(function: "Function") -> "str":
 
 
 def refused(declaration: "Function | ScheduleLine", words: "str") -> "ValueError":
-    """Return the error of a declaration that can never run, with its file and line."""
+    """Return the error of a declaration that cannot run, with its file and line."""
     error: "Any" = ValueError("%s: %s" % (declaration.name, words))
     error.filename, error.lineno = declaration.place
     return error
@@ -473,8 +474,8 @@ class Parameters:
 
     def __init__(self, function: "Function") -> None:
         self.function = function
-        self.others: "ValueType | None" = None    # of arguments without a parameter; None: there are none
-        self._signature: "inspect.Signature | None" = None    # if the parameters' names do not suffice
+        self.others: "ValueType | None" = None    # of arguments without a parameter; None: not allowed
+        self._signature: "inspect.Signature | None" = None    # only if names do not suffice for the call
         self.defaults: "dict[str, Any]" = {}
         kinds: "dict[str, TypeHint]" = {}
         if function.parameters is None:
@@ -570,14 +571,14 @@ class Parameters:
                 schema["default"] = argument_value(self.defaults[name])
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
-            elif schema.get("format") in jobqueue.FILE_FORMATS:  # whose value stays the function's own
+            elif schema.get("format") in jobqueue.FILE_FORMATS:  # the function handles a value of its own
                 schema.pop("default", None)
             elif "default" in schema:
                 self._check_default(name, schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
         parts = [*self.function.target, "--"] if self.function.kind == "command" else ["--"]
-        if "{%s}" % name in parts[:parts.index("--")]:  # the program could take it for an option
+        if "{%s}" % name in parts[:parts.index("--")]:  # the program could read it as an option
             rule = jobqueue.text_like("(?s)(?!-).*", 'must not begin with "-"')
             schema = {**rule, **schema}
             if "items" in schema:
@@ -588,7 +589,7 @@ class Parameters:
 
 
     def _check_default(self, name: "str", schema: "Schema") -> None:
-        """Refuse a default that the form would refuse."""
+        """Raise ValueError for a default that the form would refuse."""
         for error in jobqueue.check_value(schema, schema["default"], name):
             raise refused(self.function, "the default of %s %s: change the default or the type"
                           % (error["field"], error["message"]))
@@ -652,7 +653,7 @@ def describe_schedules() -> "list[JsonObject]":
 
 
 def is_owners(file: "str") -> "bool":
-    """Return whether a file is the owner's: beside tasks.py, or beside ours, and no package's."""
+    """Return whether a file is the owner's: beside tasks.py or our files, and not in a package."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
             and not re.search("/(site|dist)-packages/", file))
@@ -678,7 +679,7 @@ def working_folder() -> "str":
 
 
 def declare_samples() -> None:
-    """Functions to try the page with; gone once there is a tasks.py."""
+    """Declare functions for trying the page. They are gone once there is a tasks.py."""
     @jobqueue.task
     def add(a: "int", b: "int", seconds: "float" = 0) -> "int":
         """Add two numbers, slowly if you like.
@@ -711,7 +712,7 @@ def import_file(path: "Path") -> None:
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
-    module = sys.modules[name] = module_from_spec(spec)     # before it runs: its pickles name it
+    module = sys.modules[name] = module_from_spec(spec)     # set before it runs, because pickles name it
     loader.exec_module(module)
 
 
@@ -728,7 +729,7 @@ def folder_first(folder: "str") -> "Iterator[None]":
     try:
         yield
     finally:
-        home = str(jobqueue.HOME)       # which stands behind Python's own folders
+        home = str(jobqueue.HOME)       # it comes after Python's own folders
         if folder in sys.path:
             sys.path.remove(folder)
         if folder not in sys.path:
@@ -743,7 +744,7 @@ def read_functions() -> "Announcement":
         if samples:
             declare_samples()
         else:
-            sys.dont_write_bytecode = True      # it would hide a change within the same second
+            sys.dont_write_bytecode = True      # cached bytecode would hide a change within the same second
             with folder_first(str(jobqueue.TASKS_FILE.parent)):
                 import_file(jobqueue.TASKS_FILE)
         external = {function.options["queue"] for function in declared.values()
@@ -755,9 +756,9 @@ def read_functions() -> "Announcement":
         functions = [describe(function) for function in declared.values()]
         announcement: "Announcement" = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
-    except BaseException as error:      # SystemExit in tasks.py must be told as well
+    except BaseException as error:      # SystemExit in tasks.py must be reported, too
         announcement = {"error": explain_import(error)}
-    # When one of these changes, so may the functions.
+    # If one of these files changes, the functions may, too.
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     return {**announcement, "samples": samples, "files": sorted(filter(is_owners, files))}
 
@@ -771,11 +772,11 @@ def read_functions() -> "Announcement":
 # program, unless the owner wrote the minus sign or it belongs to a number. A script of the folder schedules
 # never runs twice at once.
 
-START_AGAIN_SECONDS = 60                # after which a task is tried again that got no process
+START_AGAIN_SECONDS = 60                # after which a task without a process is tried again
 
 
 class CommandFailed(Exception):
-    """A program ended with an exit code other than 0."""
+    """The error of a program that ended with an exit code other than 0."""
 
 
 def as_word(value):
@@ -830,7 +831,7 @@ def explain_program(program, error):
 
 
 def run_program(parts, context):
-    """Run a program to its end; CommandFailed unless that is a good one."""
+    """Run a program to its end; CommandFailed if its exit code is not 0."""
     import subprocess
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim,
@@ -838,7 +839,7 @@ def run_program(parts, context):
     try:
         ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
     except OSError as error:
-        if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no process more
+        if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no more processes
             raise RetryAfter(START_AGAIN_SECONDS,
                              jobqueue.explain_start_error(error, parts[0])) from None
         raise CommandFailed(explain_program(parts[0], error)) from None
@@ -855,7 +856,7 @@ def run_command(function, arguments, context):
 
 
 def run_script(function, arguments, context):
-    """Run a script of the folders with schedules, never one twice at once."""
+    """Run a script of the schedule folders, never twice at once."""
     import fcntl
     name = arguments["script"]
     if name not in jobqueue.find_scripts():
@@ -867,12 +868,12 @@ def run_script(function, arguments, context):
         except BlockingIOError:
             raise Fail("schedules/%s is running already" % name) from None
         except OSError:
-            pass                        # no flock here: the schedule's overlap must do
+            pass                        # without flock the schedule's overlap must do
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 
 def run_sample():
-    """Run the task of the page This host."""
+    """Run the sample task of the page This host."""
     print("A worker of process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
     time.sleep(jobqueue.SAMPLE_SECONDS)
     return "A worker lived for %d s." % jobqueue.SAMPLE_SECONDS
@@ -948,7 +949,7 @@ def http_opener(authorities=None, by_proxy=False):
 
 
 def run_request(function, arguments, context):
-    """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
+    """Send an HTTP request; return its answer as result. 4xx fails for good, 5xx may be retried."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
         data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
@@ -982,14 +983,14 @@ def run_request(function, arguments, context):
 # is asked only at its address, under its certificate, by no redirect.
 
 FILE_SECONDS = 60.0                     # for each step of a request
-FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
+FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after a failed request; by then the claim is lost
 TRY_AGAIN = (408, 429, 502, 503, 504)
-RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers look at each ending of a name
-GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
+RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers test every ending of a name
+GIVEN = ".given"                        # in the task's folder: files in it are not left by the task
 
 
 def inert_name(name):
-    """Return a given file's name on the disk, in which no ending makes a web server run it."""
+    """Return a given file's name on the disk. No ending of it makes a web server run the file."""
     plain = re.sub(r"\.(?=%s)" % RUN_ENDINGS, "_", jobqueue.file_name(name), flags=re.IGNORECASE)
     return jobqueue.disk_name(plain)
 
@@ -1031,7 +1032,7 @@ class TaskSite:
                 if answer.status < 300:
                     return answer
                 problem = told_by(answer)
-                if file and 400 <= answer.status < 500:     # something in front of the site refuses it
+                if file and 400 <= answer.status < 500:     # a firewall in front of the site refuses it
                     kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:
                 problem = error
@@ -1042,7 +1043,7 @@ class TaskSite:
 
 
 class TaskFiles:
-    """The files of the task that runs; `site` has them if they are not here."""
+    """The files of the running task. `site` has them if they are not here."""
 
     def __init__(self, site, names, context,
                  data):
@@ -1073,7 +1074,7 @@ class TaskFiles:
             raise Fail("the file that it was given, %s, is not there any more" % value) from None
 
     def _fetch(self, site, key, folder):
-        """Copy a file from the site; one that breaks off on its way is asked for again."""
+        """Copy a file from the site. If the transfer breaks off, try again."""
         from http.client import HTTPException
         for pause in FILE_PAUSES:
             with site.ask("files/" + key) as answer:
@@ -1095,8 +1096,10 @@ class TaskFiles:
         return str(path)
 
     def keep(self, result):
-        """Return a result; of the path of a file its name, and the file becomes the task's. So do
-        files in a list or a dictionary, of which a longer one than a task may leave has none."""
+        """Return a result with file names in place of paths. The files become the task's.
+
+        So do files in a list or a dictionary, unless there are more than a task may leave.
+        """
         if isinstance(result, Path):
             return self.leave(result)
         if type(result) in (list, tuple) and len(result) <= jobqueue.FILES_MAX:
@@ -1107,8 +1110,10 @@ class TaskFiles:
         return result
 
     def leave(self, path):
-        """Return the name of a file that the function returns, after which it is the task's; the
-        whole path if it leads to no file. A copy takes the place of a link, or of a hidden name."""
+        """Return the name of a file whose path the function returned, after making it the task's.
+
+        A path that is no file is returned as text. A copy replaces a link, or a hidden name.
+        """
         if not path.is_file():
             return str(path)
         folder, name = self._context.folder, jobqueue.file_name(path.name)
@@ -1191,7 +1196,7 @@ def write_result(result):
 
 
 def outcome_of_result(result, keep):
-    """Return the outcome of a function that ran to its end. `keep` makes a returned path a file."""
+    """Return the outcome of a function that ran to its end. `keep` stores a file whose path it returned."""
     try:
         return {"kind": "succeeded", "result": write_result(keep(result))}
     except BaseException as error:
@@ -1214,7 +1219,7 @@ def outcome_of_exception(error):
         frames = frames.tb_next
     try:
         message, lines = show_exception(error, frames)
-    except BaseException:               # the owner's class raises when it is looked at
+    except BaseException:               # the owner's class raises when it is inspected
         message, lines = "its message could not be shown", show_frames(name, frames)
     outcome = {
         "kind": "fail" if isinstance(error, Fail) else "error", "error_type": name,
@@ -1238,7 +1243,7 @@ def show_exception(error, frames):
 
 
 def show_frames(name, frames):
-    """Return a traceback that asks the exception nothing."""
+    """Return a traceback without calling any code of the exception."""
     lines = ["Traceback (most recent call last):\n"]
     while frames:
         code = frames.tb_frame.f_code
@@ -1248,17 +1253,17 @@ def show_frames(name, frames):
 
 
 def cut(line):
-    """Return a part of a traceback without the end of a long message, so that the frames stay."""
+    """Return a line of a traceback without the end of a long message, so that the frames remain."""
     left_out = len(line) - MESSAGE_MAX_CHARACTERS
     return line if left_out <= 0 else "%s… (%d more characters)\n" % (
         line[:MESSAGE_MAX_CHARACTERS], left_out)
 
 
 def seconds_of(error):
-    """Return after how many seconds a function wants to be retried; None if that is no number."""
+    """Return the seconds of a RetryAfter; None if it has no number."""
     try:
         seconds = float(error.seconds)
-    except BaseException:               # a subclass that never called ours
+    except BaseException:               # a subclass that did not call our __init__()
         return None
     return None if math.isnan(seconds) else min(max(0.0, seconds), 1e9)
 
@@ -1280,7 +1285,7 @@ LIMITS = [getattr(resource, "RLIMIT_" + name)
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
 VARIABLES = frozenset(("os.putenv", "os.unsetenv"))
-ENVIRONMENT = os.environ                # the owner's code may put another in its place
+ENVIRONMENT = os.environ                # the owner's code may replace os.environ
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
@@ -1289,7 +1294,7 @@ _DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # of a fresh context
 
 
 class Probe(NamedTuple):
-    """A state of the process."""
+    """A kind of state in the process."""
 
     name: "str"
     read: "Callable[[], Any]"
@@ -1299,7 +1304,8 @@ class Probe(NamedTuple):
 def text_streams():
     """Make the streams that functions print to, and set them as Python's own.
 
-    They are made on a pipe, as logs are: a stream that began on a file goes on asking for its place.
+    They are made on a pipe, as logs are. A stream that was made on a file would keep asking for its
+    position.
     """
     streams = {}
     pipe = os.pipe()
@@ -1410,7 +1416,7 @@ def _read_functions():
 
 
 def _read_children():
-    """Return whether a child runs, or has ended and was not waited for."""
+    """Return whether a child process runs, or has ended without being collected."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
@@ -1455,17 +1461,17 @@ class Leftovers:
 
     def __init__(self):
         self._changed = False           # the task did one of CHANGES
-        self._variables = set()     # that the task set, maybe behind os.environ
+        self._variables = set()     # set by the task, perhaps without os.environ
         sys.addaudithook(self._heed)
         self._before = [probe.read() for probe in PROBES]
         self._slow = [probe.read() for probe in SLOW_PROBES]
         self._free = None   # the lowest descriptor before the first task of a batch
         self._owner = None  # of the last task
         self._flush_c = None
-        self._modules = 0               # how many were imported when C's buffer was last thought of
+        self._modules = 0               # number of modules when C's buffer was last tested
 
     def begin(self, owner, is_first):
-        """Begin a task of this owner; the first of a batch remembers which descriptors are open."""
+        """Begin a task of an owner. The first of a batch remembers the open descriptors."""
         if is_first:
             self._free = lowest_free()
         if owner != self._owner:        # another owner cannot foresee the random numbers of the last one
@@ -1476,7 +1482,7 @@ class Leftovers:
     def flush(self):
         """Write out the buffers that the task printed into: Python's and, if there may be one, C's."""
         for stream in (sys.stdout, sys.stderr):
-            try:                        # suppress() takes longer than all of this
+            try:                        # suppress() would take longer than all of this
                 stream.flush()
             except Exception:
                 pass
@@ -1502,7 +1508,7 @@ class Leftovers:
                 changed.append(probe.name)
         for kind, limits in zip(LIMITS, self._slow[0] if changed else ()):
             with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(kind, limits)    # or even its outcome could not be told
+                resource.setrlimit(kind, limits)    # with low limits even the outcome could not be sent
         if not changed and self._free != lowest_free():
             gc.collect()                # an unreachable object may hold the file open
             changed = ["an open file"] if self._free != lowest_free() else []
@@ -1520,7 +1526,7 @@ class Leftovers:
         return remaining
 
     def _put_variables_back(self):
-        """Give C's environment the values that os.environ has."""
+        """Give C's environment the values of os.environ."""
         variables, self._variables = self._variables, set()
         for name in variables:
             value = getattr(ENVIRONMENT, "_data").get(name)
@@ -1538,7 +1544,7 @@ class Leftovers:
 
 
 def is_c_loaded():
-    """Return whether code is loaded that may print through C's buffer: ctypes, or other people's C."""
+    """Return whether loaded code may print through C's buffer: ctypes, or other C extensions."""
     library = os.path.dirname(os.__file__)
     return "ctypes" in _MODULES or any(
         path.endswith(".so") and (not path.startswith(library) or "-packages" in path)
@@ -1619,7 +1625,7 @@ class Refusal(NamedTuple):
 
 
 def arm_lifeline(end):
-    """Have the kernel kill this whole process group once the worker's end is closed."""
+    """Let the kernel kill this process group once the worker's end is closed."""
     import fcntl
     os.set_inheritable(end, False)
     try:
@@ -1627,14 +1633,14 @@ def arm_lifeline(end):
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    except OSError:                     # no such kernel: a thread waits for the end of the file
+    except OSError:                     # other systems: a thread waits for the end of the file
         def wait():
             os.set_blocking(end, True)
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
         threading.Thread(target=wait, daemon=True).start()
     if select.select([end], [], [], 0)[0]:
-        os._exit(0)                     # it was closed before we were armed
+        os._exit(0)                     # it was closed before that
 
 
 def usage():
@@ -1645,28 +1651,28 @@ def usage():
 
 
 class Runner:
-    """Runs one attempt after another as the worker hands them over; knows no database."""
+    """The runner: runs attempts as the worker hands them over. It has no database."""
 
     def __init__(self, channel, bell, data, lock=None):
         self._channel, self._data, self._pid = channel, data, os.getpid()
-        self._bell = bell               # rung when the worker should look at the channel
-        self._worker_lock = lock        # it is free once both are dead
+        self._bell = bell               # rung when the worker should read the channel
+        self._worker_lock = lock        # the lock is free once both are dead
         self._lock = threading.RLock()  # the function may have threads that speak to the worker
-        self._claim = None  # of the attempt that is going on
+        self._claim = None  # of the current attempt
         self._arrived = b""
         self._descriptors = []       # received with messages
         self._go = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams = {}   # our stdout and stderr
-        self._leftovers: "Leftovers"      # from run() on
+        self._leftovers: "Leftovers"      # set in run()
         self._folder, self._umask = "", host_umask()
-        self._used = (0.0, 0)    # from run() on that at the end of the last attempt
+        self._used = (0.0, 0)    # at the end of the last attempt; set in run()
         self._unsent = None
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run orders until the channel ends."""
-        self._streams = {**text_streams()}      # before tasks.py, which may keep them
+        self._streams = {**text_streams()}      # before tasks.py, which may keep references to them
         self._print_to(self._null)
         self._send({"announce": read_functions()})
         self._folder = working_folder()
@@ -1679,7 +1685,7 @@ class Runner:
 
     def forget(self):
         """Close everything that a fork of this process must not have: it may live longer."""
-        self._lock = threading.RLock()  # a thread that is not there may hold the other
+        self._lock = threading.RLock()  # in a fork, a missing thread may hold the former lock
         self._channel.close()
         for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
             if descriptor is not None:
@@ -1693,9 +1699,9 @@ class Runner:
         for order in orders:
             log = self._descriptors.pop(0)
             if self._go is not None and not os.read(self._go, 1):
-                os.close(log)           # the worker took it back
+                os.close(log)           # the worker took the order back
             elif self._attempt(order, log, order is orders[0], order is orders[-1]):
-                return                  # the next need a runner in which nothing was left
+                return                  # the next orders need a runner without leftovers
 
     def _attempt(self, order, log, is_first, is_last):
         """Run an order and send its outcome; return the state that it left in this process, or None."""
@@ -1755,7 +1761,7 @@ class Runner:
             outcome = outcome_of_result(result, files.keep)
         try:
             files.close()
-        except Exception as error:      # its files did not arrive
+        except Exception as error:      # its files could not be fetched
             if outcome["kind"] == "succeeded":
                 outcome = outcome_of_exception(error)
         return outcome
@@ -1763,7 +1769,7 @@ class Runner:
     def _call(self, function, arguments, context,
               files):
         parameters = parameters_of(function)
-        if files.site:                  # it judged them, and is not trusted
+        if files.site:                  # a remote site checks them again
             for wrong in jobqueue.check_value(parameters.checked, arguments, ""):
                 raise Fail("the site sent wrong arguments: %(field)s %(message)s" % wrong)
         for name in parameters.files:
@@ -1803,7 +1809,7 @@ class Runner:
             self._send({"claim": claim, "report": report})
 
     def _enqueue(self, requests):
-        """Add tasks through the worker, in lines that are short enough, all or none."""
+        """Add tasks through the worker, in messages of limited length, all or none."""
         parts = [[]]
         size = 0
         for request in requests:
@@ -1840,7 +1846,7 @@ class Runner:
         return answer
 
     def _send(self, *messages, ring=True):
-        """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
+        """Send messages to the worker, a line each; ValueError if one is too long, and nothing is sent."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only that itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
@@ -1886,9 +1892,9 @@ class LogPipe:
 
     def __init__(self, end=None):
         self.end = end                  # None before it is handed over, and after the end of the file
-        self._decoder = None  # made when something is printed
-        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces = []        # that are not known to be stored
+        self._decoder = None  # made at the first output
+        self._waiting = bytearray()     # bytes not yet decoded; never more than LOG_MAX_BYTES
+        self.pieces = []        # not known to be stored
         self.start = 0                  # offset of the pending text
         if end is not None:
             self.attach(end)
@@ -1911,13 +1917,13 @@ class LogPipe:
                 self.close()
             self._waiting += data
             excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
-            if excess > 0 and self.start > 0:       # of a flood only the latest is kept
+            if excess > 0 and self.start > 0:       # of a long output only the latest part is kept
                 excess += jobqueue.LOG_MAX_BYTES // 2
                 del self._waiting[:excess]
                 self.start += excess
 
     def close(self):
-        """Read no more; True if something could still be printed."""
+        """Stop reading; return True if more output could come."""
         if self.end is None:
             return False
         os.close(self.end)
@@ -1975,7 +1981,7 @@ class LogPipe:
 
 
 class Fork:
-    """A process that this one has forked, in the place of a Popen."""
+    """A forked process, with the interface of a Popen."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -1983,16 +1989,16 @@ class Fork:
 
 
 class Started(NamedTuple):
-    """A runner that waits for its descriptors: its process, and our end of its channel."""
+    """A started runner that waits for its descriptors: its process, and our end of its channel."""
 
     process: "Process"
     channel: "socket.socket"
 
 
 class Death(NamedTuple):
-    """How a runner died."""
+    """The end of a runner."""
 
-    code: "int"                           # its exit code; of a signal the negative number
+    code: "int"                           # exit code, or minus the number of the signal
     cpu_seconds: "float"
     peak_memory: "int"                    # bytes
 
@@ -2001,7 +2007,7 @@ spares = []              # runners made by fork_runner for start_runner
 
 
 def start_runner(data):
-    """Start a runner, or take a spare one."""
+    """Start a runner, or use a spare one."""
     while spares:
         spare = spares.pop()
         if os.waitpid(spare.process.pid, os.WNOHANG) == (0, 0):
@@ -2018,7 +2024,7 @@ def start_runner(data):
 
 
 class Child:
-    """The worker's side of its runner: pipes, life line, signals, death certificate."""
+    """The worker's side of its runner: pipes, life line, signals, death."""
 
     def __init__(self, data, lock, files, wake):
         self.process, self._channel = start_runner(data)
@@ -2036,15 +2042,15 @@ class Child:
         self._wake = wake               # readable when a signal has come
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
-        self.has_leftovers = False      # a task left something in it
-        self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
+        self.has_leftovers = False      # a task left changed state in it
+        self.tasks = self.memory = 0    # tasks run, and peak memory in bytes
         self.files = files              # that it was made from
-        self.owner = None   # whose tasks it runs, where each owner has their own
+        self.owner = None   # the owner whose tasks it runs, if each owner has a runner
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death = None
 
     def hand_over(self, orders):
-        """Send orders to be run one after another; returns our ends of their log pipes."""
+        """Send orders to be run one after another; return our ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
         if len(orders) > 1:
@@ -2077,10 +2083,10 @@ class Child:
         self._flush()
 
     def wait(self, seconds, log_end=None):
-        """Wait until something happens, `seconds` at most; printing into a log is something.
+        """Wait until something happens, `seconds` at most. Output into the log counts.
 
-        While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
-        task has ended, or when it wants something.
+        While a batch runs, outcomes and output do not wake the worker. The runner rings after its last
+        task, or when it needs an answer.
         """
         poll, events = select.poll(), select.POLLOUT if self.unread else 0
         if self._go is None:
@@ -2135,13 +2141,13 @@ class Child:
         return True
 
     def signal(self, number):
-        """Send a signal to the runner's whole group; only while its leader is not collected."""
+        """Send a signal to the runner's whole group, unless its leader was already collected."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
     def end(self):
-        """Kill the group and wait for the runner; everything is closed afterwards."""
+        """Kill the group, wait for the runner, and close everything."""
         if self.death is None:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
@@ -2178,18 +2184,18 @@ class Child:
 # its state is written later.
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
-DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
-STORE_SECONDS = 1.0                     # how often log and progress reach the database
-LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
-BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
-BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
+DYING_SECONDS = 0.5                     # from the end of the channel to the end of the process
+STORE_SECONDS = 1.0                     # between two writes of log and progress
+LOOK_SECONDS = 1.0                      # between two tests of the cancel flag
+BATCH_AFTER = 8                         # quick ends of a function in a row, after which it runs in batches
+BATCH_SECONDS = 0.05                    # by which an outcome of a batch may be recorded late
 WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
 
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
     "message": {"type": ["string", "null"]}}, "additionalProperties": False}
-# Besides the outcome itself.
+# Parts of the message besides the outcome.
 REST_SCHEMA = {"type": "object", "properties": {
     "traceback": {"type": "string"}, "report": REPORT_SCHEMA, "left": {"type": "string"}}}
 
@@ -2209,25 +2215,25 @@ class WatchedAttempt:
     def __init__(self, clock, child, row):
         self.row, self._clock, self._child = row, clock, child
         self.key = row["id"], row["claim"]
-        self.log = LogPipe()            # which has nothing to read until it was handed over
-        self.report = None       # progress not stored yet
-        self.traceback = None       # the log's last piece
-        # When it began; when looking was last tried.
+        self.log = LogPipe()            # empty until the task is handed over
+        self.report = None       # progress that is not stored yet
+        self.traceback = None       # the last piece of the log
+        # When it began; when the claim was last tested.
         self.started = self._looked = self._clock.monotonic()
         # The last time the claim was known to be safe. For a remote one: when the confirming call was sent.
         self._unclaimed = row.get("claimed", self.started)
         self._is_doubted = False
         self._requests = []   # tasks that the function adds, until the whole request has
                                                 # arrived
-        self.enqueued = 0               # how often
+        self.enqueued = 0               # number of requests to add tasks
         self.reported = None    # the outcome that the runner sent
         self._has_returned = False      # its function came to its end
         self.leftovers = None   # the state that the task left in the runner
-        self.ending = None  # kind of outcome if we end it
+        self.ending = None  # kind of outcome if this worker ends it
         self._why = None
         self._killed_at = None
 
-    # Where the claim is.
+    # Implemented by each kind.
 
     def lease_seconds(self):
         """Return how long a claim holds without being renewed."""
@@ -2246,7 +2252,7 @@ class WatchedAttempt:
         raise NotImplementedError
 
     def _look_at_claim(self):
-        """See whether it is to be cancelled, was lost, or is doubted."""
+        """Test for a cancel, a lost claim, and a mark as suspect."""
         raise NotImplementedError
 
     def _store(self, now):
@@ -2275,7 +2281,7 @@ class WatchedAttempt:
                 "function": row["function"], "arguments": row["arguments"]}
 
     def end(self, kind, why=None):
-        """Have it ended, for the first reason that comes."""
+        """End the attempt, for the first reason."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
@@ -2298,7 +2304,7 @@ class WatchedAttempt:
         return True
 
     def _receive_outcome(self, sent):
-        """Keep the outcome that the runner sent; False if it is none."""
+        """Keep the outcome that the runner sent; return False if it is invalid."""
         if jobqueue.check_value(REST_SCHEMA, sent, "outcome"):
             return False
         try:
@@ -2307,7 +2313,7 @@ class WatchedAttempt:
             return False
         self.report = sent.get("report", self.report)
         self.traceback, self.leftovers = sent.get("traceback"), sent.get("left")
-        if outcome.kind == "succeeded":     # an exit code of 0 after our signal is none
+        if outcome.kind == "succeeded":     # an exit code of 0 after our signal is no success
             self._has_returned, outcome.error_type = outcome.error_type is None, None
         self.reported = outcome
         return True
@@ -2370,7 +2376,7 @@ class WatchedAttempt:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
-            until = time.monotonic() + DYING_SECONDS    # how it ends is then known
+            until = time.monotonic() + DYING_SECONDS    # by then it is known how the runner ended
             while not self._child.is_dead() and time.monotonic() < until:
                 time.sleep(0.01)
             if self._child.death is None:
@@ -2381,7 +2387,7 @@ class WatchedAttempt:
         return self._ended(self._child.death)
 
     def _ended(self, death):
-        """Return the outcome of an attempt that we ended, or whose runner died."""
+        """Return the outcome of an attempt that this worker ended, or whose runner died."""
         code, cpu, memory = death
         kind = self.ending or "crashed"
         died = jobqueue.name_signal(-code) if code < 0 else "exit code %d" % code
@@ -2501,7 +2507,7 @@ class Batch(Generic[AnyAttempt]):
         self._note_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
-        self.unbegun = []     # that were taken back
+        self.unbegun = []     # taken back from the runner
         self.ended = []
         self.record_by = math.inf       # the latest time for recording the ended attempts
 
@@ -2535,7 +2541,7 @@ class Batch(Generic[AnyAttempt]):
         due = self.record_by - self._clock.monotonic()
         self.child.wait(min(due, first.patience()), first.log.end)
         if self.child.ended or first.ending:
-            self.child.is_dead()        # asked before we read: an outcome that came first wins
+            self.child.is_dead()        # tested before the read: an outcome that came first wins
         for message in self.child.messages():
             if not self.running or not self.running[0].receive(message):
                 self.child.ended = True
@@ -2582,12 +2588,12 @@ class Pace:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         is_unlimited = limit == resource.RLIM_INFINITY
         self._most = BATCH_MAX if is_unlimited else max(1, min(BATCH_MAX, limit // 4 - 16))
-        self.function = None    # that keeps ending quickly
-        self._count, self._seconds = 0, 0.0     # how often it did; how long it takes
-        self.size = 1                       # how many may be claimed
+        self.function = None    # the function that keeps ending quickly
+        self._count, self._seconds = 0, 0.0     # quick ends in a row; mean seconds
+        self.size = 1                       # tasks that may be claimed
 
     def note(self, function, outcome, waited=0.0):
-        """Learn from an attempt that has ended; so long was last waited for the write lock."""
+        """Learn from an ended attempt and the last wait for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
             self._begin_again(None)
@@ -2612,7 +2618,7 @@ class Pace:
 #
 # Place: the worker's row and its lock.
 
-CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
+CHECK_SECONDS = 1.0                     # between two tests for a reason to leave
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 
@@ -2632,10 +2638,10 @@ class Place:
     def __init__(self, queue, mode):
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self.id, self._lock_name, self.lock = 0, "", -1     # once it is taken; `lock` is its descriptor
+        self.id, self._lock_name, self.lock = 0, "", -1     # once the row is taken; `lock` is the descriptor
         self.state, self.tasks = "idle", 0
         self.runner = (None, None)   # its pid and birth
-        self.stopping = ""              # why the worker will leave
+        self.stopping = ""              # the reason why the worker will leave
 
     def take(self, row, lock):
         """Take a row and its lock; return True once they are ours. A service waits until there is room."""
@@ -2663,15 +2669,15 @@ class Place:
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
     def stop(self, reason):
-        """Have the worker leave, for the first reason that comes."""
+        """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
     def note_runner(self, pid, born):
-        """Have the next heartbeat name the runner."""
+        """Store the runner's pid and start time with the next heartbeat."""
         self.runner = pid, born
 
     def no_runner(self, error):
-        """Say why there is no runner, and leave."""
+        """Report why there is no runner, and leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
@@ -2683,7 +2689,7 @@ class Place:
         self._workers.remove_lock(self._lock_name, self.lock)
 
     def start_successor(self, least):
-        """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
+        """Start the next worker. If one is needed (`least`), ask a host that refuses again."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
             self._queue.starter.start_needed(least)
@@ -2695,8 +2701,8 @@ class Place:
 #
 # Runners: the processes that run tasks for a worker.
 
-RUNNER_START_SECONDS = 120.0            # big imports
-BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
+RUNNER_START_SECONDS = 120.0            # imports may take long
+BROKEN_RETRY_SECONDS = 60.0             # before a broken tasks.py is tried again
 
 
 
@@ -2732,7 +2738,7 @@ class Runners:
         self._place, self._settings = place, settings
         self.wake = None    # a descriptor that becomes readable after a signal
         self._announcement = None  # not stored yet
-        self._broken_until = None     # when tasks.py is tried again that cannot be read
+        self._broken_until = None     # when a broken tasks.py is tried again
         self._stamps = Every(CHECK_SECONDS, self._clock)
         self.current = None
 
@@ -2744,10 +2750,10 @@ class Runners:
         return self.current
 
     def start(self):
-        """Replace the runner; if the host refuses one, say so and leave."""
+        """Replace the runner. If the host refuses a process, report that and leave."""
         self.end()
         self._announcement = self._broken_until = None
-        stamps = jobqueue.file_stamps(self._functions.files())      # before it reads them
+        stamps = jobqueue.file_stamps(self._functions.files())      # taken before it reads the files
         try:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.note_runner(*self.current.identity)
@@ -2772,7 +2778,7 @@ class Runners:
                 os.read(self.wake, 100)
 
     def rest(self, seconds, alarm):
-        """Wait without work; one that speaks or dies meanwhile is replaced."""
+        """Wait without work. Replace a runner that sends a message or dies meanwhile."""
         child = self.child
         child.wait(seconds, alarm)
         if list(child.messages()) or child.ended or child.is_dead():
@@ -2823,7 +2829,7 @@ class Runners:
                    for name, stamp in jobqueue.file_stamps(files).items())
 
     def end(self):
-        """End the current one, if there is one."""
+        """End the current runner, if there is one."""
         if self.current:
             self.current.end()
             self.current = None
@@ -2924,12 +2930,12 @@ WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker
 class Loop(Generic[AnyAttempt]):
     """The part of the loop that all workers share: signals, and the batch of their runner."""
 
-    _runners: "Runners"                   # a kind of worker makes them
+    _runners: "Runners"                   # set by each kind of worker
 
     def __init__(self, clock, verbose):
         self._clock, self._verbose = clock, verbose
-        self._settings = {}     # read now and then, never between a claim and its beginning
-        self._signals = 0               # that asked us to stop
+        self._settings = {}     # read now and then, but never between a claim and its start
+        self._signals = 0               # signals that asked for an end
         self._stopped_at = None
         self._batch = None    # in the runner's hands
         self._pace = Pace()
@@ -2937,19 +2943,18 @@ class Loop(Generic[AnyAttempt]):
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def _attempt(self, child, row):
-        """Return the attempt at a task that was claimed, for this runner."""
+        """Return an Attempt of this kind for a claimed task and this runner."""
         raise NotImplementedError
 
     def _waited(self):
-        """Return how many seconds were last waited for the write lock."""
+        """Return the seconds of the last wait for the write lock."""
         return 0.0
 
     def _note_signal(self, *_):
         self._signals += 1
 
     def _wind_up(self):
-        """After the first signal the running task may end, for GRACE_SECONDS at most; the second
-        ends it at once."""
+        """End the running task: after the first signal it has GRACE_SECONDS, the second ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
             self._batch.take_back()
@@ -3003,11 +3008,11 @@ class Worker(Loop[Attempt]):
             self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
         self._seen_version = None   # of the database when nothing could be claimed
-        self._next_due = -math.inf      # when something can be, unless the database changes
+        self._next_due = -math.inf      # when a task can be claimed, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
     def run(self, row=None, lock=None):
-        """Work until there is a reason to leave; True if a signal was one."""
+        """Work until there is a reason to leave; return True if a signal was one."""
         if not self._place.take(row, lock):
             return False
         self._say("worker %d is here", self._place.id)
@@ -3057,7 +3062,7 @@ class Worker(Loop[Attempt]):
         batch = self._batch
         if batch and not batch.running:
             return self._record_late(batch)
-        if batch:                       # it is watched though a server that is silent tells nothing
+        if batch:                       # the batch is watched even if a silent server raises
             with contextlib.suppress(*WRITE_LATER):
                 self._check_self()
             batch.watch()
@@ -3085,7 +3090,7 @@ class Worker(Loop[Attempt]):
             raise
 
     def _check_self(self):
-        """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
+        """Test for a reason to leave, tick, and renew the row, if that is due."""
         if not self._checks.is_due():
             return
         self._read_settings()
@@ -3128,7 +3133,7 @@ class Worker(Loop[Attempt]):
         return due is not None and due <= self._clock.now() + patience
 
     def _leave_unless_needed(self):
-        """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
+        """Leave in a transaction that finds nothing to claim. So no add counts on this worker."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
             if self._claims.claimable(1, transaction) or self._has_work_soon(transaction):
@@ -3157,20 +3162,20 @@ class Worker(Loop[Attempt]):
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
-            if not rows and owner is not None:      # it may be another owner's turn
+            if not rows and owner is not None:      # another owner may be next
                 self._runners.start()
         self._seen_version = version
         return rows
 
     def _rest(self):
-        """Wait a little before looking again: briefly at first, longer later."""
+        """Wait a little before the next search: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
         if self._database.journal != "wal" or (idle > 1 and alarm is not None):
-            pause = 1.0                 # SQLite's bell wakes us
+            pause = 1.0                 # SQLite's bell wakes this worker
         self._database.calm()
         if alarm is not None and self._database.version_seen() != self._seen_version:
-            return                      # it rang while we looked
+            return                      # it rang meanwhile
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
@@ -3246,6 +3251,9 @@ class Worker(Loop[Attempt]):
 
 
 
+
+
+
 def object_like(**properties):
     """Return the schema of an object with these keys. A newer version may send further keys."""
     return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
@@ -3254,7 +3262,7 @@ def object_like(**properties):
 CALL_SECONDS = 30.0                     # for a whole request, in addition to the site's waiting time
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
 ANSWER_BYTES = 16 << 20
-PAUSE_MAX_SECONDS = 3600.0              # however long the site asks us to wait
+PAUSE_MAX_SECONDS = 3600.0              # even if the site asks for a longer pause
 # The schema of each answer, by its `wanted` key. An answer is checked as the site checks calls.
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
@@ -3274,7 +3282,7 @@ ANSWERS = {
 
 
 class NotHeard(Exception):
-    """There was no answer of jobqueue, or it is busy: ask again."""
+    """The error of a call without an answer of jobqueue, or with a busy one: try again."""
 
     def __init__(self, why, pause=None):
         super().__init__(why)
@@ -3298,7 +3306,7 @@ class Site:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
-        self._wraps = False             # something in front of the site refuses a body that is no form
+        self._wraps = False             # a firewall in front of the site refuses other bodies than forms
 
     def ask(self, call):
         """Return jobqueue's answer to a Call, also a refusal; NotHeard or another error if there is none."""
@@ -3321,7 +3329,7 @@ class Site:
         if answer_json is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
                 ": %(field)s %(message)s" % error for error in errors[:1])))
-        if status >= 500 or status == 408:      # 408: the way there was too slow
+        if status >= 500 or status == 408:      # 408: the network was too slow
             seconds = jobqueue.read_retry_after(pause, time.time())
             raise NotHeard(answer_json["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
         return answer_json
@@ -3345,7 +3353,7 @@ class Call:
         self.session = ""
 
     def start(self, site, waker):
-        """Make it; `waker` is written to when it is over."""
+        """Start the call in a thread, which writes to `waker` at the end."""
         def run():
             try:
                 self.found = site.ask(self)
@@ -3381,11 +3389,11 @@ class Spool:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:     # another worker's
+            except BlockingIOError:     # another worker has the folder
                 os.close(self.lock)
         self.ends = {}  # by their claims
         for path in self.folder.glob("*.outcome"):
-            with contextlib.suppress(ValueError):       # a power cut leaves files empty
+            with contextlib.suppress(ValueError):       # a power cut can leave empty files
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
@@ -3413,11 +3421,11 @@ class Spool:
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
     def begin(self, session):
-        """Keep the session of the worker that has this folder now."""
+        """Store the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
     def keep(self, item):
-        """Keep an outcome until it is told; a full disk does not keep it from being told."""
+        """Store an outcome until it is reported. A full disk does not stop the report."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
@@ -3431,7 +3439,7 @@ class Spool:
 
 
 def claim_reference(row):
-    """Return id and claim, by which the site knows an attempt."""
+    """Return id and claim of an attempt, by which the site knows it."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
@@ -3455,7 +3463,7 @@ class RemoteAttempt(WatchedAttempt):
         log = []
         for start, text in self.log.take_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
-            if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
+            if json_bytes(log) > CALL_BYTES // 4:       # one piece may be larger, but not too large
                 break
         item["log"] = log
         return item
@@ -3516,7 +3524,7 @@ class RemoteAttempt(WatchedAttempt):
 
 
 class Addition(NamedTuple):
-    """Tasks that a function adds."""
+    """A request of a function to add tasks."""
 
     attempt: "RemoteAttempt"
     requests: "list[JsonObject]"
@@ -3541,7 +3549,7 @@ class News(NamedTuple):
 
 WAIT_SECONDS = 20.0                     # the site may wait for a task
 HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks; if there is news
-AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
+AGAIN_SECONDS = 0.5, 15.0               # between two tries of a call without an answer
 LEAVE_SECONDS = 20.0                    # after a signal, in all
 CLAIMS_MAX = 64                         # in one call; the site takes no more
 
@@ -3566,24 +3574,24 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.lock, self.stopping = spool.lock, ""
         self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
         self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
-        self._session = jobqueue.random_token()     # empty once it was left
+        self._session = jobqueue.random_token()     # empty once the worker has left
         self._sequence, self._is_known = 0, False
         self._before = spool.former()
         self._taken = {}     # claimed tasks that have not ended, by claim
-        self._claims = []    # that the site is asked for
+        self._claims = []    # in the current request for tasks
         self.adds = []
         self._functions = None
-        self._offered = set()         # names that the site was told, also of earlier functions
+        self._offered = set()         # names of announced functions, earlier ones included
         self._files = []
         self._call = None
         self._trouble = None
-        self._doubts_token = False      # the last answer refused it
+        self._doubts_token = False      # the last answer refused the token
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
     def run(self):
-        """Work until there is a reason to leave; True if that is a newer program."""
+        """Work until there is a reason to leave; return True if the program was updated."""
         waker = self._runners.catch_signals(self._note_signal)
         self._runners.start()
         try:
@@ -3599,7 +3607,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return RemoteAttempt(self, child, self._taken[row["claim"]])
 
     def _ask(self, waker):
-        """Take the answer that has come; make the call that is due then."""
+        """Handle an answer that has arrived, and start the next due call."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
             self._take(call)
@@ -3609,7 +3617,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._call.start(self.site, waker)
 
     def stop(self, reason):
-        """Have the worker leave, for the first reason that comes."""
+        """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
     def note_runner(self, pid, born):
@@ -3617,7 +3625,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._spool.note_runner(pid, born)
 
     def no_runner(self, error):
-        """Say why there is no runner, and leave."""
+        """Report why there is no runner, and leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
@@ -3645,7 +3653,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return not self._session or time.monotonic() > until
 
     def _heed(self):
-        """Signals, and newer files of ours."""
+        """Handle signals, and newer files of the program."""
         self._runners.calm()
         if self._signals:
             self.stop(jobqueue.STOPPED)
@@ -3664,7 +3672,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Watch the running tasks, begin confirmed ones, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
-            if self._batch.running:     # else it came too late to begin
+            if self._batch.running:     # otherwise the confirmation came too late
                 self._batch.watch()
             self._put_aside(self._batch)
         elif self.stopping:
@@ -3715,7 +3723,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
                 "functions": self._functions}))
-        if self._before:                # whose functions were offered all the time
+        if self._before:                # the former session's functions are still announced
             return self._turn(self._before, {"leave": "was started anew"})
         if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
@@ -3728,7 +3736,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
-                self._session = ""      # a fresh process says hello, then its last words
+                self._session = ""      # a fresh process says hello, then sends these outcomes
                 return None
             extra = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
@@ -3827,7 +3835,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             row, state = self._taken[claim], answer["attempts"][claim]
             if self._batch or state == "running":
                 row["state"], row["claimed"] = state, call.sent
-            else:                       # it is not begun
+            else:                       # the task has not begun
                 del self._taken[claim]
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
@@ -3835,7 +3843,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims, idle = [], not (answer["tasks"] or call.ends)
             self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for task in answer["tasks"]:      # each is confirmed before it begins
+        for task in answer["tasks"]:      # each task is confirmed before it begins
             task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
@@ -3914,7 +3922,7 @@ def fork_runner(data):
                 os.dup2(null.fileno(), stream)
         importlib.import_module("inspect")
         os._exit(run_runner(str(theirs.detach()), data))
-    finally:                            # it never becomes a second worker
+    finally:                            # a fork must never become a second worker
         os._exit(1)
 
 
@@ -3950,23 +3958,23 @@ def work(mode, data=None, seconds=None,
     queue = open_queue(data, is_new=row is None)
     if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
-        queue.tick.run("cron", start=False)   # the dead must not keep us from a place
+        queue.tick.run("cron", start=False)   # dead workers must not take up the room
         due = queue.tick.next_work() or math.inf
         if not queue.claims.claimable(1) and due > queue.database.clock.now() + seconds:
             queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
     was_stopped = Worker(queue, mode, verbose, seconds).run(row, lock)
     if mode == "service":
-        for number in STOP_SIGNALS:     # from now on one ends the process at once
+        for number in STOP_SIGNALS:     # from now on a signal ends the process at once
             signal.signal(number, signal.SIG_DFL)
-        if not was_stopped:             # a fresh process in its place: a host might not start one
+        if not was_stopped:             # exec in place: the host might not start another process
             time.sleep(CHECK_SECONDS)
             os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
     return 0
 
 
 def work_remotely(options):
-    """Work for another site until a signal comes; a fresh process follows when our files change."""
+    """Work for another site until a signal comes, or our files change; then exec the new ones."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
                                   % jobqueue.TASKS_FILE)
@@ -4014,13 +4022,13 @@ def remove_older_backups(folder, count):
 
 
 def back_up(data):
-    """Make the backup of the day, and end."""
+    """Make the daily backup, and exit."""
     make_daily_backup(open_queue(data))
     return 0
 
 
 def dispatch(arguments):
-    """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
+    """Run as runner, catalogue, sender, backup or worker; return the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
         row, lock, data, *seconds = rest

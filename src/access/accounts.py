@@ -29,7 +29,8 @@ SESSION_IDLE_SECONDS = 30 * 60.0
 TOKENS_MAX = 100                # of one user
 SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
-NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long to verify as a
+                                                                            # real one
 TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
              "JOIN user ON user.id=user_id WHERE ")
 
@@ -62,7 +63,7 @@ class SetUp:
 
     def code(self) -> str:
         """Return the one-time code for the first admin. It is renewed every SETUP_CODE_SECONDS."""
-        with self._database.transaction(durable=False):     # two at once agree on one code
+        with self._database.transaction(durable=False):     # two processes at once use one code
             code = read_code(self.file, self._clock.now())
             if not code:
                 code = random_token(16)
@@ -115,7 +116,8 @@ class SetUp:
         code = plain_code(code)
         for path in files:
             file_code = read_code(path, self._clock.now())
-            if file_code and digest(file_code) == digest(code):     # their bytes tell nothing of the code
+            if file_code and digest(file_code) == digest(code):     # comparing digests reveals nothing
+                                                                    # about the code
                 return code
         words = ("is not that of a file whose name begins with setup-code, which can be read here "
                  "(rights 644), is not older than an hour and has %d or more characters"
@@ -140,7 +142,7 @@ class SetUp:
 
 
 class Sessions:
-    """Logging in by name and password; the token of a session is stored as a digest only."""
+    """Logging in by name and password. The database stores only the digest of a session's token."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
@@ -153,12 +155,12 @@ class Sessions:
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
         if row and (row["known"] or 0) > self._clock.now():  # guesses of strangers lock out no known address
-            subjects = ["known:%d %s" % (row["id"], place)]     # no name that is sent can be this
+            subjects = ["known:%d %s" % (row["id"], place)]     # no name that a client sends can be this
         with may_guess(self._database, *subjects):
             right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
-                if row:                 # there are no more than the throttle lets through
+                if row:                 # at most as many as the throttle lets through
                     note_user(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
@@ -218,7 +220,7 @@ class Sessions:
                 for row in rows]
 
     def close_all(self, row: Row, by: str, but: Sequence[str] = ()) -> None:
-        """Log a user (their row) out everywhere, but where these tokens are."""
+        """Log a user (their row) out everywhere, except the sessions with these tokens."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
                             % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))

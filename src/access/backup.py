@@ -50,20 +50,20 @@ EXPORTED = {                    # {table: its key}
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
-COUNTED = "user token schedule task worker alert".split()     # rows elsewhere name their ids
+COUNTED = "user token schedule task worker alert".split()     # tables whose ids stand in other rows
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
-IMPORTER = "the import"         # has paused a queue; no user is called so
+IMPORTER = "the import"         # named as the person who paused the queues; no user has this name
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 def _refuse_target(queue: JobQueue, target: Path, kind: str) -> None:
-    """SetupError if writing a backup or export to `target` would destroy something else."""
+    """Raise SetupError if writing a backup or export to `target` would destroy something else."""
     if file_identity(target) == file_identity(queue.database.path):
         raise SetupError("%s is the database itself." % target)
     if target.match("jobqueue-*.db") and target.parent.resolve() == queue.database.folder.resolve():
         raise SetupError("%s would be a second database: choose another name." % target)
     if target.exists():
-        with open(target, "rb") as file:        # a folder cannot be opened
+        with open(target, "rb") as file:        # raises for a folder
             if file.read(len(BEGINNINGS[kind])) not in (b"", BEGINNINGS[kind]):
                 raise SetupError("%s exists and is no %s; it was not touched." % (target, kind))
 
@@ -85,7 +85,7 @@ def _replacing(queue: JobQueue, target: Path | str, kind: str) -> Iterator[Path]
     Only another one of this kind is replaced. SetupError if `target` cannot be written.
     """
     target = Path(target).absolute()
-    part = Path("%s.%s.part" % (target, random_token(8)))       # another may be on its way
+    part = Path("%s.%s.part" % (target, random_token(8)))       # another process may write to the same target
     try:
         _refuse_target(queue, target, kind)
         write_private(part, "")
@@ -103,13 +103,13 @@ def _replacing(queue: JobQueue, target: Path | str, kind: str) -> Iterator[Path]
 
 
 def back_up(queue: JobQueue, target: Path | str) -> None:
-    """Write a checked copy of the database, as it is at one moment, to `target`; all goes on."""
+    """Write a checked copy of the database, as of one moment, to `target`. Other processes go on."""
     with _replacing(queue, target, "backup") as part:
         queue.database.copy_to(part)
 
 
 def save(queue: JobQueue, folder: Path, name: str) -> Path:
-    """Make a backup, or on PostgreSQL an export, if that leaves room for tasks; its path."""
+    """Make a backup, or on PostgreSQL an export, if enough room for tasks remains; return its path."""
     database = queue.database
     size = database.size()
     if free_bytes(folder) < size + DISK_LOW_BYTES:
@@ -128,7 +128,7 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
     3. Rename the old database and its log, then put the copy in its place. In between the old one has
        both names, where the file system has links: so a crash leaves a database.
     """
-    os.stat(file)                       # before anything is made
+    os.stat(file)                       # raises before anything is made
     if not os.path.lexists(folder):
         create_data_folder(folder)
     path, mode = own_database(folder)
@@ -150,7 +150,7 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
         except OSError:
             os.rename(path, old_path)
         os.rename(part, path)
-        (path.parent / "sweep.mark").unlink(missing_ok=True)    # folders of tasks that it has not
+        (path.parent / "sweep.mark").unlink(missing_ok=True)  # the backup lacks tasks that have folders here
     finally:
         for leftover in path.parent.glob(part.name + "*"):
             leftover.unlink()
@@ -196,7 +196,7 @@ def _exported(db: Reader) -> Iterator[Item]:
 
 
 def export_lines(queue: JobQueue) -> Iterator[str]:
-    """Yield the lines of an export: all that is kept, as it is at one moment."""
+    """Yield the lines of an export: the whole database, as of one moment."""
     database, counts = queue.database, dict.fromkeys(EXPORTED, 0)
     with database.snapshot() as db:
         yield _as_line({"jobqueue": {
@@ -274,7 +274,7 @@ def _store(transaction: Connection, lines: Iterator[Item],
 def _checked(transaction: Connection, table: str, lines: Iterable[Item],
              counts: dict[str, int]) -> Iterator[JsonObject]:
     """Yield the rows of lines and count them; Malformed for a row with other columns than the table."""
-    columns = transaction.row(            # their names, whether there is a row or not
+    columns = transaction.row(            # column names, even if the table is empty
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(columns):

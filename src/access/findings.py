@@ -76,7 +76,7 @@ def _check_data(folder: Path) -> Lines:
     address = HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    if folder.stat().st_mode & 0o077:   # opening it has tried to mend that
+    if folder.stat().st_mode & 0o077:   # opening the folder has tried to mend that
         yield Finding("data_open", folder=folder)
 
 
@@ -104,7 +104,7 @@ def _check_disk(folder: Path) -> Lines:
         yield Finding("locks_missing")
 
 
-# About how the page is reached, by a Request.visit().
+# Checks of how the page is reached, by a Request.visit().
 
 def _check_visit(visit: Visit) -> Lines:
     yield DOORS[visit["door"]]
@@ -114,13 +114,13 @@ def _check_visit(visit: Visit) -> Lines:
         yield Finding("proxy_unknown", client=visit["client"])
     elif visit["https"]:
         yield "HTTPS"
-    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # else it is that of a proxy
+    elif visit["client"] in LOOPBACK and not visit["forwarded"]:    # otherwise the address may be a proxy's
         yield "HTTP, from this machine"
     else:
         yield Finding("http_open")
 
 
-# About the queue, by the JobQueue.
+# Checks of the queue, by the JobQueue.
 
 def _check_admin(queue: JobQueue) -> Lines:
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
@@ -189,7 +189,7 @@ def _check_ticks(queue: JobQueue) -> Lines:
 
 def _check_journal(queue: JobQueue) -> Lines:
     database = queue.database
-    if database.journal is None:        # a server's own business
+    if database.journal is None:        # a server has no file
         server = database.promises()
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
@@ -243,7 +243,7 @@ def _check_functions(queue: JobQueue) -> Lines:
         yield Finding("samples")
     elif names:
         yield "%s: %s" % (TASKS_FILE, names)
-    elif not state["error"]:            # which describe_work() tells
+    elif not state["error"]:            # the finding `code` reports the error
         yield Finding("no_function", file=TASKS_FILE)
 
 
@@ -347,7 +347,7 @@ def _describe_pause(queue: JobQueue) -> Findings:
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     blocks = [queue.queues.blocked(name, queue.claims.machine) for name in names]
     held = [block for block in blocks if block.code not in ("external", "machines")]
-    if held and all(code == "paused" for code, _ in held):      # else it is limits: no worry
+    if held and all(code == "paused" for code, _ in held):      # limits are normal and no finding
         yield Finding("paused", words=held[0][1])
 
 
@@ -418,13 +418,13 @@ def check_host(queue: JobQueue, visit: Visit | None = None) -> Report:
     results = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
     if visit:
         results += _look(VISIT_TOPICS, visit)
-    with contextlib.suppress(JobQueueError):            # the topics tell of it
+    with contextlib.suppress(JobQueueError):            # the topics report the error
         results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
     return _report(results)
 
 
 class Installation(NamedTuple):
-    """The report of an installation, and its JobQueue if that could be opened."""
+    """The report of an installation, and its JobQueue if it could be opened."""
 
     report: Report
     queue: JobQueue | None

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
         https: bool
         base: str                       # the path of the page
         host: str
-        client: str                     # the address that asks: a browser's, or a proxy's
-        trusted: bool                   # that is one of trusted_proxies
-        forwarded: bool                 # the client says that it asks for another
+        client: str                     # the client's address: a browser's, or a proxy's
+        trusted: bool                   # whether trusted_proxies contains it
+        forwarded: bool                 # whether it forwards another client's request
 
     class Exposure(TypedDict):
         """The private addresses that an admin's browser could fetch, and the time; None before that."""
@@ -68,7 +68,7 @@ def read_text(path: Path) -> str:
 
 def is_open(path: Path) -> bool:
     """Return True if every user of this machine can change a file, or replace it."""
-    with contextlib.suppress(OSError):  # it is not there, or not any more
+    with contextlib.suppress(OSError):  # the file may not exist
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
@@ -128,7 +128,7 @@ def fill_in(text: str, python: str, visit: Visit | None) -> str:
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
     text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
-    text = re.sub("(?<= )%s[a-z./_]*" % example,        # words of a command, which may hold spaces
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # parts of a command, which may contain spaces
                   lambda match: shlex.quote(home + match[0][len(example):]), text)
     text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
     text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
@@ -140,8 +140,10 @@ def fill_in(text: str, python: str, visit: Visit | None) -> str:
 
 
 def host_files(queue: JobQueue, visit: Visit | None = None) -> list[dict[str, str]]:
-    """Return [{"title", "name", "text"}]: lines to copy, cron's first, with our paths and, if one has a
-    Request.visit(), the page's address."""
+    """Return [{"title", "name", "text"}]: lines to copy with our paths, cron's first.
+
+    With a Request.visit() they have the page's address.
+    """
     python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
         python = queue.interpreter.path()

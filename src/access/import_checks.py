@@ -89,7 +89,7 @@ def table_schema(table: str) -> Schema:
 
 
 def check_row(table: str, row: JsonObject) -> None:
-    """Raise ValueError, which names the table and the column, for a row that could not be here."""
+    """Raise ValueError with the table and the column if a row has a value that cannot be here."""
     errors = check_value(table_schema(table), row, table)
     if errors:
         raise ValueError(join_errors(errors[:1]).rstrip("."))

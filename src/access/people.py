@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         functions: list[str]
 
     class Token(TokenLimits):
-        """The token of a program that asks."""
+        """The token of the program that sends a request."""
 
         id: int
         scope: str
@@ -46,9 +46,9 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
-hashing = threading.Semaphore(2)    # at once: each takes 16 MiB, on hosts with 1 GiB
+hashing = threading.Semaphore(2)    # at once: each needs 16 MiB, on hosts with 1 GiB
 guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to; all others are answered meanwhile
-# How many are free, how many seconds they count, the shortest and the longest wait after them.
+# The number of free guesses, how many seconds they count, and the shortest and the longest wait after them.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
 # Passwords that guessers try first, of sufficient length.
 COMMON_PASSWORDS = frozenset(
@@ -99,11 +99,12 @@ class Person:
         self.name: str = row["name"]
         self.role: str = row["role"]
         self.is_admin = self.role == "admin"
-        self.scope = self.id if self.role == "user" else None   # whose tasks are seen; None: all
-        self.own = None if self.is_admin else self.id           # ... whose tokens, log-ins
+        self.scope = self.id if self.role == "user" else None   # the owner of the visible tasks; None: all
+        self.own = None if self.is_admin else self.id           # the owner of the visible tokens and
+                                                                # sessions; None: all
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token: Token | None = None     # of a program
+        self.token: Token | None = None     # of the program, if it is one
 
     def sees_secrets_of(self, owner: str) -> bool:
         """Return whether an owner's (name) arguments are shown with their secrets."""
@@ -121,7 +122,7 @@ class Person:
 
 
 class KnownOwner(NamedTuple):
-    """The user of the setting default_owner: their row, which may be used until then."""
+    """The user of the setting default_owner: the row, and until when it may be used."""
 
     until: float
     name: str
@@ -178,7 +179,7 @@ def may_guess(database: Database, *subjects: str) -> Iterator[None]:
 
 
 def check_password(password: str, name: str) -> None:
-    """Invalid unless `password` is long enough and not one that guessers try first."""
+    """Raise Invalid unless a password is long enough and not one that guessers try first."""
     if not PASSWORD_MIN <= len(password) <= PASSWORD_MAX:
         raise field_error("password", "must have %d to %d characters"
                           % (PASSWORD_MIN, PASSWORD_MAX))
@@ -210,7 +211,7 @@ def note_user(transaction: Connection, at: float, event: str, row: Row, by: str 
 
 
 def note_use(database: Database, row: Row, table: str, column: str) -> None:
-    """Note that a session or token was used, by its user; not worth an error if that is busy."""
+    """Record that a session or token was used. A busy database is no error here."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
         with contextlib.suppress(JobQueueError), database.deadline(0.2), \
@@ -230,7 +231,7 @@ def address_subject(address: str) -> str:
 
 
 def user_subject(name: str) -> str:
-    """Return the subject of guesses at a user's password. As in the database A to Z alone are folded."""
+    """Return the subject of guesses at a user's password. Only A to Z are folded, as in the database."""
     return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
 
 
@@ -241,8 +242,10 @@ def fold_name(name: str) -> str:
 
 
 def count_guess(database: Database, *subjects: str) -> None:
-    """Count an attempt under each subject, before it is judged, so that parallel ones do; TooMany
-    while one of them has to wait."""
+    """Count a guess under each subject before it is checked, so parallel guesses count, too.
+
+    TooMany while any subject must wait.
+    """
     now = database.clock.now()
     with database.transaction(durable=False) as transaction:
         for subject in subjects:
@@ -330,7 +333,7 @@ class Users:
 
     def insert(self, transaction: Connection, columns: JsonObject,
                by: str | None = None) -> None:
-        """Store a new user, as prepare() gave it; Conflict if the name or one that looks like it is taken."""
+        """Store a new user, from prepare(); Conflict if the name, or one that looks like it, is taken."""
         for other_name, in transaction.all("SELECT name FROM user"):
             if fold_name(other_name) == fold_name(columns["name"]):
                 raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
@@ -375,7 +378,7 @@ class Users:
 
     def confirm(self, person: Person, password: str | None, field: str = "password") -> str:
         """Return the stored form of a person's password; Denied, with the field's name, if it is wrong."""
-        subject = "password:%d" % person.id     # only who is logged in can guess here
+        subject = "password:%d" % person.id     # only a logged-in user can guess here
         stored: str = self.find(person.name)["password"]
         with may_guess(self._database, subject):
             if not verify_password(password, stored):
@@ -385,7 +388,7 @@ class Users:
         return stored
 
     def delete(self, name: str, by: str | None = None) -> None:
-        """Remove a user who owns no task and will own none; Conflict otherwise."""
+        """Remove a user who owns no task and no schedule; Conflict otherwise."""
         with self._database.transaction() as transaction:
             row = self.find(name, transaction)
             owner = self._settings.get("default_owner", transaction)
@@ -405,7 +408,7 @@ class Users:
 
     @staticmethod
     def _remove_gone_schedules(transaction: Connection, owner_id: int) -> None:
-        """Remove the rows that are kept of schedules which tasks.py does not name any more."""
+        """Remove the kept rows of schedules that tasks.py does not name any more."""
         gone = "owner_id=? AND gone_at IS NOT NULL"
         transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
                         (owner_id,))

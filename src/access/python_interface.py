@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 
 class JobQueue:
-    """The whole queue of one data folder; every door, worker and test has one."""
+    """The queue of one data folder. Every door, worker and test has one."""
 
     def __init__(self, data: Path | str | None = None, clock: AnyClock = Clock,
                  environment: Mapping[str, str] = os.environ,
@@ -123,14 +123,14 @@ class JobQueue:
 
     def enqueue(self, function: str, arguments: Mapping[str, Any] | None = None,
                 owner: str | None = None, **options: Unpack[AddOptions]) -> Task:
-        """Add one task; returns it. Invalid names every field that is wrong."""
+        """Add one task; return it. Invalid names every wrong field."""
         place = TaskContext.running or self
         added = enqueue_all(place, function, [arguments or {}], {**options, "owner": owner})
         return Task(self, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, function: str, many: Iterable[Mapping[str, Any]],
                      owner: str | None = None, **options: Unpack[AddOptions]) -> list[int]:
-        """Add a task for each of `many` argument objects (any iterable), all or none; their ids."""
+        """Add a task for each of `many` argument objects (any iterable), all or none; return the ids."""
         return enqueue_all(TaskContext.running or self, function, many, {**options, "owner": owner}).ids
 
     def get(self, task_id: int) -> Task:
@@ -159,11 +159,11 @@ class JobQueue:
             declared_function["schema"]) if name in arguments}}
 
     def add(self, requests: Iterable[Any], owner_id: int) -> list[int]:
-        """Add tasks for `requests` (as in POST /api/tasks), all or none; returns their ids."""
+        """Add tasks for `requests` (as in POST /api/tasks), all or none; return the ids."""
         return self.add_all(requests, owner_id).ids
 
     def add_all(self, requests: Iterable[Any], owner_id: int, asker: int | None = None) -> Added:
-        """Add tasks as add() does, for the task `asker` that runs; tell how many are new."""
+        """Add tasks as add() does, for the running task `asker`; return how many are new, too."""
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
         self.start_workers()
@@ -171,9 +171,11 @@ class JobQueue:
 
     def add_orders(self, orders: list[Order], owner_id: int, once: Once | None = None,
                    asker: int | None = None) -> JsonObject:
-        """Add Orders, all or none: {"ids", "created": how many new}.
-        A request that is answered but `once` gets the ids of the first answer again. `asker` is the
-        running task that asks, if one does."""
+        """Add Orders, all or none; return {"ids", "created": how many are new}.
+
+        A repeated request with the same `once` gets the ids of the first answer. `asker` is the running
+        task that adds them, if there is one.
+        """
         def action(transaction: Connection) -> JsonObject:
             now = self.database.clock.now()
             answer = once.find(transaction, now) if once else None
@@ -194,7 +196,7 @@ class JobQueue:
 
     def start_workers(self) -> None:
         """Start workers for added tasks. If that fails now, a tick tries again."""
-        with in_passing("starting workers"):    # a killed one must not hold the place of a new one
+        with in_passing("starting workers"):    # a killed worker must not keep its row
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
                 self.reaper.bury_dead()
             self.starter.start_needed(self.tick.sleepers_missing())
@@ -204,7 +206,7 @@ class JobQueue:
         self.database.close()
 
 
-_opened: dict[int, JobQueue] = {}       # by process id: none may cross a fork
+_opened: dict[int, JobQueue] = {}       # by process id: a connection must not cross a fork
 
 
 def default_queue() -> JobQueue:
@@ -213,7 +215,7 @@ def default_queue() -> JobQueue:
 
 
 class Place(NamedTuple):
-    """A line of people's code."""
+    """A line of users' code."""
 
     file: str
     line: int
@@ -242,7 +244,7 @@ class Function(Generic[P, R]):
         self.__module__ = getattr(target, "__module__", __name__)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickle it by its name, as Python does with functions: pools of processes want that."""
+        """Pickle it by its name, as Python does with functions. Process pools need that."""
         name = getattr(self.target, "__qualname__", self.name)
         value: Any = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -250,7 +252,7 @@ class Function(Generic[P, R]):
         return name if value is self else super().__reduce__()
 
     def __call__(self, *positional: P.args, **named: P.kwargs) -> R:
-        """Run it here and now."""
+        """Run the function here."""
         if self.kind != "python":
             raise TypeError("%s is run by workers: use .enqueue()" % self.name)
         return self.target(*positional, **named)
@@ -263,14 +265,14 @@ class Function(Generic[P, R]):
         return variant
 
     def enqueue(self, *positional: P.args, **named: P.kwargs) -> Task:
-        """Add a task with these arguments; returns the Task."""
+        """Add a task with these arguments; return the Task."""
         place = TaskContext.running or default_queue()
         arguments = self.arguments(positional, named)
         added = enqueue_all(place, self.name, [arguments], self.chosen)
         return Task(place, {"id": added.ids[0]}, bool(added.new))
 
     def enqueue_many(self, many: Iterable[Mapping[str, Any]]) -> list[int]:
-        """Add a task for each argument object in `many` (any iterable), all or none; their ids."""
+        """Add a task for each argument object in `many` (any iterable), all or none; return the ids."""
         return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: tuple[Any, ...], named: JsonObject) -> JsonObject:
@@ -290,8 +292,8 @@ class Function(Generic[P, R]):
         return dict(by_name)
 
 
-PLACE = r"\{([A-Za-z_]\w*)\}"           # where the value of a parameter is put
-declared: dict[str, Function[..., Any]] = {}    # by name, filled by importing tasks.py
+PLACE = r"\{([A-Za-z_]\w*)\}"           # the place of a parameter's value
+declared: dict[str, Function[..., Any]] = {}    # by name, filled by the import of tasks.py
 
 
 class ScheduleLine(NamedTuple):
@@ -393,7 +395,7 @@ def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | 
     return declare
 
 
-# Parameters with two underscores are positional only: so `rest` may hold parameters of these names.
+# Parameters with two underscores are positional only, so `rest` may have parameters of these names.
 def command(__name: str, __arguments: Sequence[str | Path], *, who: Who = "user",
             **rest: Any) -> Function[..., NoReturn]:
     """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
@@ -409,12 +411,14 @@ def command(__name: str, __arguments: Sequence[str | Path], *, who: Who = "user"
 def http_request(__name: str, __method: str, __address: str, *, who: Who = "user",
                  headers: Mapping[str, str] | None = None, **rest: Any) -> Function[..., NoReturn]:
     """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
-    With GET, HEAD and DELETE the other parameters become the query."""
+
+    With GET, HEAD and DELETE the other parameters become the query.
+    """
     if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
                          "host, without places, name or password" % __name)
     for header, value in (headers or {}).items():
-        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # else an error would tell it
+        if not re.fullmatch(r"[\t -~\xa0-\xff]*", str(value)):     # a later error would show the value
             raise ValueError("http_request(%r): the header %s holds a line break or another "
                              "character that cannot be sent" % (__name, header))
     target = {"method": __method.upper(), "address": __address, "headers": dict(headers or {})}
@@ -423,7 +427,9 @@ def http_request(__name: str, __method: str, __address: str, *, who: Who = "user
 
 def external(__name: str, *, queue: str, who: Who = "user", **rest: Any) -> Function[..., NoReturn]:
     """Declare a function that workers in any language run: see static/docs/workers.md.
-    Our own workers leave its queue alone, so it must be one that no other function uses."""
+
+    Our own workers do not serve its queue, so no other function may use that queue.
+    """
     if queue == TASK_DEFAULTS["queue"]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (__name, queue))
     return _declare(__name, "external", None, who, {**rest, "queue": queue})

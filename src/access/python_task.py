@@ -95,7 +95,7 @@ if TYPE_CHECKING:
 
 
 def _share(n: Any, total: Any) -> float | None:
-    """Return n / total as a plain float from 0 to 1; None if that is no number."""
+    """Return n / total as a plain float from 0 to 1; None if that is not a number."""
     try:
         are_whole = isinstance(n, int) and isinstance(total, int)
         share = n / total if are_whole else float(n) / float(total)
@@ -118,7 +118,7 @@ def _text(value: object) -> str:
 class TaskContext:
     """The task that runs a function, as the function sees it. The runner makes one for each attempt."""
 
-    running: TaskContext | None = None  # that of this process, if it runs a task
+    running: TaskContext | None = None  # the task that this process runs, if it is a runner
 
     def __init__(self, task_id: int, owner: str, attempt: int, crashes: int, claim: str, data: Path,
                  report: Callable[[float | None, str | None], None],
@@ -127,8 +127,8 @@ class TaskContext:
         self.attempt, self.crashes = attempt, crashes
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
-        self.has_folder = False         # True once it was asked for
-        self.ask_results: Callable[[], list[Any]] = list    # the runner's asks the worker
+        self.has_folder = False         # True once the folder was used
+        self.ask_results: Callable[[], list[Any]] = list    # the runner's function asks the worker
 
     def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
         """Report that `n` of `total` is done, and the current step.
@@ -157,7 +157,7 @@ class TaskContext:
 
 def current_task() -> TaskContext | Any:
     """Return the TaskContext of the task that runs this code, or None outside a task."""
-    # The type does not tell of None: a function that a task runs need not ask for it.
+    # The annotation leaves out None: a function that a task runs need not test for it.
     return TaskContext.running
 
 
@@ -253,7 +253,7 @@ class Task:
                  created: bool = False) -> None:
         self._place = place             # in a runner, which has no database, the running task
         self.id = values["id"]
-        self.created = created          # False: there was one with its unique_key already
+        self.created = created          # False: a task had its unique_key already
         self._values = values
 
     if not TYPE_CHECKING:               # a type checker must know no other names than those above
@@ -273,7 +273,7 @@ class Task:
 
     @property
     def _queue(self) -> TaskQueue:
-        """Return the JobQueue that has it; RuntimeError in a runner."""
+        """Return the JobQueue of the task; RuntimeError in a runner."""
         if isinstance(self._place, TaskContext):
             raise RuntimeError("inside a task, other tasks are known by their id only")
         return self._place
@@ -291,8 +291,10 @@ class Task:
         return self.status in ("succeeded", "failed", "cancelled")
 
     def refresh(self) -> Task:
-        """Read it again; returns itself. NotFound if it was deleted. A task that was removed when it
-        had succeeded has its owner, its function, its status and no result."""
+        """Read the task again; return itself. NotFound if it was deleted.
+
+        A task that was removed on success keeps its owner, function and status, and has no result.
+        """
         queue = self._queue
         try:
             self._values = queue.get_json(self.id)
@@ -304,7 +306,7 @@ class Task:
         return self
 
     def wait(self, timeout: float | None = None) -> Task:
-        """Wait until it is finished; returns itself. TimeoutError after `timeout` seconds."""
+        """Wait until the task has finished; return itself. TimeoutError after `timeout` seconds."""
         if current_task():
             raise RuntimeError("a task must not wait for another task: two workers that wait for "
                                "each other never end")
@@ -328,25 +330,27 @@ class Task:
             return self.refresh().is_finished
 
     def then(self, function: Enqueued[P], *positional: P.args, **named: P.kwargs) -> Task:
-        """Add a task of another function, of the same owner, that runs once this has succeeded.
-        For more than that: other.using(after=[a, b], after_failure="run").enqueue(...)."""
+        """Add a task of another function, of the same owner, that runs once this one has succeeded.
+
+        For several predecessors: other.using(after=[a, b], after_failure="run").enqueue(...).
+        """
         chosen: UsingOptions = {**function.chosen}
-        if not current_task():          # there it is the running task's
+        if not current_task():          # inside a task it is the running task's owner
             chosen.setdefault("owner", self.owner)
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
 
     def cancel(self) -> Task:
-        """Cancel it; Conflict if it has ended."""
+        """Cancel the task; Conflict if it has ended."""
         return self._changed(self._queue.actions.cancel(self.id))
 
     def retry(self) -> Task:
-        """Make it pending again; Conflict unless it failed or was cancelled."""
+        """Make the task pending again; Conflict unless it failed or was cancelled."""
         self._queue.catalogue.refresh()     # the catalogue may have changed
         return self._changed(self._queue.actions.retry(self.id))
 
     def delete(self) -> None:
-        """Remove it."""
+        """Remove the task."""
         self._queue.actions.delete(self.id)
         self._queue.start_workers()
 

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
-REMOTE_QUEUE = "remote"         # of functions that name no queue of their own
-REMOTE_MAX = 64                 # workers of a token; queues that only remote workers serve
+REMOTE_QUEUE = "remote"         # of functions without a queue of their own
+REMOTE_MAX = 64                 # workers of a token, and queues that only remote workers serve
 PIECES_MAX = 1000               # of logs in one call
 ANNOUNCED_MAX = 256 << 10       # characters of the announcements of a token's workers; equal ones count once
 
@@ -79,7 +79,7 @@ TURN = titled("Turn", object_of(
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
-for _ in range(4):                      # so deep may lists and objects be nested
+for _ in range(4):                      # nesting of lists and objects
     _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
         format={"enum": [*TEXT_FORMS, "password", "seconds"]}, description=text_up_to(2000),
@@ -104,7 +104,7 @@ _ANNOUNCED = object_of(
 
 
 def _without_slow_patterns(schema: Any) -> Any:
-    """Return a schema that was announced without the patterns that could take long."""
+    """Return an announced schema without the patterns that could take long."""
     if isinstance(schema, list):
         return list(map(_without_slow_patterns, schema))
     if not isinstance(schema, dict):
@@ -209,7 +209,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_size(call: JsonObject) -> None:
-        """Refuse a call that names an attempt twice, or would hold the write lock for long."""
+        """Raise Invalid for a call that names an attempt twice, or would hold the write lock for long."""
         reports = [*call.get("hold", ()), *call.get("end", ())]
         claims = [attempt["claim"] for attempt in (*call.get("start", ()), *reports)]
         if len(claims) > len(set(claims)):
@@ -257,7 +257,7 @@ class RemoteWorkers:
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
     def _place(self, transaction: Connection, token: Token, function: JsonObject) -> None:
-        """Find the queue of a function that the site has not: none that our own workers serve."""
+        """Set the queue of a function that the site does not have: one that our own workers do not serve."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
         if function["name"] in ours:
@@ -326,7 +326,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _outcome(sent: JsonObject) -> Outcome:
-        """Return the outcome that a worker sent; a failure if it cannot be kept as it is."""
+        """Return the outcome that a worker sent, or a failure if it cannot be stored."""
         try:
             return Outcome.parse(sent, OUTCOME_KINDS)
         except Invalid as error:

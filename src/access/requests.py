@@ -53,7 +53,7 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
 
 
 class Frame(NamedTuple):
-    """All of a request but its arguments. `make` makes an Order of their text, unless there are errors."""
+    """A request without its arguments. `make` makes an Order of their text, unless there are errors."""
 
     rest: JsonObject
     schema: Schema
@@ -69,7 +69,7 @@ def file_parameters(schema: Schema) -> list[str]:
 
 
 class Requests:
-    """Makes Orders of requests, for a person or (None) for the site's own code."""
+    """The maker of Orders from requests, for a person or (None) for the site's own code."""
 
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
@@ -123,7 +123,7 @@ class Requests:
 
     @staticmethod
     def _order(frame: Frame, arguments: JsonObject) -> Order:
-        _, schema, files, frame_errors, make = frame        # quicker than by their names
+        _, schema, files, frame_errors, make = frame        # unpacking is quicker than attributes
         errors = frame_errors + check_value(schema, arguments, "arguments")
         if is_deep(arguments, JSON_MAX_DEPTH):
             errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)

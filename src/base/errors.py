@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 class JobQueueError(Exception):
-    """Base of all errors a person can cause or should hear about. `detail` is a sentence for that
-    person, `errors` says which fields are wrong, `retry_after` the seconds after which the same
-    request may succeed."""
+    """The base of all errors that a person can cause or should see.
+
+    `detail` is a sentence for that person. `errors` names the wrong fields. `retry_after` is the number
+    of seconds after which the same request may succeed.
+    """
 
     status, code, exit_code = 500, "error", 1
     public: str | None = None           # shown to web clients instead of `detail`, which may name paths
@@ -68,25 +70,25 @@ class NotAllowed(JobQueueError):
 
 
 class Conflict(JobQueueError):
-    """The thing is in no state that allows this."""
+    """The state of the object does not allow this."""
 
     status, code, exit_code = 409, "conflict", 5
 
 
 class LengthRequired(JobQueueError):
-    """The body comes without its length, which this web server does not add."""
+    """The body has no length, and this web server does not add it."""
 
     status, code = 411, "length_required"
 
 
 class TooLarge(JobQueueError):
-    """The body is larger than is read."""
+    """The body exceeds its limit."""
 
     status, code = 413, "too_large"
 
 
 class UnsupportedType(JobQueueError):
-    """No JSON, or badly packed."""
+    """The body is no JSON, or its compression is unknown."""
 
     status, code = 415, "unsupported_type"
 
@@ -131,12 +133,14 @@ class SetupError(JobQueueError):
 
 
 class Fail(Exception):
-    """Raised by a function: this task has failed for good, do not retry it."""
+    """The exception with which a function fails its task for good, without a retry."""
 
 
 class RetryAfter(Exception):
-    """Raised by a function: try it again in `seconds` (a number or a timedelta), if retries are left;
-    once if it has none."""
+    """The exception with which a function asks for a retry after some seconds (a number or a timedelta).
+
+    It needs a retry left; a task without retries gets one.
+    """
 
     def __init__(self, seconds: float | timedelta, message: str = "asked to be retried") -> None:
         super().__init__(message)

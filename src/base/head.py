@@ -16,11 +16,11 @@ import os
 import sqlite3
 import sys
 
-TYPE_CHECKING = False           # type checkers take it for true: see base/types.py
+TYPE_CHECKING = False           # type checkers take it as true: see base/types.py
 
 
 def refuse_old(name: str, found: tuple[int, int], oldest: tuple[int, int]) -> None:
-    """Exit if a Python or an SQLite is too old, in one line; web servers' start files show it."""
+    """Exit with one line if Python or SQLite is too old. Start files of web servers show the line."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
         if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:

@@ -25,14 +25,14 @@ SELF_FENCE_SECONDS = 50.0       # from the last renewal until a worker that cann
 TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
 SLICE_SECONDS = 20.0            # of work in a request of a program; hosts end longer requests
 
-WEB_PATIENCE_SECONDS = 5.0      # how long a request waits for a busy database, in all
+WEB_PATIENCE_SECONDS = 5.0      # of all waiting for a busy database in one request
 DISK_LOW_BYTES = 100 << 20
 
 BODY_MAX_BYTES = 1 << 20
 JSON_MAX_DEPTH, RESULT_MAX_DEPTH = 32, 64
 INTEGER_MAX = 2 ** 53
 
-ERRORS_MAX = 20                 # told about one request
+ERRORS_MAX = 20                 # reported about one request
 PAGE_ROWS = 50
 COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # read or written at once

@@ -47,7 +47,7 @@ def _data_line() -> str:
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
-    if not line or line[0] == "~":      # whose home that is depends on who asks
+    if not line or line[0] == "~":      # the user of the process decides which home it is
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
 
@@ -67,7 +67,7 @@ def become_private() -> None:
 
 
 def host_umask() -> int:
-    """Return the umask that the first of our processes found."""
+    """Return the umask that the first of our processes had."""
     try:
         return int(os.environ.get("JOBQUEUE_UMASK", ""), 8) & 0o777
     except ValueError:

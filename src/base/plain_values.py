@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PLAIN_KEYS = str, int, float, type(None)     # of a dictionary, as json writes them
 
-# Module, class, and how a value is written. The first row that fits counts.
+# Module, class, and how a value is written. The first matching row counts.
 WRITTEN: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("decimal", "Decimal", str), ("uuid", "UUID", str), ("fractions", "Fraction", str),
     ("builtins", "complex", str), ("pathlib", "PurePath", str), ("ipaddress", "_IPAddressBase", str),
@@ -31,7 +31,7 @@ WRITTEN: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
 
 
 def count_bytes(value: bytes) -> str:
-    """Return how many bytes there are: JSON has no word for them."""
+    """Return the number of bytes as text: JSON cannot write bytes."""
     return "<%d bytes>" % len(value)
 
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
 LAST_MOMENT = 221845392000                  # the year 9000: nothing is due after it
-CALENDAR_YEARS = 400                        # after which days and weekdays are as before
+CALENDAR_YEARS = 400                        # after which dates and weekdays repeat
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
 LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
-LAST = 6                                    # which of a month's Fridays: 1 to 5, or this
+LAST = 6                                    # of the numbers 1 to 5 for a month's Fridays: the last one
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
@@ -109,7 +109,7 @@ def _and(words: list[str]) -> str:
 
 
 def _listing(values: Iterable[int], name: Callable[[int], str] = str) -> str:
-    """Values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
+    """Return values in words, three or more in a row as a range: "Monday to Friday and Sunday"."""
     words: list[str] = []
     for _, pairs in itertools.groupby(enumerate(sorted(values)), lambda pair: pair[1] - pair[0]):
         run = [name(value) for _, value in pairs]
@@ -133,8 +133,10 @@ def _ordinal(number: int) -> str:
 
 
 class Rule:
-    """When something is due: `text` is the rule, `zone` the name of the time zone it is read in.
-    Moments are seconds since 1970."""
+    """A rule for due times. `text` is the rule, `zone` the name of its time zone.
+
+    Moments are seconds since 1970.
+    """
 
     def __init__(self, text: str, zone: str, tzinfo: tzinfo) -> None:
         self.text, self.zone, self.tzinfo = text, zone, tzinfo
@@ -203,7 +205,7 @@ class Rule:
 
 
 class Interval(Rule):
-    """Every so many seconds, counted from a start."""
+    """The rule of a period of seconds, counted from a start."""
 
     def __init__(self, text: str, zone: str, tzinfo: tzinfo, seconds: int, start: float) -> None:
         super().__init__(text, zone, tzinfo)
@@ -285,7 +287,7 @@ class Calendar(Rule):
     def _next(self, at: float) -> int:
         wall = self._wall(at)
         again = self._moments(wall)[1]
-        if again > at and not self.fixed:           # the clocks will show this time once more
+        if again > at and not self.fixed:           # the clocks will show this time again
             change = self._change(math.floor(at), again)
             candidate = self._moments(self._next_wall(wall))[0]
             if candidate < change:
@@ -304,7 +306,7 @@ class Calendar(Rule):
                 return first
             elif not self.fixed:
                 return second
-        raise OverflowError             # the clocks skip its time whenever it would come
+        raise OverflowError             # the clocks always skip this time
 
     def words(self) -> str:
         """Return the rule in plain English."""
@@ -324,7 +326,7 @@ class Calendar(Rule):
         return "%s%s (%s)" % (text[0].upper(), text[1:], self.zone)
 
     def _days_in_words(self) -> str:
-        """Which days, as they are said behind "every"."""
+        """Return the days in words, to follow "every"."""
         names = _listing(self.months, lambda month: MONTHS[month - 1])
         month, inside = ("the month", "") if len(self.months) == 12 else (names, " in " + names)
         dates, weekdays = "", []
@@ -379,7 +381,7 @@ def parse_rule(text: str, zone: str = "UTC", start: float = 0.0) -> Rule:
 
 
 def is_same_rule(text: str, zone: str, other_text: str, other_zone: str) -> bool:
-    """Return whether two rules mean the same, however they are written."""
+    """Return whether two rules have the same meaning, even if their texts differ."""
     if (text, zone) == (other_text, other_zone) or zone != other_zone:
         return zone == other_zone
     try:

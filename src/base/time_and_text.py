@@ -27,7 +27,8 @@ class Clock:
     """The sources of time and chance. Tests use their own."""
 
     now = staticmethod(time.time)
-    monotonic = staticmethod(time.monotonic)    # of all processes of a boot; sleep does not count
+    monotonic = staticmethod(time.monotonic)    # one clock for all processes of a boot; it stops while the
+                                                # system sleeps
     sleep = staticmethod(time.sleep)
 
     @staticmethod
@@ -83,7 +84,7 @@ if TYPE_CHECKING:
 
 
 def iso(seconds: float | None) -> str | None:
-    """UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
+    """Return UTC seconds since 1970 as RFC 3339 with milliseconds; None stays None."""
     if seconds is None:
         return None
     whole, fraction = divmod(round(seconds * 1000), 1000)
@@ -95,13 +96,13 @@ def time_of_day(seconds: float) -> str:
     return iso(seconds)[11:16] + " UTC"
 
 
-# Patterns are compiled where they are used: a CGI request would pay for all of them at each import.
+# Patterns are compiled at first use: a CGI request would pay for all of them at each import.
 RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
 
 def parse_moment(text: str) -> datetime:
-    """RFC 3339 with an offset as a datetime; ValueError otherwise, on every Python alike."""
+    """Return the datetime of an RFC 3339 text with an offset; ValueError for any other text."""
     match = re.fullmatch(RFC3339, text, re.ASCII)
     if not match:
         raise ValueError("not a time with an offset: %s" % text)
@@ -111,11 +112,11 @@ def parse_moment(text: str) -> datetime:
         offset.upper().replace("Z", "+00:00")))
 
 
-YEAR_10000 = 253402300800       # which four digits cannot say
+YEAR_10000 = 253402300800       # RFC 3339 has no year with five digits
 
 
 def parse_time(text: str, field: str) -> float:
-    """RFC 3339 with an offset as UTC seconds since 1970; Invalid names `field` otherwise."""
+    """Return the UTC seconds since 1970 of an RFC 3339 text with an offset; Invalid names `field`."""
     try:
         seconds = parse_moment(text).timestamp()
         if not 0 <= seconds < YEAR_10000:
@@ -143,7 +144,7 @@ def storable(text: str) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """At most `limit` characters on one line, with an ellipsis where something was left out."""
+    """Return at most `limit` characters on one line. A shortened text ends with an ellipsis."""
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit - 1] + "…"
 
@@ -188,7 +189,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class _TooLarge(Exception):
-    """A number that not every reader of JSON reads alike."""
+    """A number that some JSON readers would read differently."""
 
 
 def _check_json(value: Any, depth: int) -> None:
@@ -219,17 +220,17 @@ def is_deep(value: Any, levels: int) -> bool:
     if levels == 0:
         return True
     for item in list(value.values()) if isinstance(value, dict) else value:
-        if isinstance(item, _NESTED) and is_deep(item, levels - 1):     # no generator: it is twice as slow
+        if isinstance(item, _NESTED) and is_deep(item, levels - 1):     # a generator would take twice as long
             return True
     return False
 
 
-# JSON text as Python has it; ValueError also for NaN and Infinity.
+# JSON text as Python reads it. ValueError also for NaN and Infinity.
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
 def _place_of_large(value: Any, place: str = "") -> str | None:
-    """Return where a number is that not every reader would read alike; None if it is nowhere."""
+    """Return the place of a number that some readers would read differently; None if there is none."""
     if isinstance(value, (dict, list)):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         return next(filter(None, (_place_of_large(item, "%s.%s" % (place, key)) for key, item in pairs)),
@@ -244,7 +245,8 @@ def load_json(text: str | bytes) -> Any:
     Malformed for a text that other JSON readers would understand differently.
     """
     try:
-        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # as Windows' editors begin
+        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # editors on Windows begin files
+                                                                          # with it
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
@@ -273,7 +275,7 @@ def machine_name() -> str:
 
 @functools.lru_cache(maxsize=None)
 def boot_id() -> str:
-    """Return a text that changes at every boot; empty where the system has none."""
+    """Return a text that changes at every boot; "" where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -294,7 +296,10 @@ def birth(pid: int) -> str | None:
 
 
 def end_group(pid: int, born: str | None, sleep: Callable[[float], None]) -> bool:
-    """Kill a process, born so, and its group. False while it lives on, as another user's may."""
+    """Kill a process with this start time, and its group. Return False while it lives.
+
+    Another user's process cannot be killed.
+    """
     for _ in range(20):
         if born is None or birth(pid) != born:
             return True
@@ -305,9 +310,9 @@ def end_group(pid: int, born: str | None, sleep: Callable[[float], None]) -> boo
 
 
 def read_retry_after(text: str | None, now: float) -> float | None:
-    """Return the seconds that a header Retry-After asks for, as RFC 9110 writes it: digits or a date.
+    """Return the seconds of a header Retry-After: digits or a date (RFC 9110).
 
-    None if it asks for nothing that can be obeyed: then the usual delay counts.
+    None if the header has no usable value: then the usual delay counts.
     """
     if not text or len(text) > 100:
         return None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     JsonObject = dict[str, Any]         # a JSON object, of ours or from outside
     Schema = dict[str, Any]             # JSON Schema: see base/values.py
     AnyTuple = tuple[Any, ...]
-    Query = tuple[str, Sequence[Any]]   # a statement, and the values of its question marks
+    Query = tuple[str, Sequence[Any]]   # a statement and its values
 
     class FieldError(TypedDict, total=False):
         """One fault of a request. `index` is the place of the task among several."""
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 else:
     AnyTuple = tuple
     P = R = None
-    # The standard library's own way to read a field: in C, or as a property.
+    # The fastest way to read a field: a C function of the standard library, or a property.
     _getter = getattr(collections, "_tuplegetter", lambda place, _: property(operator.itemgetter(place)))
 
     class Generic:
@@ -54,7 +54,7 @@ else:
             return cls
 
     class _NamedTupleType(type):
-        """The type of the classes that derive from NamedTuple."""
+        """The metaclass of NamedTuple."""
 
         def __new__(kind, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
             new_class = super().__new__(kind, name, bases, {**body, "__slots__": ()})
@@ -67,7 +67,7 @@ else:
             return new_class
 
     class NamedTuple(tuple, metaclass=_NamedTupleType):
-        """As typing.NamedTuple."""
+        """A tuple with named fields, as typing.NamedTuple."""
 
         def __new__(cls, *values: Any, **named: Any) -> NamedTuple:
             if named or len(values) != len(cls._fields):

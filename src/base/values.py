@@ -126,10 +126,10 @@ TEXT_FORMS = {
     "bytes": TextForm("%s|(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?" % FILE_KEY,
                       str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
-FILE_FORMATS = ("file", "bytes")        # of parameters that an uploaded file may be given for
+FILE_FORMATS = ("file", "bytes")        # of parameters that accept an uploaded file
 SECRET_WORDS = "password passwd token secret apikey api_key".split()
 SECRET_NAME = re.compile("(^|_)(%s)$" % "|".join(SECRET_WORDS), re.IGNORECASE)
-SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # how such a name ends in the text of arguments
+SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # the end of such a name in the JSON of arguments
 MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -178,7 +178,7 @@ def _check_text(schema: Schema, value: str, field: str) -> list[FieldError]:
     return wrong(field, "must be " + form.words)
 
 
-# The limits of a number: their words, and whether a number keeps them.
+# The limits of a number: their words, and the test of a number.
 BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "minimum": ("at least %s", operator.ge), "exclusiveMinimum": ("more than %s", operator.gt),
     "maximum": ("at most %s", operator.le), "exclusiveMaximum": ("less than %s", operator.lt)}
@@ -281,7 +281,7 @@ def parse_text(schema: Schema, text: str) -> Any:
     """Return the value of a typed text by its schema, or the text itself if it cannot be read."""
     if "enum" in schema:
         return next((value for value in schema["enum"] if text == ("" if value is None else str(value))),
-                    text)               # its name will do
+                    text)               # a name of the enum is accepted, too
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -331,7 +331,7 @@ def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str
         return "…"
     try:
         values = mask(json.loads(arguments_text)).values()
-    except RecursionError:              # from before there was a limit
+    except RecursionError:              # written before depth was limited
         return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
     for key, name in files:

@@ -122,7 +122,7 @@ def own_database(folder: Path) -> OwnedFile:
     try:
         journal = Journal(path)
     except SetupError:
-        return OwnedFile(path, None)    # lost or unreadable: it is made anew
+        return OwnedFile(path, None)    # the file is missing or unreadable: it is made anew
     journal.refuse_another(Clock.now())
     return OwnedFile(path, journal.mode)
 

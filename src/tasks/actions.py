@@ -94,7 +94,7 @@ class Actions:
 
     def note_bulk(self, action: str, count: int, task_filter: JsonObject | None,
                   owner_id: int | None = None, by: str | None = None) -> None:
-        """Say in the activity that an action of ACTIONS changed so many tasks at once."""
+        """Record in the activity how many tasks a bulk action changed."""
         with self._database.transaction(durable=False) as transaction:
             note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(task_filter) if task_filter else ""))
@@ -137,9 +137,12 @@ class Actions:
     def _change(self, ids: list[int], condition: str, values: Sequence[Any],
                 change: Callable[[Connection, Rows, float], Rows], removes: bool,
                 durable: bool = True, limited: int | None = None) -> int:
-        """Call `change` with the rows that are still as the condition says, portion after portion,
-        of the owner `limited` only as many as may wait; how many it changed. If it `removes` them,
-        their folders go, too."""
+        """Call `change` with the rows that still fulfil the condition, a portion at a time; return how
+        many changed.
+
+        With `limited` only as many as that owner may still have pending. If it `removes` them, their
+        folders go, too.
+        """
         done = 0
         while ids:
             most = PORTION_ROWS
@@ -160,7 +163,7 @@ class Actions:
 
     @staticmethod
     def _cancel(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
-        """Cancel unfinished tasks at once, or ask their workers to; the rows. `by` is noted."""
+        """Cancel unfinished tasks at once, or ask their workers to; return the rows. `by` is recorded."""
         notes: list[JsonObject] = []
         for row in rows:
             event = "cancel_requested"
@@ -177,7 +180,7 @@ class Actions:
 
     @staticmethod
     def _retry(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
-        """Make failed and cancelled tasks pending again, as if new; the rows of these."""
+        """Make failed and cancelled tasks pending again, as if new; return their rows."""
         done: Rows = []
         for row in rows:
             if Followers.why_not_again(transaction, row):
@@ -199,7 +202,7 @@ class Actions:
 
     @staticmethod
     def _delete(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
-        """Remove tasks; hide running ones until their workers have ended them; the rows."""
+        """Remove tasks; hide running ones until their workers have ended them; return the rows."""
         transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
@@ -210,7 +213,7 @@ class Actions:
 
     @staticmethod
     def _remove(transaction: Connection, rows: Rows, _now: float) -> Rows:
-        """Remove the rows of tasks that do not run; the rows."""
+        """Remove the rows of tasks that do not run; return them."""
         transaction.tell_many("DELETE FROM task WHERE id=? AND status<>RUNNING",
                          [(row["id"],) for row in rows])
         return rows

@@ -57,10 +57,10 @@ class Order:
         self.start = 0                  # where its arguments begin in the file
         self.run_at, self.unique_key = run_at, unique_key
         self.schedule_id: int | None = None
-        self.after, self.after_failure = after, after_failure or "fail"     # ids, each once
-        self.owner = owner              # the name that was asked for, or None
+        self.after, self.after_failure = after, after_failure or "fail"     # ids without duplicates
+        self.owner = owner              # the requested owner's name, or None
         self.admin_id = admin_id        # the user who must be an admin when it starts
-        self.given: Sequence[str] = ()  # keys of files in its arguments,
+        self.given: Sequence[str] = ()  # keys of the files in its arguments
         self.scope = scope              # the owner that given files must have; None: any
 
     def text(self) -> str:
@@ -69,7 +69,7 @@ class Order:
 
 
 class ArgumentsFile:
-    """Keeps the arguments of many orders out of the memory; it goes with the last of them."""
+    """A file with the arguments of many orders, to save memory. It is deleted with the last order."""
 
     def __init__(self, folder: Path) -> None:
         import tempfile
@@ -83,7 +83,7 @@ class ArgumentsFile:
         self._file.close()
 
     def move(self, order: Order) -> None:
-        """Keep the arguments of an order here until they are needed."""
+        """Move the arguments of an order into this file."""
         utf8, order.file, order.start = order.arguments.encode("utf-8"), self, self._file.tell()
         order.arguments, order.size = "", len(utf8)
         try:
@@ -112,17 +112,20 @@ class Holder(NamedTuple):
 
 
 class Adding:
-    """Orders become tasks: with ids, within their owner's limit, each with its turn."""
+    """The adding of orders: ids, the owner's limit, and the turns."""
 
     def __init__(self, database: Database, settings: Settings, files: Files) -> None:
         self._database, self._settings, self._files = database, settings, files
-        # (owner id, limit) -> the last id that surely is within it
+        # (owner id, limit) -> the last id that is surely within the limit
         self._sure: dict[tuple[int, int], int] = {}
 
     def add(self, transaction: Connection, owner_id: int, orders: list[Order], now: float,
             asker: int | None = None) -> Added:
-        """Add all `orders`. An order whose unique_key an unfinished task of the owner has adds
-        nothing: it gets the id of that task. Only the running task that asks hands its key on."""
+        """Add all orders; return their ids.
+
+        An order adds nothing if an unfinished task of the owner has its unique_key: it gets the id of
+        that task. Only a running task that adds it itself passes its key on.
+        """
         options = orders[0].options if orders else TASK_DEFAULTS
         lane = options["queue"], options["priority"]
         owner = self._owner(transaction, owner_id, lane)
@@ -176,14 +179,16 @@ class Adding:
     @staticmethod
     def _holders(transaction: Connection, owner_id: int, keys: set[str],
                  asker: int | None) -> dict[str, Holder]:
-        """Return the unfinished task that has each key; Conflict if one of them is being ended. The
-        asker's own key becomes free."""
+        """Return the unfinished task that has each key; Conflict if one of them is being ended.
+
+        The key of the running task that adds the orders becomes free.
+        """
         holders: dict[str, Holder] = {}
         for task_id, key, function, cancel_requested in transaction.all_of(
                 "SELECT id, unique_key, function, cancel_requested FROM task %s WHERE owner_id=? "
                 "AND status NOT IN ENDED AND unique_key IN (%%s)" % BY_UNIQUE,
                 (owner_id,), keys):
-            if cancel_requested:                   # it will not do the work
+            if cancel_requested:                   # that task will not do the work
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
                                % (shorten(key, 60), "deleted" if cancel_requested == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
@@ -194,8 +199,8 @@ class Adding:
         return holders
 
     def _owner(self, transaction: Connection, owner_id: int, lane: tuple[str, int]) -> Row:
-        """Return all that add() reads of an owner, of the last id and of a lane; Conflict if the
-        owner is gone."""
+        """Return an owner's row with the last task id and the turns of a lane; Conflict if the owner is
+        gone."""
         owner = transaction.one(OWNER_STATE % (self._database.last_id_words % "task"),
                                 (*lane, owner_id, *lane, owner_id))
         if owner is None:
@@ -203,7 +208,7 @@ class Adding:
         return owner
 
     def check_quota(self, transaction: Connection, owner_id: int, count: int, refusal: str) -> int:
-        """Return how many more tasks of the owner may wait to be run; TooMany unless `count` may."""
+        """Return how many more tasks the owner may have pending; TooMany unless `count` may."""
         owner = self._owner(transaction, owner_id, ("", 0))
         return self._check_quota(transaction, owner_id, owner, count, refusal)
 
@@ -244,12 +249,12 @@ class Adding:
     def _predecessors(transaction: Connection, owner_id: int, orders: list[Order],
                       new: list[Order]) -> dict[int, int]:
         """Return {id: status} of the tasks that new tasks come after; Invalid for another owner's."""
-        wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # in order
+        wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # keeps the order
         statuses: dict[int, int] = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
             (owner_id,), wanted_ids)}
         missing = wanted_ids.keys() - statuses.keys()
-        if missing:                     # or removed when they had succeeded
+        if missing:                     # it may have been removed on success
             statuses.update((task_id, SUCCEEDED) for task_id, in transaction.all_of(
                 "SELECT task_id FROM activity WHERE event='succeeded' AND owner_id=? "
                 "AND task_id IN (%s)", (owner_id,), missing))
@@ -276,7 +281,7 @@ class Adding:
 
     @staticmethod
     def _insert(transaction: Connection, owner_id: int, placed: list[Placed], now: float) -> None:
-        """Store orders as rows, a few at a time: all would be as large as the upload once more."""
+        """Store orders as rows, a few at a time: all of them would need as much memory as the upload."""
         for queue in {order.options["queue"] for order, *_ in placed} - {TASK_DEFAULTS["queue"]}:
             transaction.ensure("queue", {"name": queue, "created_at": now})
         longest = max((order.size for order, *_ in placed), default=0)
@@ -299,7 +304,7 @@ class Adding:
 
 
 class Once:
-    """A request with an Idempotency-Key, which its sender can repeat safely."""
+    """A request with an Idempotency-Key, which its client can repeat safely."""
 
     def __init__(self, person_id: int, key: str, digest: str) -> None:
         self._key = {"owner_id": person_id, "key": key}
@@ -315,7 +320,7 @@ class Once:
             return None
         if row["digest"] != self._digest:
             raise field_error("Idempotency-Key", "was used for another request")
-        answer = json.loads(row["answer"])       # older versions kept more
+        answer = json.loads(row["answer"])       # older versions stored more keys
         return {"ids": answer["ids"], "created": answer["created"]}
 
     def keep(self, transaction: Connection, answer: JsonObject, now: float) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .leases import ClaimedTask, Ending
 
 PROMOTE_AT_ONCE = 500
-PROMOTE_SECONDS = 0.05          # how late a busy worker may see that a task is due
+PROMOTE_SECONDS = 0.05          # age at which a busy worker may notice a due task
 REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
@@ -53,14 +53,14 @@ ENDING_COLUMNS = (
 
 
 class Heads(NamedTuple):
-    """The queue to take from, if there is one, and the first tasks of it."""
+    """A queue to claim from, if there is one, and its first tasks."""
 
     queue: Row | None
     tasks: list[ClaimedTask]
 
 
 class Claims:
-    """Every way into and out of "running"; each write names the claim it acts for."""
+    """The ways into and out of "running". Each write names its claim."""
 
     def __init__(self, database: Database, queues: Queues, files: Files, tasks: TaskList) -> None:
         self._database, self._queues, self._clock = database, queues, database.clock
@@ -70,7 +70,7 @@ class Claims:
         self._promotions = Every(PROMOTE_SECONDS, self._clock)
 
     def promote(self, transaction: Connection, now: float) -> None:
-        """Make due scheduled tasks pending, PROMOTE_AT_ONCE at most, and release followers."""
+        """Make due scheduled tasks pending, at most PROMOTE_AT_ONCE, and settle followers."""
         Followers.settle(transaction, now)
         room = PROMOTE_AT_ONCE
         for lane in lanes(transaction, SCHEDULED):
@@ -217,7 +217,7 @@ class Claims:
         heads: list[ClaimedTask] = []
         for row in self._firsts(db, queue, most, reach):
             columns: Any = dict(zip(row.keys(), row))
-            task: ClaimedTask = columns     # once it is taken, it has a claim as well
+            task: ClaimedTask = columns     # a claimed row has a claim, too
             fits = (task["function"] == function and task["attempts"] == 0
                     and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
             is_full = task["spare"] is not None and task["spare"] <= sum(
@@ -231,7 +231,7 @@ class Claims:
 
     def _take(self, transaction: Connection, rows: list[ClaimedTask], worker_id: int, now: float,
               reach: Reach | None) -> None:
-        """Make pending tasks ours; their rows get the claim and the attempt's number."""
+        """Claim pending tasks for a worker; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
@@ -261,7 +261,8 @@ class Claims:
 
     def renew(self, transaction: Connection, task_id: int, claim: str, now: float,
               seconds: float | None = None) -> bool:
-        """Hold a claim for another lease; so a remote worker confirms its own. False if lost."""
+        """Renew a claim for another lease; return False if it was lost. A remote worker confirms its
+        claim so."""
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
@@ -293,12 +294,12 @@ class Claims:
 
     def end(self, transaction: Connection, task_id: int, claim: str, outcome: Outcome,
             now: float) -> Verdict | None:
-        """Record how an attempt ended; the Verdict, or None if the claim was lost."""
+        """Record how an attempt ended; return the Verdict, or None if the claim was lost."""
         return self.end_all(transaction, [(task_id, claim, outcome)], now)[0]
 
     def end_lost(self, transaction: Connection, task: TaskRow, now: float) -> None:
         """Record that the worker of a running task (its row) is lost."""
-        # When that was is not known; had it lived on, it would have renewed its lease.
+        # The time of death is unknown, but a living worker would have renewed its lease.
         ended = min(now, task["lease_wall"] - self._database.lease_seconds + RENEW_SECONDS)
         seconds = max(0.0, ended - task["started_at"])
         words = "The process that ran this task died after at most %d s." % math.ceil(seconds)
@@ -322,7 +323,7 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if verdict.event == "put_back":     # the fold finds its start, by any clock
+                if verdict.event == "put_back":     # the rollup finds its start, whatever the clock does
                     outcome.seconds = now - task["started_at"]
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])

@@ -46,16 +46,16 @@ if TYPE_CHECKING:
         removed: bool
         kept: list[str] | None
 
-UNUSED_SECONDS = 86400.0        # until a file goes that no task was given
+UNUSED_SECONDS = 86400.0        # after which an upload without a task expires
 CLAIM_LOST = "Another worker has this task, or it has ended."
-FORMER_SECONDS = 86400.0        # until earlier editions' names of folders lead nowhere
+FORMER_SECONDS = 86400.0        # after which the names of folders from earlier editions are removed
 FILES_MAX = 100                 # that a task leaves
 UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: uploads without a task, and all
 FILE_NAME_BYTES = 200
 # Controls, signs that change the direction of text, and halves of characters.
 NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 SITE_SECONDS = 10.0             # age up to which a known place of the files is used
-# A file takes 8 kB at least, as it does on the disk.
+# Each file counts 8 kB at least, as on the disk.
 USED_BYTES = """
     SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
     WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
@@ -68,14 +68,14 @@ TYPE_BYTES = 4096
 
 
 class FileSite(NamedTuple):
-    """Where workers of other machines ask for files."""
+    """The address where workers of other machines fetch files."""
 
     address: str                # empty if page_address is not set
     authorities: str | None     # the file of the certificates to trust
 
 
 class OpenFile(NamedTuple):
-    """An open file of a task, and its media type, which its own bytes say."""
+    """An open file of a task, and its media type, found from its own bytes."""
 
     file: BinaryIO
     kind: str
@@ -87,7 +87,7 @@ def task_folder(data: Path, task_id: int) -> Path:
 
 
 def remove_whole(path: Path) -> None:
-    """Remove a file or a folder with all that is in it, as far as that can be removed."""
+    """Remove a file, or a folder with its content, as far as possible."""
     import shutil
     with contextlib.suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
@@ -103,13 +103,13 @@ def remove_task_folder(data: Path, task_id: int) -> None:
 
 
 def given_path(folder: Path, key: str) -> Path:
-    """Return the path of a file that was handed in. Earlier editions made a folder for each."""
+    """Return the path of an uploaded file. Earlier editions made a folder for each."""
     path = folder / key
     return next(path.iterdir(), path) if path.is_dir() else path
 
 
 def given_folder(data: Path) -> Path:
-    """Return the folder of the files that were handed in."""
+    """Return the folder of the uploaded files."""
     return private_folder(find_database(data), "files")
 
 
@@ -125,7 +125,7 @@ def disk_name(name: str) -> str:
 
 
 def told_name(name: str) -> str:
-    """Return the name of a file on the disk as people see it."""
+    """Return the name for people of a file on the disk."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
@@ -136,7 +136,7 @@ def names_left(folder: Path | str) -> list[str] | None:
             return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
     except FileNotFoundError:
         return None
-    except OSError:                     # no folder any more, or closed
+    except OSError:                     # the folder is missing or cannot be read
         return []
 
 
@@ -169,7 +169,7 @@ def open_given(path: Path | str) -> BinaryIO:
 
 
 class Portion:
-    """So many bytes of an open file, in pieces."""
+    """A reader of so many bytes of an open file, in pieces."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left, self.close = file, size, file.close
@@ -196,8 +196,10 @@ class Files:
         self._machine: str | None = None            # the machine that has the files
 
     def _settled_folder(self, name: str) -> Path:
-        """Return a folder, renamed if an earlier edition gave it the word of the database. Its
-        processes that still run tasks find it by a link, which clear() removes after a day."""
+        """Return a folder, renamed if an earlier edition gave it the word of the database.
+
+        Running processes of that edition find it by a link, which clear() removes after a day.
+        """
         folder, former = private_folder(self._database.path, name), private_path(self._database.path, name)
         if former.is_dir() and not former.is_symlink():
             with contextlib.suppress(OSError):  # another process was first
@@ -216,7 +218,7 @@ class Files:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
-        if self._looks.is_due():        # each attempt asks
+        if self._looks.is_due():        # each attempt would ask
             self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
@@ -231,16 +233,19 @@ class Files:
     def receive(self, owner_id: int, name: str, size: int, pieces: Iterable[bytes],
                 task_id: int | None = None,
                 is_held: Callable[[Connection], bool] = lambda _: True) -> JsonObject:
-        """Keep a file of `size` bytes for a task to come, or as one that a task leaves.
-        Conflict, and the task's files stay as they are, unless its claim `is_held` once all has come."""
+        """Store a file of `size` bytes: an upload, or a file that a task leaves.
+
+        For a task the claim is tested again (`is_held`) once all bytes are here. Conflict if it was lost;
+        then the task's files stay as they were.
+        """
         row: JsonObject = {"key": None, "name": file_name(name)}
-        if not task_id:         # a Mac sends accents apart from their letters
+        if not task_id:         # macOS sends accents apart from their letters
             import unicodedata
             row = {"key": "f_" + random_token(), "name": unicodedata.normalize("NFC", row["name"])}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             if path.parent.is_symlink():
-                path.parent.unlink()    # a task's folder, which it replaced
+                path.parent.unlink()    # replaces the empty folder that the task has not used
             for folder in (self._work, path.parent) if task_id else (path.parent,):
                 folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as opened:
@@ -265,13 +270,13 @@ class Files:
         return {"id": row["key"], "name": row["name"], "size": size}
 
     def take(self, path: Path | str, owner_id: int) -> str:
-        """Keep a copy of a file for a task to come; its key."""
+        """Store a copy of a file for a later task; return its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
             return self.receive(owner_id, told_name(Path(path).name), size, Portion(file, size))["id"]
 
     def _reserve(self, owner_id: int, size: int, key: str | None, task_id: int | None) -> int:
-        """Keep room for a file that comes; the id of its row."""
+        """Reserve room for a file; return the id of its row."""
         if self.site():
             raise SetupError("The files of this queue are on another machine: add this task there, "
                              "or by --server.")
@@ -330,7 +335,7 @@ class Files:
         kept: dict[str, int] = {}
         refused: list[str] = []
         names = names_left(folder)
-        if names is None or self.site(transaction):    # they were sent there
+        if names is None or self.site(transaction):    # the files were sent there
             return names
         transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
         room = self._room(transaction, task["owner_id"]) if names else 0

@@ -32,7 +32,7 @@ UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-# The first turn of a lane, and an owner's last: values are the lane, the owner and the lane again.
+# The first turn of a lane, and an owner's last one. The values are the lane, the owner, and the lane again.
 TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
     (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?

@@ -49,12 +49,12 @@ if TYPE_CHECKING:
         claim: str                      # the token that each write about this attempt names
         claimed: float                  # when it was claimed, by this machine's monotonic clock
 
-CRASH_LIMIT = 3                 # the third crash fails a task, so that poison ends
+CRASH_LIMIT = 3                 # the third crash fails a task: it may be the task that kills workers
 INTERRUPTION_LIMIT = 5
 ERROR_MAX_CHARACTERS = 2000
 UNCONFIRMED = "?"               # first sign of a remote worker's claim until the worker confirms it
 REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
-REACH_ROWS = 1000               # of a queue that remote workers look through for their functions
+REACH_ROWS = 1000               # of a queue that are searched for functions of a remote worker
 
 # The columns that are read at a claim and at an end.
 HEADS = """
@@ -73,7 +73,7 @@ class Reach(NamedTuple):
 
     machine: str
     functions: Sequence[str]
-    queues: Collection[str] | None      # None: of any
+    queues: Collection[str] | None      # None: any
     claims: Sequence[str]
 
 
@@ -102,7 +102,7 @@ class Outcome:
         words = error_message and storable(error_message)
         if words and len(words) > ERROR_MAX_CHARACTERS:
             words = words[:ERROR_MAX_CHARACTERS - 1] + "…"
-        self.error_message = words      # all of it is in the log
+        self.error_message = words      # the log has the whole message
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
@@ -133,7 +133,7 @@ class Outcome:
 class Verdict:
     """The next state of a task whose attempt ended, and what that costs."""
 
-    removed = False                     # True if nothing of the task is left; its folder is to go
+    removed = False                     # True if the task's row is gone: its folder must go, too
     kept: list[str] | None = None       # the names of its files, if it had a folder here
 
     def __init__(self, status: int, reason: str | None = None, event: str | None = None,
@@ -141,7 +141,7 @@ class Verdict:
                  crash: int = 0, interruption: int = 0) -> None:
         self.status, self.reason = status, reason
         self.event = event or STATUS_WORDS[status]      # of the activity
-        self.run_at = run_at            # of one that is SCHEDULED
+        self.run_at = run_at            # of a scheduled task
         self.unknown_since = unknown_since      # when a worker first did not know its function
         # Added to these counters of the row: retries, crashes, interruptions.
         self.spend, self.crash, self.interruption = spend, crash, interruption

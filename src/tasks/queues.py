@@ -58,7 +58,7 @@ TURN_BESIDE = ("SELECT min((SELECT min(turn) FROM task %s WHERE owner_id=user.id
 
 
 class NextStart(NamedTuple):
-    """When the next task of a queue with a rate may start, and the seconds between two starts."""
+    """The time of a queue's next start, and the seconds between two starts."""
 
     at: float
     interval: float
@@ -78,7 +78,7 @@ def next_start(queue: Row, now: float) -> NextStart:
     """
     interval: float = queue["rate_seconds"] / queue["rate_count"]
     due: float = queue["rate_next_at"] or 0
-    if due > now + interval + 5.0:          # more than clocks differ: one was put back
+    if due > now + interval + 5.0:          # more than clocks differ: one was set back
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
@@ -125,7 +125,7 @@ class Queues:
 
     @staticmethod
     def started(transaction: Connection, queue: Row, count: int, now: float) -> None:
-        """Keep in mind that tasks of a queue have started."""
+        """Count started tasks against the rate of a queue."""
         if queue["rate_count"] is not None:
             due, interval = next_start(queue, now)
             transaction.update("queue", {"rate_next_at": due + count * interval},
@@ -144,7 +144,7 @@ class Queues:
                 for row in self._database.all("SELECT * FROM queue ORDER BY name")]
 
     def get(self, name: str, machine: str) -> JsonObject:
-        """One queue as JSON; NotFound if there is none."""
+        """Return one queue as JSON; NotFound if there is none."""
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name: str, machine: str, owner_id: int | None = None) -> Blocked:
@@ -206,7 +206,7 @@ class Queues:
             note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(changes))
 
     def delete(self, name: str, who: str, in_use: Collection[str] = ()) -> None:
-        """Remove a queue that holds no tasks; `in_use` are names that functions give."""
+        """Remove a queue without tasks; Conflict if a function uses it (`in_use`)."""
         with self._database.transaction() as transaction:
             self._row(transaction, name)
             if name == TASK_OPTIONS["queue"][1]:

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject, Query, TaskRow
 
-AFTER_MAX = 1000                # tasks that one comes after
+AFTER_MAX = 1000                # predecessors of one task
 RELATED_MAX = 100               # predecessors or followers shown of a task
-SORT_ROWS = 5_000               # more of a status are looked through, not sorted
+SORT_ROWS = 5_000               # with more tasks of a status, ids are searched instead of sorted
 FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # failed tasks that are read; groups shown; running
                                                         # tasks shown
 
@@ -49,7 +49,8 @@ LIST_ROW = "SELECT %s, %s%%s, user.name AS owner FROM task %%%%s %s user " \
             "cancel_requested progress message error_type error_message worker_id schedule_id "
             "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
 FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32_000))
-LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # cells hold 32,767
+LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # a cell of a spreadsheet has at
+                                                                            # most 32,767 characters
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
 # The columns that a search reads, 500 characters of each. It also reads numbers, arguments and owners'
@@ -114,7 +115,7 @@ class Filter(NamedTuple):
 
     def within(self, statuses: Sequence[int]) -> Filter:
         """Return the same filter, but only for tasks with one of these statuses."""
-        return self._replace(statuses=[      # SQLite 3.15 finds no way to look for none
+        return self._replace(statuses=[      # SQLite 3.15 has no empty IN list
             status for status in statuses if status in (self.statuses or statuses)] or [-1])
 
     @property
@@ -152,7 +153,7 @@ class StatusCounts(NamedTuple):
 
 
 class TaskList:
-    """Finds, counts and shows tasks."""
+    """The list of tasks: finds, counts and shows them."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
@@ -167,8 +168,7 @@ class TaskList:
         return row
 
     def removed(self, task_id: int, owner_id: int | None = None) -> TaskRow:
-        """Return when a task succeeded that was removed then, and whose it was; NotFound if there was
-        none, or it was not `owner_id`'s."""
+        """Return owner and time of a task that was removed on success; NotFound if there was none."""
         row = self._database.one(
             "SELECT at, function, owner_id, user.name AS owner FROM activity "
             "JOIN user ON user.id=activity.owner_id WHERE task_id=? AND event='succeeded' "
@@ -199,7 +199,7 @@ class TaskList:
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
     def list_json(self, rows: Iterable[TaskRow], fields: Iterable[str] = ()) -> list[JsonObject]:
-        """Tasks as lists show them, with these of FIELDS."""
+        """Return tasks as lists show them, with these of FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
@@ -277,7 +277,7 @@ class TaskList:
         while more:
             rows, cursor = self.find(task_filter, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
-            yield [{**shown, "arguments": mask(shown["arguments"])}     # files are passed on
+            yield [{**shown, "arguments": mask(shown["arguments"])}  # such a file is shared with other people
                    for shown in self.list_json(rows, FIELDS)]
 
     def failures(self, task_filter: Filter, since: float = 0.0) -> JsonObject:
@@ -326,9 +326,11 @@ class TaskList:
 
     @staticmethod
     def _by_status(owner_id: int | None, statuses: Iterable[int]) -> Query:
-        """Return the SQL of the tasks of one status, of an owner or of all, by an index; and the
-        values for all these statuses. One statement must read them all: between two a task may go
-        to a status that was read."""
+        """Return the SQL for tasks of one status, of an owner or of all, by an index; and all values.
+
+        One statement must read all statuses: between two statements a task may change to a status that
+        was read.
+        """
         if owner_id is None:
             return "FROM task %s WHERE status=?" % BY_CLAIM, list(statuses)
         return ("FROM task %s WHERE status=? AND owner_id=?" % BY_TURN,

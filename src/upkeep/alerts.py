@@ -53,16 +53,16 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # so a recipient gets at most 20 messages an hour
-REPEAT_SECONDS = 86400.0        # an alert that holds is told again after that
-QUIET_SECONDS = 86400.0         # so long without a failure ends that of a function
+REPEAT_SECONDS = 86400.0        # between two messages about an open alert
+QUIET_SECONDS = 86400.0         # without a failure, after which a failure's alert ends
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
-ALERT_GROUPS_MAX = 50           # different failures told in one look
+ALERT_GROUPS_MAX = 50           # groups of failures in one check
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-MESSAGE_LINES = 30              # of at most 500 characters: receivers may take 20 kB only
+MESSAGE_LINES = 30              # of at most 500 characters each: some receivers take only 20 kB
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
-UNSENT_SECONDS = 900            # after which `check` says that messages wait
+UNSENT_SECONDS = 900            # after which `check` reports waiting messages
 
 
 class Trouble(NamedTuple):
@@ -106,12 +106,12 @@ def post_message(transaction: Connection, recipient: tuple[str, str], content: M
 
 
 def is_message_due(database: Database, now: float) -> bool:
-    """Return True if something is to be sent."""
+    """Return True if a message must be sent."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
 class Alerts:
-    """Opens, tells and ends alerts, and tells owners of their tasks, see look()."""
+    """The alerts: opens, reports and ends them, and informs owners of their tasks; see look()."""
 
     def __init__(self, database: Database, settings: Settings, conditions: Conditions,
                  starter: Starter) -> None:
@@ -126,7 +126,7 @@ class Alerts:
             self.send(now)
 
     def send(self, now: float) -> None:
-        """Start the process that sends, if something is due and none does."""
+        """Start the process that sends, if a message is due and no process sends."""
         if is_message_due(self._database, now) and take_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
@@ -166,7 +166,7 @@ class Alerts:
                 remember(transaction, "alerts", state)
 
     def _held(self, open_codes: set[str]) -> dict[AlertKey, Trouble]:
-        """Find all that is wrong now but failed tasks."""
+        """Return all findings that hold now, except failed tasks."""
         return {(code, finding.subject): Trouble(shorten(str(finding), 500))
                 for code, row in FINDINGS.items() if row.alert and code != "failed"
                 for finding in getattr(self._conditions, code)(code in open_codes)}
@@ -214,7 +214,7 @@ class Alerts:
         for (code, subject), (text, count) in troubles.items():
             row = rows.get((code, subject))
             if row:
-                opened_at = min(now - 1, row["opened_at"])      # the clock may have been put back
+                opened_at = min(now - 1, row["opened_at"])      # the clock may have been set back
                 transaction.run(
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
                     (text, count, opened_at, now, row["id"]))
@@ -226,7 +226,7 @@ class Alerts:
 
     @staticmethod
     def _end(transaction: Connection, row: Row, now: float) -> bool:
-        """Return whether an alert that this look did not see ends now."""
+        """End an alert whose condition does not hold now, if it may end; return whether it did."""
         least = QUIET_SECONDS if row["code"] == "failed" else 0.0
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
@@ -292,7 +292,7 @@ class Alerts:
                    "next_at": iso(last["next_at"] if last else None)}
 
     def mute(self, alert_id: int, how: str) -> JsonObject:
-        """Tell nothing of an alert for a while; NotFound if none of that id is open."""
+        """Send no message about an alert for a while; NotFound if it is not open."""
         seconds = MUTES[how]
         until = seconds and min(self._clock.now() + seconds, UNTIL_IT_ENDS)
         with self._database.transaction() as transaction:
@@ -302,7 +302,7 @@ class Alerts:
             return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
     def test(self) -> JsonObject:
-        """Send each recipient a message, which is tried once."""
+        """Send each recipient a message with a single try."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")

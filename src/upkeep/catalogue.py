@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     class AnnouncedFunction(_Announced, total=False):
         """A function, as a runner or a remote worker announces it."""
 
-        external: bool                  # other people's workers run it
-        remote: list[str]               # machines: remote workers run it, tasks.py has it not
+        external: bool                  # workers in other languages run it
+        remote: list[str]               # machines whose remote workers run it, if tasks.py does not have it
 
     class Announcement(TypedDict, total=False):
         """An announcement of a runner: everything in tasks.py, or the error without functions."""
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         functions: list[AnnouncedFunction]
         schedules: list[JsonObject]     # as POST /api/schedules takes them
         error: JsonObject | None        # message, file, line
-        samples: bool                   # there is no tasks.py: these are functions to try
+        samples: bool                   # there is no tasks.py: these are sample functions
         files: list[str]                # that tasks.py and its imports consist of
 
     class CatalogueState(TypedDict):
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         at: float                       # when it was read
 
 CATALOGUE_SECONDS = 10.0
-AGAIN_SECONDS = 2.0                     # from a failed reading to the next; then twice as long each time
+AGAIN_SECONDS = 2.0                     # between two readings after an error; doubled each time
 AGAIN_MAX_SECONDS = 60.0
 READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
 
@@ -103,7 +103,7 @@ class Catalogue:
         return list(self._load().functions.values())
 
     def find(self, name: str) -> AnnouncedFunction | None:
-        """One function, or None; one that a worker has just announced is known at once."""
+        """Return one function, or None. One that a worker has just announced is known at once."""
         if name not in self._load().functions and self._misses.is_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
@@ -143,7 +143,7 @@ class Catalogue:
             if self._has_changed():
                 stamps = file_stamps(self.files())
                 self.store(self._announcement(), stamps)
-        except START_ERRORS as error:   # as soon as it can be started, all is well
+        except START_ERRORS as error:   # it is read once a process can be started
             if not self.functions():
                 problem = explain_start_error(error, "the process that reads it")
                 self.store(self._failure(problem), {str(WORKER_FILE): None})
@@ -239,7 +239,7 @@ class Catalogue:
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
     def _add_remote(self, functions: dict[str, AnnouncedFunction]) -> None:
-        announced: dict[str, list[AnnouncedFunction]] = {}      # most announce the same
+        announced: dict[str, list[AnnouncedFunction]] = {}      # most workers announce the same
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
             text = worker["functions"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .plan import CrewKey, Range
 
-SHARE = 0.03                    # of a process's time goes into plans at most
+SHARE = 0.03                    # largest share of a process's time for plans
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 
 
@@ -39,7 +39,7 @@ def forecast_json(before: int | None = None, start: Range | None = None, end: Ra
 
 
 class Forecast:
-    """Forecasts of tasks and queues, as far as they can be known."""
+    """The forecasts of tasks and queues, as far as they are known."""
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, queues: Queues,
                  modes: Modes, rhythm: Rhythm, metrics: Metrics) -> None:
@@ -70,8 +70,10 @@ class Forecast:
         return self._of_waiting(new, PENDING, None)
 
     def of_list(self, shown: list[JsonObject]) -> list[JsonObject]:
-        """Add to tasks (their JSON) when they begin, as far as they are planned. A new process may
-        be CGI's, and plans nothing for its first list."""
+        """Add the time of the start to tasks (their JSON), if they are planned.
+
+        A new process may be CGI's, so it plans nothing for its first list.
+        """
         pending = [task for task in shown if task["status"] == "pending"]
         if pending and self._lists_before:
             plan = self._current()
@@ -82,7 +84,7 @@ class Forecast:
         return shown
 
     def of_queue(self, shown: JsonObject) -> JsonObject:
-        """Add to a queue (its JSON) when all that is in it now will have ended."""
+        """Add to a queue (its JSON) when all its present tasks will have ended."""
         empty_at: Moment | None = None
         plan = self._current() if shown["pending"] or shown["running"] else None
         if plan and shown["name"] in plan.queues:
@@ -124,7 +126,7 @@ class Forecast:
             "tasks before it take" if function in plan.runs else function + " takes")
 
     def _current(self) -> Plan:
-        """Return the plan of lately, or a new one."""
+        """Return the newest plan, or make a new one."""
         with self._lock:
             began = self._clock.monotonic()
             if self._plan is None or began > self._until:

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums; the last one begins at 0
 FOLD_ROWS = 5000                # in one portion, and read without being folded
-FOLD_LEAST_ROWS = 1000          # fewer wait, for so many seconds
+FOLD_LEAST_ROWS = 1000          # smaller portions wait for this many seconds
 FOLD_SECONDS = 60.0
-SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is known
+SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is remembered
 FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
                   "peak_memory, task_id, owner_id, worker_id, machine")
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # their tops: 0.25 s, then four times as much each
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # upper bounds: 0.25 s, then four times as much each
 
 
 if TYPE_CHECKING:
-    # One value of a Family: the end of its name, its labels.
+    # A value of a Family: the suffix of its name, its labels.
     Sample = tuple[str, dict[str, str], float]
     # A metric of Prometheus: name, kind, help, values.
     Family = tuple[str, str, str, Iterable[Sample]]
@@ -81,7 +81,7 @@ class Fold:
         return recall(self._database, "folded") or 0
 
     def fold(self) -> bool:
-        """Fold a portion, if enough is there or it has waited for long; True if there is more."""
+        """Fold a portion if it is large or old enough; return True if there is more."""
         mark = self.mark()
         if not self._is_due(mark):
             return False
@@ -173,7 +173,7 @@ class Metrics:
         return self._look(HOUR, 0, 0).runs
 
     def all_time(self) -> dict[tuple[str, str], Sums]:
-        """Return {(function, queue): Sums} of all that was ever counted: they never fall."""
+        """Return {(function, queue): Sums} of all time. They never decrease."""
         whole: dict[tuple[str, str], Sums] = collections.defaultdict(Sums)
         for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
@@ -251,5 +251,5 @@ def counter_families(whole: dict[tuple[str, str], Sums]) -> list[Family]:
         ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
             ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
             for (function, queue), sums in sorted(whole.items())
-            for status in COUNTS if status != "started"]),      # that falls when one is put back
+            for status in COUNTS if status != "started"]),      # a put-back attempt would decrease it
         ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]

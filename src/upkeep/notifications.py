@@ -126,7 +126,7 @@ def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
             if user:
                 _log_in(server, user, _password(settings))
             server.send_message(message, sender, [recipient])
-            with contextlib.suppress(OSError, smtplib.SMTPException):       # it is sent
+            with contextlib.suppress(OSError, smtplib.SMTPException):       # the message is sent already
                 if server.sock:
                     server.sock.settimeout(1)
                 server.quit()
@@ -137,7 +137,7 @@ def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
 
 
 def _log_in(server: SMTP, user: str, password: str) -> None:
-    """Log in, in UTF-8 (RFC 4616) where smtplib, which knows ASCII only, would refuse."""
+    """Log in with UTF-8 (RFC 4616), where smtplib would refuse characters outside ASCII."""
     import base64
     server.ehlo_or_helo_if_needed()
     if (user + password).isascii():
@@ -200,7 +200,7 @@ def is_inside(address: str) -> bool:
 
 
 def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
-    """Return the beginning of a text that has at most so many units of an encoding, marked if cut."""
+    """Return the beginning of a text, at most so many units of an encoding, marked if cut."""
     data = text.encode(encoding, "replace")
     if len(data) <= most * unit:
         return text
@@ -208,7 +208,7 @@ def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
 
 
 def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
-    """Write a message as the host of an address wants it; without a body if few people use that."""
+    """Write a message in the shape that a host expects, without a body for hosts without a shape."""
     query = "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     for hosts, shape in SHAPES:
@@ -227,7 +227,7 @@ def _for_discord(path: str, query: str, subject: str, text: str) -> WebhookPost:
 
 
 def _for_telegram(path: str, query: str, subject: str, text: str) -> WebhookPost:
-    # As plain text: in the modes of Telegram the signs of an error are wrong markup.
+    # As plain text: error messages contain signs that Telegram's markup does not accept.
     more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
     return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
 
@@ -245,7 +245,7 @@ def webhook_key(folder: Path) -> bytes:
     """Return the secret of signed webhooks. It is made at first use; an owner may choose another one."""
     import base64
     path = private_path(find_database(folder), "webhook-secret.txt")
-    former = folder / "webhook-secret.txt"      # that name can be guessed
+    former = folder / "webhook-secret.txt"      # this name of earlier editions can be guessed
     if former.exists() and not path.exists():
         former.rename(path)
     if not path.exists():
@@ -329,7 +329,7 @@ class Courier:
         self._add, self._find = add, find
 
     def run(self) -> None:
-        """Send all that is due."""
+        """Send all due messages."""
         with in_passing("telling"):
             for row in iter(self._take, None):
                 self._send(row)
@@ -351,7 +351,7 @@ class Courier:
         return {**row, **taken}
 
     def _send(self, row: Row) -> None:
-        """Send a row that was taken, and note how that went."""
+        """Send a row after its try was counted, and record the result."""
         changes: JsonObject = {"next_at": None, "error": None}
         content: MessageContent = json.loads(row["content"])
         try:

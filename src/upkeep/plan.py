@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 LANE_ROWS = 500                 # of each queue are planned
 MIX_ROWS = 10_000               # tasks before a task are read, to know which functions they run
 BEFORE_MAX = 200_000            # ... and counted
-PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from when on progress tells how long it takes
+PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from which progress predicts the end
 PROGRESS_DOUBT = 0.2
 TRIED = ("succeeded", "failed", "retried")      # runs of these kinds say how long the next ones take
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
 PAUSE_MAX = 30 * 86400
-# (a time less than so many seconds ahead, is rounded to so many)
+# (times below so many seconds are rounded to so many)
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
 class Waiting(NamedTuple):
-    """A task that waits: columns of its row."""
+    """A pending or scheduled task: columns of its row."""
 
     id: int
     owner_id: int
@@ -72,7 +72,7 @@ MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "
 
 
 class RunTimes(NamedTuple):
-    """Seconds that attempts of a function take, and the share of them that is tried again."""
+    """The times of a function's attempts in seconds, and the share that is tried again."""
 
     mean: float
     variance: float
@@ -81,14 +81,14 @@ class RunTimes(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A moment as far as it is known, in seconds from now."""
+    """A predicted moment in seconds from now, with its uncertainty."""
 
     at: float = 0.0
     variance: float = 0.0
     doubt: float = 0.0
 
     def after(self, times: RunTimes, attempts: float = 1.0, pause: float = 0.0) -> Moment:
-        """Return when attempts that begin now, and pauses between them, have ended."""
+        """Return the end of attempts that begin at this moment, with pauses between them."""
         return Moment(self.at + attempts * times.mean + pause,
                       self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
 
@@ -110,7 +110,7 @@ UNKNOWN = RunTimes(math.inf, 0.0, 0.0, 0.0)
 
 
 class WorkerSlot:
-    """A worker that lives or will: the queues and functions it serves, and when it is free."""
+    """A present or future worker: its queues and functions, and when it is free."""
 
     def __init__(self, queues: dict[str, Row], functions: set[str] | None, free: Moment = NOW) -> None:
         self.queues, self.functions, self.free = queues, functions, free
@@ -122,7 +122,7 @@ class WorkerSlot:
 
 
 class Choice(NamedTuple):
-    """When and where a task can start, and how many places share the work before it."""
+    """The start of a task and its worker, and how many workers share the work before it."""
 
     start: Moment
     place: WorkerSlot | None
@@ -130,7 +130,7 @@ class Choice(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """When a task begins and ends."""
+    """The predicted start and end of a task."""
 
     start: Moment
     end: Moment
@@ -142,19 +142,19 @@ def order_of(task: Waiting) -> tuple[int, int, int]:
 
 
 def before_values(task: Waiting) -> tuple[str, int, str, int, int, int]:
-    """Return the values of BEFORE for the tasks before a task in its queue, but for the limit."""
+    """Return the values of BEFORE for the tasks before a task in its queue, without the limit."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
 def times_of(seconds: Sequence[float], repeated: int = 0) -> RunTimes:
-    """Sum up attempts. One more is supposed that is off by half of their mean."""
+    """Return the RunTimes of attempts. One more is assumed that is off by half of their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
 
 
 class Plan:
-    """The tasks that run and wait at one moment, each with its place and times."""
+    """A plan of the running and waiting tasks at one moment, each with its worker and times."""
 
     def __init__(self, database: Database, runs: dict[str, list[LatestRun]],
                  crews: dict[CrewKey, list[WorkerSlot]], homes: dict[int, CrewKey]) -> None:
@@ -168,20 +168,20 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # When each queue, by its name, and each owner, by their id, may start one more.
+        # The moments at which each queue, by name, and each owner, by id, may start one more.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
         self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
-        self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running ones
+        self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running tasks
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
         self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
                     for name in sorted(self.queues)})
 
     def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
-        """Give a running task to one of the places of its crew."""
+        """Give a running task to a worker of its crew."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)
@@ -189,7 +189,7 @@ class Plan:
             place.free = end
 
     def end_of_running(self, row: Row) -> Moment:
-        """Return when a running task (its row) ends, whether it ran already when this was planned."""
+        """Return the end of a running task (its row), even if it began after the plan was made."""
         elapsed: float = max(0.0, self.now - row["started_at"])
         progress: float = row["progress"] or 0
         longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
@@ -199,7 +199,7 @@ class Plan:
             return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
         if row["function"] not in self.runs:
             return NEVER
-        return NOW.after(times_of(longer or [elapsed]))     # the oldest may get twice as old
+        return NOW.after(times_of(longer or [elapsed]))     # the oldest may run for twice its time so far
 
     def _plan(self, lanes: dict[str, list[Waiting]]) -> None:
         """Give tasks to workers: by priority, and by turns among queues."""
@@ -212,7 +212,7 @@ class Plan:
             ranks[task.queue, task.priority] += 1
             order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
         for *_, task in sorted(order):
-            if task.priority < least:   # behind tasks of another queue that are not read
+            if task.priority < least:   # behind tasks of another queue that were not read
                 self.planned[task.id] = Expected(NEVER, NEVER)
                 continue
             start, place, places = self._choose(task)
@@ -224,7 +224,7 @@ class Plan:
                 self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
 
     def _choose(self, task: Waiting) -> Choice:
-        """Return when a task can start and where, after all that is planned."""
+        """Return the start of a task and its worker, after all planned tasks."""
         limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
         ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
         serving = sorted((place for place in self.places if place.serves(task)),
@@ -235,7 +235,7 @@ class Plan:
         return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
 
     def _hold(self, queue: str, owner_id: int, end: Moment) -> None:
-        """Count a task that ends at a moment against the limits of its queue and its owner."""
+        """Count a planned task against the limits of its queue and its owner until it ends."""
         for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
             ends[ends.index(min(ends))] = end
 
@@ -256,8 +256,8 @@ class Plan:
         return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
 
     def of_waiting(self, task: Waiting) -> Expected:
-        """Return when a pending task begins and ends. One that is new begins when the next planned
-        one of its queue was to begin."""
+        """Return the start and end of a pending task. A new one begins when the next planned one was to
+        begin."""
         if task.id in self.planned:
             return self.planned[task.id]
         lane = self.lanes[task.queue]
@@ -270,11 +270,11 @@ class Plan:
         return self._expect(task, start, places)
 
     def of_scheduled(self, task: Waiting, seconds: float) -> Expected:
-        """Return when a task begins and ends that is due in so many seconds."""
+        """Return the start and end of a task that is due in so many seconds."""
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name: str) -> Moment | None:
-        """Return when a queue will have ended all that is in it now; None if it is empty."""
+        """Return when all present tasks of a queue will have ended; None if it is empty."""
         last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
         ends += self._ends.get(name, ())
@@ -282,7 +282,7 @@ class Plan:
         return max(ends, default=None)
 
     def _reach(self, task: Waiting) -> Moment:
-        """Return when the queue's pace leads to a task that is not planned."""
+        """Return the start of a task that is not planned, by the queue's pace."""
         means = {name: times.mean for name, times in self._times.items()}
         place = before_values(task)
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..base.types import WorkerRow
 
 STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # one that holds its lock but is not ready
+STARTING_LOCKED_SECONDS = 60.0  # a process that holds its lock but is not ready
 
 
 class DeadWorker(NamedTuple):
@@ -53,7 +53,7 @@ class Reaper:
         self.burials = Every(TICK_SECONDS, self._clock)
 
     def bury_dead(self) -> None:
-        """Free the places and tasks of dead workers, and the tasks whose leases are over."""
+        """Remove dead workers, and end their tasks and the tasks whose leases are over."""
         self.burials.put_off(TICK_SECONDS)
         dead = self.find_dead()
         buried: set[int] = set()
@@ -64,7 +64,7 @@ class Reaper:
             for row, handle, _ in dead:
                 if handle is not None and row["id"] in buried:
                     self._workers.remove_lock(row["lock"], handle)
-                elif handle is not None:    # the row has moved: the lock proves the death next time
+                elif handle is not None:    # the row has changed: the lock proves the death next time
                     os.close(handle)
         self._leases.doubt(self._clock.now())
 
@@ -77,7 +77,7 @@ class Reaper:
         return buried
 
     def bury(self, transaction: Connection, row: WorkerRow, why: str) -> bool:
-        """Remove a dead worker's row; False if it has moved since it was looked at."""
+        """Remove a dead worker's row; return False if it has changed meanwhile."""
         if not transaction.run("DELETE FROM worker WHERE id=? AND state=? AND lease_monotonic=?",
                                (row["id"], row["state"], row["lease_monotonic"])):
             return False
@@ -113,7 +113,7 @@ class Reaper:
             return self._look_at_starting(row, path)
         is_here = boot and row["boot"] == boot
         if row["lock_proven"] and (is_here or self._database.has_own_disk):
-            handle = grab_if_free(path)         # locks of another machine are not there
+            handle = grab_if_free(path)         # locks of another machine are not here
             if handle is not None:
                 return handle, "died"
         # A stopped worker may have a living runner. Both must end before other workers begin.
@@ -123,7 +123,7 @@ class Reaper:
 
     def _look_at_starting(self, row: WorkerRow, path: Path) -> tuple[int | None, str | None]:
         age = self._database.lease_seconds + self._clock.monotonic() - row["lease_monotonic"]
-        if not self._leases.boot:               # that clock may have begun again
+        if not self._leases.boot:               # the monotonic clock may have begun again
             age = self._clock.now() - row["started_at"]
         handle = grab_if_free(path)
         held = handle is None and path.exists()
@@ -141,7 +141,7 @@ class Reaper:
 
     @staticmethod
     def _end_silent(pid: int, path: Path) -> bool:
-        """Kill a worker that holds its lock but shows no life; False if that is not its pid."""
+        """Kill a worker that holds its lock but is silent; return False if that is not its pid."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
             if str(path.resolve()) in held:
@@ -150,7 +150,7 @@ class Reaper:
         return False
 
     def sweep_locks(self) -> None:
-        """Remove old lock files that no row names any more; they are left by crashes."""
+        """Remove old lock files without a row. Crashes leave them."""
         in_use = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from ..tasks.actions import Actions
 from .rollup import HOUR_KEYS
 from .metrics import Fold
 
-KEEP_ROWS = 500                 # looked at, and removed in one transaction, if that takes
+KEEP_ROWS = 500                 # rows that are read, and removed in one transaction
 KEEP_ROUND_SECONDS = 3600.0
 # The id of a row, when it was made, and when it ended.
 TASK_AGES = "id, created_at, CASE WHEN status IN ENDED THEN finished_at END FROM task"
@@ -64,7 +64,7 @@ class Keeping:
         return now >= start
 
     def _portions(self, now: float) -> Iterator[bool]:
-        """Remove something before each value, which is False if there was nothing."""
+        """Remove a portion before each value, which is False if there was nothing to remove."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
             for days in map(self._settings.get, KEEP_SETTINGS)]
@@ -72,7 +72,7 @@ class Keeping:
             self._actions.prune(ids, tasks)
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            folded = self._fold.mark()  # that row stays: SQLite draws ids after the highest one
+            folded = self._fold.mark()  # the last folded row stays: SQLite draws ids after the highest one
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
@@ -84,7 +84,7 @@ class Keeping:
                 ("alert", ("id",), "ended_at<?", (activity,)),
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
-                 (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # a clock can be set back
+                 (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # the clock may have been set back
             keys = ", ".join(key)
             while self._database.value(
                     "SELECT 1 FROM %s WHERE %s LIMIT 1" % (table, is_old), values):

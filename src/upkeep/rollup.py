@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
 FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
-SPREAD_MAX_SECONDS = 400 * DAY  # longer lives are a clock's mistake
-LARGEST = 2.0 ** 53             # second or byte that counts
-RUNS_KEPT, RUNS_TOLD = 50, 20     # of the latest of a function
+SPREAD_MAX_SECONDS = 400 * DAY  # a longer life of a worker comes from a wrong clock
+LARGEST = 2.0 ** 53             # largest number of seconds or bytes that counts
+RUNS_KEPT, RUNS_TOLD = 50, 20     # latest runs of a function: stored, shown
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
@@ -50,16 +50,16 @@ else:
 
 
 class LatestRun(NamedTuple):
-    """An attempt that ended, as `recent` keeps it."""
+    """An ended attempt, as `recent` stores it."""
 
     task_id: int | None
     owner_id: int | None
-    status: str                         # a name in COUNTS, or of the event
+    status: str                         # a name in COUNTS, or an event
     seconds: float
 
 
 class Shift(NamedTuple):
-    """A row of `shift`: where a worker is, up to when its life was counted and when it ended."""
+    """A row of `shift`: a worker's machine, until when its life is counted, and its end."""
 
     worker_id: int
     machine: str
@@ -108,14 +108,14 @@ def bucket_top(number: int) -> float:
 
 
 class Times:
-    """Many times in seconds: number, sum, least and greatest, and how many each bucket has."""
+    """Times in seconds: number, sum, least and greatest, and the number in each bucket."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
     count: int
     sum: float
     least: float
     most: float
-    buckets: dict[str, int]             # by their numbers, which are texts in JSON
+    buckets: dict[str, int]             # by bucket number, which is a text in JSON
 
     def __init__(self, text: str | None = None) -> None:
         self.count, self.sum, self.least, self.most, self.buckets = (
@@ -123,7 +123,7 @@ class Times:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Times:
-        """These times, at least one."""
+        """Return the Times of these values, at least one."""
         many = cls()
         many.count, many.sum = len(values), math.fsum(values)
         many.least, many.most = min(values), max(values)
@@ -132,7 +132,7 @@ class Times:
         return many
 
     def add(self, times: Times) -> None:
-        """Add other times to these."""
+        """Add other times."""
         self.count += times.count
         self.sum += times.sum
         self.least, self.most = min(self.least, times.least), max(self.most, times.most)
@@ -189,7 +189,7 @@ class Sums(AnySums):
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
     def add(self, sums: Sums) -> None:
-        """Add other sums to these."""
+        """Add other sums."""
         for name, value in sums.items():
             if name in HISTOGRAMS:
                 self.setdefault(name, Times()).add(value)
@@ -265,7 +265,7 @@ class Tally:
             if is_back or not hour <= at < hour + HOUR:
                 hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
             cell = self._cells["hour", hour, (function, queue)]
-            if is_back:                 # it was not begun
+            if is_back:                 # the attempt was not begun
                 cell["started"].append(-1)
             elif name:
                 cell[name].append(1)
@@ -273,7 +273,7 @@ class Tally:
                 cell["waited"].append(sane(waited))
             if service is not None and event in ("succeeded", "failed"):
                 cell["service"].append(sane(service))
-            if seconds is not None and not is_back:     # something ran
+            if seconds is not None and not is_back:     # an attempt ran
                 seconds = sane(seconds)
                 if event == "succeeded":
                     cell["ran"].append(seconds)
@@ -295,7 +295,7 @@ class Tally:
         cell["executed"].append(seconds)
         if ended_at is not None:        # a death may be noticed late
             at = min(at, counted_to)
-        if at - seconds >= hour:        # as most do
+        if at - seconds >= hour:        # usually it began in the same hour
             cell["busy_seconds"].append(seconds)
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
-LATE_TOLD_SECONDS = 86400.0     # how long it is said that schedules ran late
-LATE_SECONDS = 900.0            # a run that comes after more is late; catch_up="none" leaves it out
+LATE_TOLD_SECONDS = 86400.0     # for how long late runs are shown
+LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
 GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
               "what it was.")
-STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # it is told that so many runs wait for a task for so long
-UPCOMING = 10                   # times to come that are shown
+STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # so many runs that wait for a task for so long are reported
+UPCOMING = 10                   # upcoming times that are shown
 
 # Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT matches hidden files
 # and leftovers of editors and package managers.
@@ -74,7 +74,7 @@ SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 
 
-# Since when a task of a schedule has not ended, which it is, and how many runs were due meanwhile.
+# Since when the oldest unfinished task of a schedule runs or waits, its id, and the runs due meanwhile.
 _OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN ENDED"
 HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
     (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
@@ -82,14 +82,14 @@ HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS he
 
 
 class Slot(NamedTuple):
-    """A time at which a schedule is due, and why that adds nothing; None if it adds a task."""
+    """A due time of a schedule, and the reason why it adds nothing; None if it adds a task."""
 
     at: float
     why: str | None = None
 
 
 class DueSlots(NamedTuple):
-    """The slots of a schedule that are due, when it is due then, and whether these are late."""
+    """The due slots of a schedule, its next due time, and whether the slots are late."""
 
     slots: list[Slot]
     next_at: float | None
@@ -133,7 +133,7 @@ def actor_name(person: Planner | None) -> str:
 
 def note_schedule(transaction: Connection, at: float, event: str, row: ScheduleRow | JsonObject,
                   by: str | None) -> None:
-    """Say in the activity what became of a schedule."""
+    """Record an event of a schedule in the activity."""
     note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
@@ -172,7 +172,7 @@ def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
 
 
 def why_held_up(row: ScheduleRow, now: float) -> str | None:
-    """Return why the runs of a schedule have not begun for long, of the columns HELD_UP; else None."""
+    """Return why the runs of a schedule have not begun for long, from the columns HELD_UP; else None."""
     if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
             or now - row["held_since"] < STANDS_SECONDS):
         return None
@@ -204,8 +204,8 @@ def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
 
 def before_newest(rule: Rule, first: float, now: float, most: int) -> float:
     """Return a moment after which `rule` has its newest `most` runs until `now`; `first` is the oldest."""
-    low, high = first - 0.75, now       # moments are a second apart or more
-    middle = low                        # nearly always that is it: nothing was missed
+    low, high = first - 0.75, now       # moments are at least a second apart
+    middle = low                        # it is usually this one: no run was missed
     while high - low > 0.5:
         moments = rule.upcoming(middle, most + 1)
         are_few = len(moments) <= most or moments[-1] > now

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 SCHEDULES_MAX = 1000            # of one owner
 FIRE_SECONDS = 1.0              # of a tick
-UNFINISHED_MAX = 1000           # tasks of a schedule; a slot that would add one more is skipped
+UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; further slots are skipped
 GONE_SECONDS = 60.0             # a schedule whose source was away for less catches up: the source was
                                 # probably being copied
 KEPT_SECONDS = 30 * 86400.0  # after which a schedule without a source is removed, with its pause and history
@@ -63,7 +63,7 @@ MATCHES = (
 
 
 if TYPE_CHECKING:
-    # Makes Orders of requests to add tasks, for a Person (of a later room) or None.
+    # A function that makes Orders of requests, for a Person (of a later room) or None.
     CheckRequests = Callable[[list[JsonObject], Any], list[Order]]
 
 
@@ -107,7 +107,7 @@ class Firing:
                 break
 
     def settle(self, schedule_id: int, now: float) -> None:
-        """Fill all slots of a schedule that are due, by the rule that it has."""
+        """Fill all due slots of a schedule, by its present rule."""
         while self._fire_one(schedule_id, now):
             pass
 
@@ -137,7 +137,7 @@ class Firing:
         except Invalid as error:
             problem = problem or error.detail
         except Busy:
-            return False                # tasks.py cannot be read, and never could: later
+            return False                # tasks.py could never be read: try again later
         with self._database.transaction(durable=False) as transaction:
             current = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
             if current is None or tuple(current) != tuple(row):
@@ -161,7 +161,7 @@ class Firing:
         """Return the Order for a task of a schedule; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": request["function"], **request["options"],
                                          "arguments": request["arguments"]}], person)
-        if order.given:                 # it would go with its first task
+        if order.given:                 # the file would go with its first task
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
@@ -172,7 +172,7 @@ class Firing:
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
-                continue                # one that added nothing may come again
+                continue                # a slot that added nothing may be filled again
             task_id: int | None = None
             last_at, unfinished = at, self.unfinished(transaction, row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
@@ -186,7 +186,7 @@ class Firing:
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
     def _why_skipped(self, row: ScheduleRow, unfinished: Sequence[TaskRow]) -> str | None:
-        """Why a slot adds nothing while tasks of its schedule have not ended; None if it does."""
+        """Return why a slot adds nothing while tasks of its schedule are unfinished; None if it adds one."""
         if len(unfinished) == UNFINISHED_MAX:
             return "skipped: %d of its tasks had not ended" % UNFINISHED_MAX
         if not unfinished or row["overlap"] != "skip":
@@ -198,7 +198,7 @@ class Firing:
 
     @staticmethod
     def unfinished(db: Reader, schedule_id: int) -> Sequence[TaskRow]:
-        """Return the tasks of a schedule that have not ended, at most UNFINISHED_MAX, oldest first."""
+        """Return the unfinished tasks of a schedule, at most UNFINISHED_MAX, oldest first."""
         return db.all(
             "SELECT id, owner_id, status, attempts, run_at FROM task "
             "WHERE schedule_id=? AND status NOT IN ENDED ORDER BY id LIMIT ?",
@@ -268,7 +268,7 @@ class Schedules:
         return row
 
     def add(self, request: JsonObject, owner_id: int, person: Planner | None = None) -> int:
-        """Make a schedule as in POST /api/schedules; its id. Invalid names every wrong field."""
+        """Make a schedule as in POST /api/schedules; return its id. Invalid names every wrong field."""
         columns = {**self._checked({**SCHEDULE_DEFAULTS, **request}, person), "owner_id": owner_id}
         with self._database.transaction() as transaction:
             self._check_room(transaction, owner_id)
@@ -307,7 +307,7 @@ class Schedules:
 
     def run(self, schedule_id: int, scope: int | None = None,
             person: Planner | None = None) -> TaskRow:
-        """Add its task now, besides its slots; the task's row."""
+        """Add a task of a schedule now, besides its slots; return the task's row."""
         order = self._firing.order(self._row(self._database, schedule_id, scope))
         if scope is not None and not self._database.value(
                 "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
@@ -487,8 +487,7 @@ def match_rows(rows: list[ScheduleRow],
 
 
 def is_match(row: ScheduleRow, columns: JsonObject, names: Sequence[str]) -> bool:
-    """Return whether a row has these columns as asked for: rules by their meaning, arguments in any
-    order."""
+    """Return whether a row has these columns: rules by their meaning, arguments in any order."""
     return all(
         is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"]) if name == "rule" else
         row[name] == columns[name] or name == "arguments" and (

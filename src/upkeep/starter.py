@@ -23,7 +23,7 @@ WORKER_LOG_MAX_BYTES = 256 << 10
 
 
 class Starter:
-    """Starts worker processes: as many as there is work for and room."""
+    """The starter of worker processes: as many as the work needs and NbMaxWorker allows."""
 
     def __init__(self, database: Database, settings: Settings, claims: Claims,
                  interpreter: Interpreter, modes: Modes, workers: Workers, reaper: Reaper) -> None:
@@ -33,7 +33,7 @@ class Starter:
         self._children: dict[Popen[bytes], int | None] = {}     # process -> id of its row
 
     def start_needed(self, least: int = 0) -> int:
-        """Start the workers that are needed, in the mode detached; how many were reserved."""
+        """Start the workers that are needed, in the mode detached; return the number of reserved rows."""
         self._poll_children()
         if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
@@ -64,7 +64,7 @@ class Starter:
         Workers of other machines do not count: a queue may name this one.
         """
         room: int = self._settings.get("NbMaxWorker", db)
-        if not room:                    # all are services
+        if not room:                    # all workers are services
             return 0
         db = db or self._database
         workers = db.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -78,8 +78,8 @@ class Starter:
             return 0
         failure = recall(db, "start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
-            return 0                    # a pause that is longer comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # many would leave no room for a runner
+            return 0                    # a longer pause comes from a clock that jumped
+        return 1 if failure else min(room, missing)     # many starts would leave no room for a runner
 
     def start_helper(self, *arguments: str) -> None:
         """Start a process that does one thing: --send the due rows of `delivery`, or make a --backup."""
@@ -118,10 +118,10 @@ class Starter:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
     def _poll_children(self) -> None:
-        """Collect ended children, so that none stays a zombie; one that ended early failed."""
+        """Collect ended child processes. One that ended early is a failed start."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
-                continue                # it runs, or another thread has just seen its end
+                continue                # it still runs, or another thread has collected it
             row = self._database.one("SELECT * FROM worker WHERE id=? AND state='starting'",
                                      (worker_id,))
             if row:

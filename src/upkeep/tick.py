@@ -22,10 +22,10 @@ from .retention import Keeping
 from .alerts import Alerts
 
 TICK_PASSING_SECONDS = 5.0      # ... of processes that only pass by, such as requests
-TICK_SOON_SECONDS = 1.0         # while more is left, or a schedule is due before the next tick
+TICK_SOON_SECONDS = 1.0         # while more work is left, or a schedule is due before the next tick
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
-BACKUP_AGAIN_SECONDS = 3600.0   # after one that failed or was not finished
+BACKUP_AGAIN_SECONDS = 3600.0   # after a backup that failed or was not finished
 
 
 class Tick:
@@ -48,7 +48,7 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False          # the last tick left something to be done soon
+        self._has_more = False          # the last tick left work to be done soon
 
     def maybe(self, caller: str) -> bool:
         """Tick unless another process has just done so; return True if this one did.
@@ -65,7 +65,7 @@ class Tick:
                 return False
             self.run(caller)
             return True
-        except Busy:                    # a moment later there is another chance
+        except Busy:                    # the next tick tries again
             return False
         except Exception as error:
             self._ticks.put_off(15.0)
@@ -131,8 +131,7 @@ class Tick:
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _back_up(self) -> None:
-        """Start the process that makes the backup of the day, after the hour that an admin chose;
-        again if that failed."""
+        """Start the process that makes the daily backup, after the chosen hour; again if it failed."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
         if not hour:
             return
@@ -144,7 +143,7 @@ class Tick:
         error = None if state["done"] else state["error"] or "It was not finished."
         with self._database.transaction() as transaction:
             if recall(transaction, "daily_backup") != last:
-                return                  # another process begins it
+                return                  # another process starts it
             remember(transaction, "daily_backup", {
                 "at": now, "day": iso(began)[:10], "done": False, "error": error})
         self._starter.start_helper("--backup")

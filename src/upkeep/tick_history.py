@@ -38,9 +38,9 @@ if TYPE_CHECKING:
         visits: dict[str, list[float]]
 
 PASSING = ("request", "address")        # tick seldom, and leave long work to other processes
-VISITORS = ("cron", "address")          # come by themselves and go again
-NOTE_SECONDS = 50.0                     # how often each caller is noted
-ONE_VISIT_SECONDS = 65 * 60.0           # how long one that came once is taken for an hourly one
+VISITORS = ("cron", "address")          # callers that come by themselves and leave again
+NOTE_SECONDS = 50.0                     # between two records of a caller
+ONE_VISIT_SECONDS = 65 * 60.0           # after one visit, for how long an hourly one is expected
 
 
 def take_mark(path: Path, now: float, least: float) -> bool:
@@ -71,7 +71,7 @@ class Rhythm:
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
         with contextlib.suppress(JobQueueError), self._database.deadline(0.2), \
-                self._database.transaction(durable=False) as transaction:   # worth no error
+                self._database.transaction(durable=False) as transaction:   # a failure here is no error
             history = self._known(transaction)
             if seconds_since(max(history["seen"].values(), default=now), now) >= 30 * 86400:
                 history = {"seen": {}, "visits": {}}

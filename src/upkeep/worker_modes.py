@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         tasks: list[int]
 
 START_RETRY_SECONDS = (1.0, 60.0)
-LOST_MAX = 2                    # workers lost young in a row are taken for the host's doing
-YOUNG_SECONDS = 60.0            # one that was killed later had its chance
+LOST_MAX = 2                    # losses in a row that are blamed on the host
+YOUNG_SECONDS = 60.0            # a worker that lived longer was not lost young
 DETACHED_AGAIN_SECONDS = 3600.0
 ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
                      "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
@@ -94,7 +94,7 @@ def take_lock(path: Path) -> HeldLock:
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     proven = False
-    with contextlib.suppress(OSError):  # a host without flock: leases must do
+    with contextlib.suppress(OSError):  # without flock on a host the leases must do
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         second = grab_if_free(part)
         proven = second is None
@@ -114,7 +114,7 @@ def file_stamps(files: Iterable[Path | str]) -> Stamps:
     """Return the stamps of files. While they stay equal, a catalogue is up to date."""
     stamps: Stamps = dict.fromkeys(map(str, files))
     for name in stamps:
-        try:                            # quicker than suppress(): each add looks
+        try:                            # quicker than suppress(), and each add calls this
             status = os.stat(name)
             stamps[name] = [status.st_mtime_ns, status.st_size]
         except OSError:
@@ -123,7 +123,7 @@ def file_stamps(files: Iterable[Path | str]) -> Stamps:
 
 
 class Interpreter:
-    """The Python that workers and tasks.py run with; one that is too old says so when it starts."""
+    """The Python for workers and tasks.py. One that is too old reports that when it starts."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -136,7 +136,7 @@ class Interpreter:
         candidates = [chosen] if chosen else [
             sys.executable or "", os.path.join(sys.prefix, "bin", name), name, "python3"]
         for path in filter(None, map(shutil.which, candidates)):
-            if chosen or "python" in os.path.basename(path):    # the first may be a web server
+            if chosen or "python" in os.path.basename(path):    # the first candidate may be a web server
                 return path
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
                          % (chosen or "what was found"))
@@ -145,7 +145,7 @@ class Interpreter:
         """Return the environment of workers. It is an allow-list: a web process may hold secrets of
         requests."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
-        # Under CGI a client names variables that begin so: its header Proxy becomes HTTP_PROXY.
+        # Under CGI a client sets variables with this prefix: its header Proxy becomes HTTP_PROXY.
         strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
         return {name: value for name, value in ours.items() if not name.startswith(strange)
                 and (name in (*ENVIRONMENT_NAMES, *more) or name.startswith(("LC_", "JOBQUEUE_")))}
@@ -172,7 +172,7 @@ class Modes:
         self._rhythm, self._clock = rhythm, database.clock
 
     def decide(self) -> ChosenMode:
-        """Return who starts workers now, which is never "auto"."""
+        """Return the mode in which workers start now; it is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
             return ChosenMode(mode, "This is the setting worker_mode.")
@@ -191,7 +191,8 @@ class Modes:
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
     def note_end(self, transaction: Connection, row: WorkerRow, is_loss: bool) -> None:
-        """Learn from the end of a worker; `is_loss`: it was killed or told, or never reported."""
+        """Learn from the end of a worker. It is a loss if it was killed or told to stop, or never
+        reported."""
         lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
@@ -206,7 +207,7 @@ class Modes:
         self._store_losses(transaction, {
             "count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
-            remember(transaction, "start_failure", None)   # it is of the mode that is left
+            remember(transaction, "start_failure", None)   # it belongs to the mode that is left
 
     def _lost(self, db: Reader) -> _Losses:
         """Return the last losses in a row on this machine; none once the clock was set back."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Reserved(NamedTuple):
-    """The row of a worker that is to be started: its id, and the name of its lock file."""
+    """The row of a worker to be started: its id, and the name of its lock file."""
 
     id: int
     lock: str
@@ -55,7 +55,7 @@ class Workers:
             "ORDER BY worker.id" % BY_CLAIM)
 
     def reserve(self, transaction: Connection, mode: str, count: int = 1) -> list[Reserved]:
-        """Add rows for up to `wanted` new workers, within NbMaxWorker."""
+        """Add rows for up to `count` new workers, within NbMaxWorker."""
         room: int = (self._settings.get("NbMaxWorker", transaction)
                      - transaction.value("SELECT count(*) FROM worker WHERE mode<>'remote'"))
         now = self._clock.now()
@@ -70,7 +70,7 @@ class Workers:
         return reserved
 
     def arrive(self, worker_id: int, lock: str, proven: bool, pid: int) -> bool:
-        """Turn a reserved row live; False if it was given up meanwhile."""
+        """Set a reserved row to live; return False if it was given up meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
                 "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
@@ -130,17 +130,17 @@ class Workers:
             (worker_id, self._claims.machine))
 
     def start_failed(self, transaction: Connection, message: str) -> None:
-        """Remember why no worker could be started, and when to try again."""
+        """Store why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # several at once are one occasion
+        tries = before["tries"] + (now >= before["next"])   # several failures at once count as one
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
         note(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since: float, until: float = math.inf) -> str:
-        """": " and the last line that workers printed, if that was between these; else ""."""
+        """Return ": " and the last line that workers printed between these times, or ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
                 lines = self.log.read_text("utf-8", "replace").strip().splitlines()

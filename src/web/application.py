@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .http_answer import Content, Environ, StartResponse
     from .routes import PathParts
 
-SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may; an admin's
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may, which admins make
 # The address of a new object, by its kind.
 MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
@@ -39,13 +39,13 @@ WAITERS_MAX = 16
 
 
 class _Kept:
-    """An answer that is kept, and as of when."""
+    """A kept answer, and its version."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
         self.version: object = None
         self.until = 0.0
-        self.making = threading.Lock()      # one makes it for all who ask
+        self.making = threading.Lock()      # one thread makes it, all others wait
 
 
 class Application:
@@ -114,7 +114,7 @@ class Application:
 
     def _handle(self, request: Request, route: Route, parts: PathParts) -> Answer:
         if request.asker and route.handler is not tick:
-            with self.queue.database.deadline(0.5):     # any request does the housekeeping
+            with self.queue.database.deadline(0.5):     # every request does the maintenance
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
@@ -152,7 +152,7 @@ class Application:
             if route.method == "GET":   # the query is the input of a GET
                 raise Malformed(error.detail, error.errors) from None
             raise
-        finally:                        # an action that is refused may have changed some
+        finally:                        # a refused action may have changed some tasks
             if route.needs & CHANGE:
                 self.queue.start_workers()
         if isinstance(value, Answer):
@@ -196,7 +196,7 @@ class Application:
                 person.role in TOKEN_SCOPES["tick"]):
             return True
         if token is None and request.method == "POST":
-            return False                # any user may, too
+            return False                # a user without the token may do the same
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
     def _identify(self, request: Request, who: str) -> Person | None:
@@ -223,7 +223,7 @@ class Application:
         return person
 
 
-applications: dict[int, Application] = {}   # by the process id, for `application`
+applications: dict[int, Application] = {}   # by process id
 _code = file_stamps(CODE_FILES)         # the code that this process runs
 
 
@@ -240,7 +240,8 @@ def _application() -> Application:
             if (file_stamps(_code) == _code
                     or database.value(database.version_words) == SCHEMA_VERSION):
                 return current
-    current = applications[os.getpid()] = Application(JobQueue())    # a thread may use the old one
+    current = applications[os.getpid()] = Application(JobQueue())    # another thread may still use the
+                                                                     # former one
     return current
 
 
@@ -248,7 +249,7 @@ def application(environ: Environ, start_response: StartResponse) -> Content:
     """Answer a request: the WSGI callable for web servers that import this file."""
     try:
         app = _application()
-    except Exception as error:          # there is no queue
+    except Exception as error:          # the queue cannot be opened
         status, headers, content = problem(error, environ.get("HTTP_ACCEPT", "")).to()
         start_response(status, headers)
         return content if environ["REQUEST_METHOD"] != "HEAD" else [b""]

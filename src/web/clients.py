@@ -36,7 +36,7 @@ OTHER_SITE_SECONDS = 60.0
 
 
 if TYPE_CHECKING:
-    # A query or an object; JSON lines, one for each task; a file.
+    # A query or an object; JSON lines with a task each; a file.
     Given = Union[JsonObject, bytes, BinaryIO, None]
 
 
@@ -56,7 +56,7 @@ class Shell(Person):
 
     @property
     def searches_as(self) -> None:
-        """Return None: a search looks at everything."""
+        """Return None: a search reads everything."""
 
     @property
     def answerable(self) -> None:
@@ -64,12 +64,12 @@ class Shell(Person):
 
     @property
     def id(self) -> int:  # type: ignore[override]   # looked up when it is wanted: there may be no admin
-        """Whose tasks are added: the named owner's, else the default one's."""
+        """Return the id of the owner of added tasks: the named owner, else the default one."""
         return self._find()["id"]
 
 
 class _Sent(NamedTuple):
-    """The parts of a request in which something is sent."""
+    """The parts of a request."""
 
     query: str
     body: bytes | Portion
@@ -105,7 +105,7 @@ class Site:
 
 
 class ThisSite(Site):
-    """The API of this host's own queue: the handlers, without a server between."""
+    """The API of this host's own queue, without a server in between."""
 
     def __init__(self, queue: JobQueue) -> None:
         self._app = Application(queue, "code")
@@ -113,7 +113,7 @@ class ThisSite(Site):
 
     def ask(self, method: str, path: str,
                content: Given = None) -> JsonObject | Iterable[bytes] | None:
-        """As Site.ask() says."""
+        """Return the answer, see Site.ask()."""
         owner = None
         if method == "POST" and isinstance(content, dict):
             content = dict(content)
@@ -152,7 +152,7 @@ class OtherSite(Site):
         with self._heard():
             answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
-            if kind.startswith("text/html"):    # the page of something else: no API answers that
+            if kind.startswith("text/html"):    # the page of another program: no API answers HTML
                 answer.close()
                 raise ValueError(kind)
             if "json" not in kind:
@@ -223,6 +223,6 @@ class OtherSite(Site):
                 problem_json = json.loads(error.read())
             return kinds.get(problem_json["code"], JobQueueError)(
                 problem_json["detail"], problem_json["errors"], count=problem_json.get("count"))
-        except Exception:               # no answer of ours, or half of one
+        except Exception:               # no answer of ours, or an incomplete one
             who = "Something in front of that site refused" if error.code < 500 else "The server answered"
             return SetupError("%s: %d %s." % (who, error.code, error.reason))

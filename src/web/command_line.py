@@ -165,12 +165,12 @@ COMMANDS: dict[str, Command] = {
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
-# Nothing is made by them: a missing data folder is a typing error.
+# Commands that make nothing: a missing data folder is a typing error.
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def terminal_width() -> int:
-    """In characters; 80 without a terminal. argparse would ask shutil, whose import takes long."""
+    """Return the width in characters; 80 without a terminal. shutil's import would take long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
@@ -220,7 +220,7 @@ class ParsedCommand(NamedTuple):
 
 
 def parse_command(words: list[str]) -> ParsedCommand:
-    """Read a command line; name=value may also stand behind --options."""
+    """Read a command line; name=value may also follow --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
@@ -247,7 +247,7 @@ def _site(options: Namespace) -> JobQueue | Site | None:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command; return its exit code."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:      # the parent process has closed it
             setattr(sys, name, open(os.devnull, mode))
@@ -269,12 +269,12 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _start() -> int:
-    """Run one command, or be a CGI script, whose arguments are words of a query: never read."""
+    """Run one command, or a CGI request, whose arguments are words of a query and ignored."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
     script = os.environ.get("SCRIPT_FILENAME", "")
     if os.path.isfile(script) and not os.path.basename(script).startswith("jobqueue"):
-        # A CGI script of the site (PHP, Perl) runs us: its query must not be taken for ours.
+        # Another CGI script of the site (PHP, Perl) may run this: its query must not be read as ours.
         complain("to run a command from a CGI script of your own, take GATEWAY_INTERFACE out of its "
                  "environment: env -u GATEWAY_INTERFACE python3 jobqueue.py ...")
         print("Status: 500 Internal Server Error\nContent-Type: text/plain\n\n"

@@ -102,7 +102,7 @@ def cmd_add_schedule(site: Site, options: Namespace) -> None:
     show(options, added, str(added["id"]))
 
 
-# The figures of the seed by their names, and where an answer has them.
+# The figures for machines by their names, and their places in an answer.
 SEED_FIGURES = {
     "minimum executing time": "executed.min", "maximum executing time": "executed.max",
     "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
@@ -179,7 +179,7 @@ def cmd_test_alerts(site: Site, options: Namespace) -> int:
 
 
 def cmd_tick(queue: JobQueue, _: Namespace) -> None:
-    """Do the housekeeping once: bury dead workers, fire schedules, promote, start workers."""
+    """Do the maintenance once: end dead workers, add scheduled tasks, promote, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
@@ -193,13 +193,13 @@ def cmd_backup(queue: JobQueue, options: Namespace) -> None:
 
 
 def cmd_restore(_: None, options: Namespace) -> None:
-    """Put a backup in the place of the database, which is kept under another name."""
+    """Put a backup in the place of the database, which stays under another name."""
     old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(old_path)}, "It is restored. What was there is now %s" % old_path)
 
 
 def cmd_export(queue: JobQueue, options: Namespace) -> None:
-    """Write all that is kept as lines of JSON, which import reads."""
+    """Write the whole database as lines of JSON, which import reads."""
     path = options.given["file"]
     if path == "-":
         for line in export_lines(queue):

@@ -69,7 +69,7 @@ def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
 
 
 def _hand_in(site: Site, function: JsonObject, values: JsonObject) -> JsonObject:
-    """Arguments with ids in the place of @paths, whose files are handed in."""
+    """Return the arguments with ids in place of @paths, whose files are uploaded."""
     def send(value: Any) -> Any:
         if isinstance(value, list):
             return list(map(send, value))
@@ -91,7 +91,7 @@ class FirstRow(NamedTuple):
 def _first_row(file: TextIO) -> FirstRow:
     """Return the first row, which may have several lines, and its separator."""
     first = file.readline()
-    hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # as Excel writes it for itself
+    hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # Excel writes this line for itself
     if hint:
         first = file.readline()
     while first.count('"') % 2 and len(first) < BODY_MAX_BYTES:
@@ -135,14 +135,17 @@ class TypedRow(NamedTuple):
 
 
 def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterator[TypedRow]:
-    """Yield each row of a CSV file but the first, which names the parameters, and blank ones.
-    `words` hold for all rows. An empty cell leaves a parameter at its default, or is null."""
+    """Yield the rows of a CSV file, without the first, which names the parameters, and without blank
+    ones.
+
+    `words` apply to all rows. An empty cell leaves a parameter at its default, or is null.
+    """
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, [])]
     nullable = [name for name in schema.get("required", ())
                 if "null" in schema["properties"][name].get("type", ())]
     for number, cells in enumerate(rows, 1):
-        if not any(cells):              # spreadsheets leave such; they count as they do there
+        if not any(cells):              # spreadsheets leave blank rows; the numbers count them
             continue
         if len(cells) != len(names):
             raise Malformed("Row %d (below the names) must have as many cells as they, %d; it has "
@@ -173,14 +176,14 @@ def cmd_add(site: Site, options: Namespace) -> None:
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
         added = site.ask("POST", "/api/tasks", b"\n".join(lines))
-    except Invalid as error:            # which counts tasks
+    except Invalid as error:            # its errors count tasks
         raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
 def _ended_or_not(site: Site, task_id: int) -> JsonObject:
-    """Return a task; the least of one that was removed when it had succeeded."""
+    """Return a task; a minimal object for one that was removed on success."""
     try:
         return site.ask("GET", "/api/tasks/%d" % task_id)
     except NotFound:
@@ -225,7 +228,7 @@ def _save_file(site: Site, address: str, path: Path, size: int) -> None:
             file.writelines(site.ask("GET", address))
             if file.tell() != size:
                 raise SetupError("%s has not come as a whole." % path.name)
-        except BaseException:           # else the next time it would be in the way
+        except BaseException:           # an incomplete file would block the next try
             path.unlink()
             raise
 
@@ -247,7 +250,7 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
 
 
 def _act_on_each(site: Site, action: str, ids: Iterable[int]) -> int:
-    """Do it to one after the other; the exit code of the last that could not be changed."""
+    """Change one task after the other; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
@@ -274,7 +277,7 @@ def cmd_act(site: Site, options: Namespace) -> int:
         try:
             answer = site.ask("POST", "/api/tasks/actions", {
                 "action": action, "filter": conditions, **place})
-        except Conflict as error:       # they are counted
+        except Conflict as error:       # the error has the count
             count = error.extra["count"]
             if not sure:
                 raise Conflict("%d tasks match that %s can change; nothing was changed. "

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from .application import Application
 
 if TYPE_CHECKING:
-    Endpoint = tuple[str, int]          # an address and a port; with IPv6 there is more behind
-    Source = Union[bytes, Portion, Pieces]      # of a part of a response
+    Endpoint = tuple[str, int]          # an address and a port; IPv6 has two more items
+    Source = Union[bytes, Portion, Pieces]      # a part of a response
 
     class Listener(Protocol):
         """A Server, as far as an Exchange uses it."""
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
         server: Listener
         request: Socket
-        connection: Socket              # the same
+        connection: Socket              # the same socket
         client_address: Endpoint
         rfile: io.BufferedReader
         close_connection: bool
@@ -76,22 +76,22 @@ GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
-    "head": 10.0,                       # to send it, from its first byte or the connection on
-    "body": 30.0,                       # ... and a second for each 64 KiB
-    "work": math.inf,                   # it waits for us
-    "wait": math.inf,                   # ... and we for a task, see pause()
-    "answer": 30.0,                     # to take it, and a second for each 64 KiB
+    "head": 10.0,                       # to send the head, from its first byte or the connection on
+    "body": 30.0,                       # to send the body; a second more for each 64 KiB
+    "work": math.inf,                   # the client waits for us
+    "wait": math.inf,                   # we wait for a task, see pause()
+    "answer": 30.0,                     # to receive the answer; a second more for each 64 KiB
     "idle": 15.0,                       # until its next request
     "farewell": 2.0}                    # to stop sending after the last answer
 UPLOAD_BYTES_PER_SECOND = 64 << 10      # the least rate, after those seconds
-LARGE_BYTES = 64 << 10                  # larger bodies take turns: as Python's values JSON can be
-SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # as the module socket has them
+LARGE_BYTES = 64 << 10  # larger bodies are handled one after another: as Python's values JSON can be large
+SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
 
 
 class BadRequest(JobQueueError):
-    """A request that the server refuses; the connection is closed after it."""
+    """The error of a refused request. The connection is closed after it."""
 
     code = "bad_request"
 
@@ -119,10 +119,10 @@ class Body:
     """A request's body, read whole at first use: the holder of a lock never waits for a client."""
 
     def __init__(self, exchange: Exchange, resources: contextlib.ExitStack) -> None:
-        self._exchange, self._resources = exchange, resources   # these until the answer
+        self._exchange, self._resources = exchange, resources   # resources until the answer is sent
         self._size = int(exchange.headers.get("content-length", 0))
         self._file: BinaryIO = io.BytesIO()
-        self.is_taken = not self._size  # nothing of it is left where the next request begins
+        self.is_taken = not self._size  # nothing is left where the next request begins
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
@@ -144,7 +144,7 @@ class Body:
             if is_large:
                 import tempfile
                 self._file = self._resources.enter_context(
-                    tempfile.TemporaryFile(dir=folder, buffering=0))    # closing it cannot fail
+                    tempfile.TemporaryFile(dir=folder, buffering=0))    # so that closing it cannot fail
             while remaining:
                 if is_large and free_bytes(folder) < DISK_LOW_BYTES + 2 * remaining:
                     raise OSError(errno.ENOSPC, "too little is free")
@@ -163,7 +163,7 @@ class Body:
     def _next_piece(self, remaining: int) -> bytes:
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
-        with contextlib.suppress(OSError):      # as good as an end
+        with contextlib.suppress(OSError):      # an error is treated as the end
             if asks_first and remaining == self._size:
                 exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             piece = exchange.rfile.read1(min(remaining, PIECE_BYTES))
@@ -174,7 +174,7 @@ class Body:
 
 
 class _Answered(NamedTuple):
-    keep: bool                          # the connection stays
+    keep: bool                          # whether the connection stays open
     sources: list[Source]               # of the whole response
 
 
@@ -185,7 +185,7 @@ class Exchange(HandlerBase):
     is_late = False                     # in sending its request: nothing more is read
 
     def setup(self) -> None:
-        """Let the server know of it."""
+        """Register the connection with the server."""
         super().setup()
         self.enter("head")
         self.server.connections[self.request] = self
@@ -338,7 +338,7 @@ class Exchange(HandlerBase):
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
     def _send(self, keep: bool, *sources: Source) -> None:
-        """Send bytes, files or pieces of a response; without `keep` the connection ends then."""
+        """Send the parts of a response. Without `keep` the connection ends then."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
             for source in sources:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .http_answer import Header
 
-ASK_AGAIN_SECONDS = 3.0         # where nothing waits for a task to come
+ASK_AGAIN_SECONDS = 3.0         # for servers that cannot wait for a task
 WAIT_LOOK_SECONDS = 0.3
 POINTS_MAX = 480
 
@@ -87,7 +87,7 @@ WHICH_FIGURES = object_of(**{
 
 
 def get_exposition(queue: JobQueue, _: Request) -> Answer:
-    """Counters and gauges as Prometheus reads them, for a token of the scope metrics."""
+    """Send counters and gauges for Prometheus, to a token of the scope metrics."""
     now, states = queue.database.clock.now(), [row["state"] for row in queue.workers.rows()]
     due = map(due_at, queue.tasks.firsts(PENDING))
     text = exposition([
@@ -177,7 +177,7 @@ def get_workers(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def get_queue(queue: JobQueue, _: Request, name: str) -> JsonObject:
-    """One queue."""
+    """Send one queue."""
     return queue.forecast.of_queue(queue.queues.get(name, queue.claims.machine))
 
 
@@ -185,7 +185,7 @@ def get_queues(queue: JobQueue, request: Request) -> JsonObject:
     """List all queues with their limits and their tasks."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
-    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # of each the last
+    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # the last one of each queue counts
     return {"queues": [{**queue.forecast.of_queue(row), "oldest_at": oldest.get(row["name"])}
                        for row in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}),
@@ -220,7 +220,7 @@ def get_backup(queue: JobQueue, _: Request) -> Answer:
     path = save(queue, queue.database.folder, "download")
     try:
         file = open(path, "rb", buffering=0)
-    except FileNotFoundError:           # another request has just taken it
+    except FileNotFoundError:           # another request took the file
         raise Busy(BUSY) from None
     path.unlink(missing_ok=True)
     name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
@@ -246,7 +246,7 @@ def get_settings(queue: JobQueue, _: Request) -> dict[str, list[JsonObject]]:
 
 
 def patch_settings(queue: JobQueue, request: Request) -> dict[str, list[JsonObject]]:
-    """Change settings; null means back to the default."""
+    """Change settings; null restores the default."""
     if request.given.get("https") == "always" and "https" in request.doubtful():
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given, request.person.name,
@@ -315,14 +315,14 @@ def post_tokens(queue: JobQueue, request: Request) -> JsonObject:
 
 
 class _Waited(NamedTuple):
-    """The first tasks that came, and after how many seconds to ask again."""
+    """The first tasks that came, and the seconds after which to ask again."""
 
     tasks: list[JsonObject]
     again: float
 
 
 def _wait_for_work(queue: JobQueue, request: Request) -> _Waited:
-    """Wait for tasks as long as a worker's call may, and this server can."""
+    """Wait for tasks, as long as the worker's call and this server allow."""
     wait, clock = request.given["claim"].get("wait"), queue.database.clock
     tasks: list[JsonObject] = []
     if not (request.pause and wait and request.app.waiting.acquire(blocking=False)):
@@ -341,7 +341,7 @@ def _wait_for_work(queue: JobQueue, request: Request) -> _Waited:
 
 
 def post_worker_turn(queue: JobQueue, request: Request) -> JsonObject:
-    """Tell how a remote worker's attempts go, and claim tasks; each part is answered on its own."""
+    """Report a remote worker's attempts, and claim tasks. Each part is answered on its own."""
     answer = queue.remote.turn(request.token, request.given)
     if request.given.get("claim") and not answer["tasks"] and "leave" not in request.given:
         answer["tasks"], answer["wait"] = _wait_for_work(queue, request)
@@ -372,7 +372,7 @@ def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonOb
 
 
 def post_worker_file(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
-    """Keep a file that a running task leaves; the same name again takes its place."""
+    """Store a file that a running task leaves. The same name again replaces it."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
     owner_id: int = queue.tasks.get(task_id)["owner_id"]
     claim = request.bearer() or ""

@@ -62,7 +62,7 @@ def tick(queue: JobQueue, request: Request) -> Answer:
 
 
 def get_health(queue: JobQueue, _: Request) -> JsonObject:
-    """Process answers, its program is there, database opens, schema is current."""
+    """Check that the process answers, its program is there, the database opens, and its schema is current."""
     database = queue.database
     database.check_file()
     if not WORKER_FILE.exists():
@@ -83,14 +83,16 @@ def session_json(queue: JobQueue, person: Person) -> JsonObject:
 def session_answer(queue: JobQueue, request: Request, token: str, status: int) -> Answer:
     """Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
-    if person is None:                  # disabled in this moment
+    if person is None:                  # disabled at this moment
         raise wrong_log_in()
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
 
 def post_setup(queue: JobQueue, request: Request) -> Answer:
     """Make the first admin, or give an admin a new password, and log in.
-    Needs the code of a setup-code file. 404 if there is an admin and no such file."""
+
+    Needs the code of a setup-code file. 404 if there is an admin and no such file.
+    """
     row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
@@ -104,7 +106,7 @@ def delete_session(queue: JobQueue, request: Request) -> Answer:
 
 
 def owner_for(queue: JobQueue, request: Request, names: set[str]) -> int:
-    """Whose tasks these become: the caller's, or for an admin the one owner they name."""
+    """Return the id of the owner of added tasks: the caller, or for an admin the one named owner."""
     if names <= {request.person.name}:
         return request.person.id
     if not request.person.is_admin:
@@ -125,17 +127,17 @@ NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items":
 
 def _add_once(queue: JobQueue, request: Request,
               requests: Iterator[JsonObject | Invalid]) -> JsonObject:
-    """Add these tasks, unless that was done already for the same Idempotency-Key."""
+    """Add these tasks, unless the same Idempotency-Key did so before."""
     person = request.person
     try:
-        with queue.database.unhurried():    # the body is read meanwhile
+        with queue.database.unhurried():    # reading the body may take long
             orders = queue.requests.check(requests, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once())
     except Invalid:                     # a repeated request may be invalid now
-        for _ in requests:                 # and only the whole body tells whether it is the same
+        for _ in requests:                 # only the whole body shows whether it is the same
             pass
         once = request.once()
         answer = once and once.find(queue.database, queue.database.clock.now())
@@ -156,7 +158,7 @@ def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     if many is body:
         return added
     task_id, shown = added["ids"][0], added
-    with contextlib.suppress(NotFound):     # it has ended and is gone: its id must do
+    with contextlib.suppress(NotFound):     # it has ended and was removed: the id must do
         shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
@@ -200,8 +202,10 @@ EXPORTING = threading.Lock()
 
 
 def take_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
-    """Yield the pieces of a file. One file's is made at a time, so that several files slow down
-    other requests no more than one does."""
+    """Yield the pieces of a file in turns with other files.
+
+    So several files slow down other requests no more than one does.
+    """
     while True:
         with EXPORTING:
             piece = next(pieces, None)
@@ -219,7 +223,7 @@ class Export(NamedTuple):
     text: Callable[[Iterable[JsonObject]], str]
 
 
-EXPORTS = {                             # by this mark spreadsheets know UTF-8
+EXPORTS = {                             # this mark shows spreadsheets that it is UTF-8
     "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
@@ -290,7 +294,7 @@ def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
 
 
 def due_at(row: Row) -> float:
-    """Since when a pending task may start."""
+    """Return since when a pending task may start."""
     return max(row["created_at"], row["run_at"] or 0)
 
 
@@ -317,8 +321,8 @@ def get_overview(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def get_task(queue: JobQueue, request: Request, task_id: int) -> Answer:
-    """One task."""
-    with request.app.one_by_one:        # a large result takes much memory until it is sent
+    """Send one task."""
+    with request.app.one_by_one:        # a large result needs much memory until it is sent
         row = queue.tasks.get(task_id, request.person.scope)
         before, behind = queue.tasks.neighbours(row, request.person.scope)
         shown = conceal(queue.row_json(row), request.person)
@@ -399,7 +403,7 @@ FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
 def post_file(queue: JobQueue, request: Request) -> JsonObject:
-    """Hand in a file: the body is its bytes; an argument names it by its id."""
+    """Upload a file. The body is its bytes; arguments name it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Header = tuple[str, str]
     Pieces = Generator[bytes, None, None]               # of a body, none empty
     Content = Union[list[bytes], Portion, Pieces]       # a body as WSGI wants it
-    Environ = dict[str, Any]                            # of WSGI, and so is the next one
+    Environ = dict[str, Any]                            # of WSGI, and so is the next type
     StartResponse = Callable[[str, list[Header]], object]
 
     class Asked(Protocol):
@@ -60,8 +60,10 @@ class Response(NamedTuple):
 
 
 def is_known(header: str, tag: str) -> bool:
-    """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not; servers that compress
-    add an ending to it."""
+    """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not.
+
+    Servers that compress add an ending to the tag.
+    """
     opaque = re.search('"([^"]*)"', tag)
     tags = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
     return header.strip() == "*" or opaque is not None and opaque[1] in tags
@@ -78,11 +80,11 @@ class Answer:
                  headers: Sequence[Header] = (), keep: str | None = "no-cache, private") -> None:
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.whole = body if isinstance(body, bytes) else b""   # the body, if it is in memory
-        self.keep = keep                # by browsers that ask whether it is still right; None: not
+        self.keep = keep                # Cache-Control for browsers that may keep it; None: not to be kept
 
     @functools.cached_property
     def tag(self) -> str:
-        """Its ETag; a weak one, since the body may be sent compressed or not."""
+        """Return the ETag; a weak one, since the body may be sent compressed or not."""
         import hashlib
         hashed = repr(SECURITY_HEADERS).encode() + self.whole
         return 'W/"%s"' % hashlib.sha256(hashed).hexdigest()[:20]
@@ -91,7 +93,7 @@ class Answer:
     def packed(self) -> bytes:
         """Return the compressed body."""
         import zlib
-        packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31: as gzip does
+        packer = zlib.compressobj(6, zlib.DEFLATED, 31)     # 31 selects gzip
         return packer.compress(self.whole) + packer.flush()
 
     def to(self, request: Asked | None = None) -> Response:
@@ -107,7 +109,7 @@ class Answer:
             status = 304 if is_known(asks("If-None-Match") or "", self.tag) else status
         if is_long:
             headers.append(("Vary", "Accept-Encoding"))
-        if status != 304:               # then the browser has these already
+        if status != 304:               # with 304 the browser has these already
             names = {name for name, _ in self.headers}
             headers += [pair for pair in SECURITY_HEADERS if pair[0] not in names]
             if request and request.by_https_only:

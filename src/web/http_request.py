@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .http_answer import Environ, Header
 
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
-ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # at most so many around its content
+ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the largest head and tail of the form
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # and indentation
@@ -92,13 +92,13 @@ def nearest_client(environ: Environ, trusted: str) -> str:
 def asked_path(environ: Environ) -> str:
     """Return the path that the browser asked for, with plain slashes; "" if the server does not tell it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
-    if not path.startswith("/"):        # with a scheme and a host before it
+    if not path.startswith("/"):        # the URL has scheme and host
         path = "/".join(["", *path.split("/")[3:]])
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
 
 def inner_path(environ: Environ) -> str:
-    """PATH_INFO, decoded; Passenger hands it on as it was sent."""
+    """Return PATH_INFO, decoded; Passenger leaves it encoded."""
     path = environ.get("PATH_INFO", "")
     sent = environ.get("REQUEST_URI", "").partition("?")[0]
     return unquote(path, "latin-1") if "%" in path and sent.endswith(path) else path
@@ -162,7 +162,7 @@ class Request:
         self._client: str = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
         self.address = nearest_client(environ, trusted)     # as far as it can be known
-        host = self._added("X-Forwarded-Host")  # that the browser asked for
+        host = self._added("X-Forwarded-Host")  # the host name that the browser used
         self._host: str = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method: str = environ["REQUEST_METHOD"]
         self.query_text: str = environ.get("QUERY_STRING", "")
@@ -174,23 +174,23 @@ class Request:
         self._came_below = (path + "/").startswith(base_path + "/") and base_path != ""
         if self._came_below:            # the proxy has left the base path in front
             path = path[len(base_path):]
-        # Without a slash at the end of the address relative links would point beside the folder.
+        # Without a slash at the end of the address, relative links would lead outside the folder.
         self.lacks_slash = path in ("", "/") and not (asked_path(environ) or path).endswith("/")
         self.path = (path or "/").encode("latin-1", "replace").decode("utf-8", "replace")
         self.content_type: str = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         self.secure: bool = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
                              or self._added("X-Forwarded-Proto") == "https")
-        self.app: App                   # the Application that answers: it sets this,
+        self.app: App                   # the Application that answers; it sets this
         self.asker: Person | None = None        # and its user,
-        self.attempt: int | None = None         # or, of a running task, its cancel_requested
-        self.given: JsonObject = {}     # query or body, as the route's schema wants it
-        self._digest = ""               # of the body, once it has been read
-        # How we may wait, see Exchange.pause(), or None.
+        self.attempt: int | None = None         # of a running task: its cancel_requested
+        self.given: JsonObject = {}     # query or body, checked with the route's schema
+        self._digest = ""               # of the body, once it was read
+        # Exchange.pause(), if this server can wait, or None.
         self.pause: Callable[[float], bool] | None = environ.get("jobqueue.pause")
-        prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers insist on that
+        prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers require these prefixes
         self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
-        # The address of the start-up file, and the folder that the web server serves, if known.
+        # The address of the start-up file and the folder that the web server serves, if known.
         self.places: tuple[str, str] = (
             environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
@@ -208,7 +208,7 @@ class Request:
 
     @person.setter
     def person(self, person: Person) -> None:
-        """Let this person ask."""
+        """Set the user of the request."""
         self.asker = person
 
     @property
@@ -222,25 +222,25 @@ class Request:
 
     @property
     def is_by_admin(self) -> bool:
-        """Return whether an admin asks, in person or by a program."""
+        """Return whether the user is an admin, in person or by a program."""
         return self.asker is not None and self.asker.is_admin
 
     @property
     def token(self) -> Token:
-        """Return the token of the program that asks."""
+        """Return the token of the program that sent the request."""
         if self.person.token is None:
             raise RuntimeError("a person asks")
         return self.person.token
 
     @functools.cached_property
     def door(self) -> str:
-        """Which kind of web server asks: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
+        """Return the kind of web server: "server" (ours), "cgi", "passenger", "uwsgi", ..."""
         environ = self._environ
         if "mod_wsgi.version" in environ:
             return "mod_wsgi " + ("daemon" if environ.get("mod_wsgi.process_group") else "embedded")
         if "uwsgi.version" in environ:
             return "uwsgi"
-        if "passenger_wsgi" in sys.modules:     # the name that it gives the start file
+        if "passenger_wsgi" in sys.modules:     # the module name of its start file
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
@@ -379,7 +379,7 @@ class Request:
 
     def _read(self) -> bytes:
         piece = b""
-        with contextlib.suppress(OSError):      # as some servers say that the client is gone
+        with contextlib.suppress(OSError):      # some servers raise this for a client that is gone
             piece = self._environ["wsgi.input"].read(min(self.left, PIECE_BYTES))
         self.left -= len(piece)
         return piece
@@ -400,7 +400,7 @@ class Request:
         return Once(self.person.id, key, self._digest)
 
     def cookies(self) -> list[str]:
-        """Its values: one left from another base path does not hide the right one."""
+        """Return the cookie's values: an old one of another base path must not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
@@ -417,7 +417,7 @@ class Request:
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict: bool) -> None:
-        """Denied unless a browser says that our own page sent this (CSRF)."""
+        """Raise Denied unless a browser says that our own page sent this request (CSRF)."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
             right = site == "same-origin"
@@ -439,12 +439,12 @@ class Request:
 
 
 class _StaticFile(NamedTuple):
-    stamp: tuple[int, int]          # when it was changed, and its size
+    stamp: tuple[int, int]          # time of the last change, and size
     answer: Answer
 
 
 class StaticFiles:
-    """The files of static/, by a fixed list of names; browsers get them without their comments."""
+    """The files of static/, by a fixed list of names. Browsers get them without their comments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

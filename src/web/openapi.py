@@ -29,7 +29,7 @@ def _documented(part: Any, schemas: dict[str, Schema]) -> Any:
     if not isinstance(part, dict):
         return part
     documented = {name: _documented(value, schemas) for name, value in part.items() if name not in OF_OURS}
-    if "keptWithin" in part:            # nearly any number is taken, and so is an empty one
+    if "keptWithin" in part:            # nearly any number is accepted, and an empty one, too
         del documented["type"]
         documented["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
     if "pattern" in documented:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject
 
-EXIT_PIPE_CLOSED = 141                  # as a shell tells of SIGPIPE
+EXIT_PIPE_CLOSED = 141                  # a shell reports SIGPIPE so
 
 
 def say(text: str, end: str = "\n") -> None:
@@ -33,7 +33,7 @@ def say(text: str, end: str = "\n") -> None:
 
 def show(options: Namespace, value: JsonObject | list[JsonObject] | None,
          text: str | None) -> None:
-    """Print a result: `value` as JSON if that was asked for, else `text`."""
+    """Print a result: `value` as JSON with --json, else `text`."""
     if options.json:
         text = "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
     if text:
@@ -41,7 +41,7 @@ def show(options: Namespace, value: JsonObject | list[JsonObject] | None,
 
 
 def table(titles: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Columns of text, each as wide as its widest cell."""
+    """Return columns of text, each as wide as its widest cell."""
     lines = [titles, *(["" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines)]
     return "\n".join(

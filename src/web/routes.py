@@ -41,13 +41,13 @@ if TYPE_CHECKING:
     from .http_request import Request
 
 if TYPE_CHECKING:
-    Handled = Union[Answer, JsonObject, None]   # the JSON of an answer, or nothing to tell
+    Handled = Union[Answer, JsonObject, None]   # the JSON of an answer, or None
     PathParts = tuple[Any, ...]         # the variable parts of a path
     Handler = Callable[..., Handled]    # its parameters: queue, request, *path parts
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
-CLAIM = "claim"                         # of a running task, sent as a token is
-TICKER = "tick token"                   # or, to POST, any user
+CLAIM = "claim"                         # of a running task, sent in place of a token
+TICKER = "tick token"                   # or, for POST, any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
 # Actions around a request: read tasks.py anew before, start workers after, keep the answer until the next
@@ -81,7 +81,7 @@ class Route(NamedTuple):
     path: str                       # a pattern
     handler: Handler
     who: str
-    takes: Schema | None            # of a GET its query, else its body
+    takes: Schema | None            # of the query for a GET, else of the body
     status: int
     kinds: str                      # of the body: schemas of static/api.json, or media types
     needs: int = 0
@@ -210,7 +210,7 @@ ROUTES = [
 
 
 def place_of(path: str) -> str:
-    """Return the beginning of a path or pattern that few routes share: /api/tasks, /static."""
+    """Return the beginning of a path or pattern, which few routes share: /api/tasks, /static."""
     parts = path.split("/", 3)
     return "/".join(parts[:3 if parts[1:2] == ["api"] else 2])
 
@@ -222,7 +222,7 @@ for _route in ROUTES:
 
 def match_path(pattern: str, path: str) -> PathParts | None:
     """Return the variable parts of `path`, an id first, as a number; None if it does not match."""
-    fixed, place, _ = pattern.partition("(")    # most differ there: their patterns stay uncompiled
+    fixed, place, _ = pattern.partition("(")    # most patterns differ here and need not be compiled
     if not place:
         return () if path == fixed else None
     match = re.fullmatch(pattern, path) if path.startswith(fixed) else None

@@ -27,7 +27,7 @@ def _tick_for_ever(queue: JobQueue) -> None:
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
             with in_passing("reading tasks.py"):
-                queue.catalogue.refresh()       # it may hold new schedules
+                queue.catalogue.refresh()       # tasks.py may have new schedules
         queue.tick.maybe("server")
         with in_passing("working here"):
             queue.starter.work_slice()
@@ -43,9 +43,10 @@ def _use_compiled_module(data: Path) -> None:
             or getattr(sys.flags, "safe_path", False)):
         return
     from importlib.machinery import SourceFileLoader
-    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # else glibc keeps a heap per thread,
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # ... and the 16 MiB of a first log-in
-    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # at the next start
+    os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # glibc would keep a heap per thread
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # glibc would keep the 16 MiB of a first
+                                                                # log-in
+    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # the next start compiles them
         for path in CODE_FILES:                 # so that the server and workers find both compiled
             SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         os.chdir(HOME)
@@ -54,7 +55,7 @@ def _use_compiled_module(data: Path) -> None:
 
 
 def _say_where(queue: JobQueue, address: tuple[str, int]) -> None:
-    """Print where the page is, and how it is opened for the first time."""
+    """Print where the page is, and how to open it for the first time."""
     place = ("[%s]:%d" if ":" in address[0] else "%s:%d") % address
     link = "http://%s%s/" % (place, queue.settings.get("base_path"))
     say("jobqueue %s is at %s" % (VERSION, link))
@@ -67,7 +68,7 @@ def cmd_serve(queue: JobQueue, options: Namespace) -> None:
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
-    queue.database.look("SELECT 1")     # it is open before descriptors may be short
+    queue.database.look("SELECT 1")     # opens it before descriptors may be short
     try:
         server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .connections import Endpoint, Listener
 
 CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # are made, each in memory
-STOP_SECONDS = 5.0                      # 30 times as large; so long last answers may take
+ANSWERS_AT_ONCE = 32                    # in memory at the same time
+STOP_SECONDS = 5.0                      # for the last answers
 # Modules that requests import later. A server without free descriptors could not import them any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
@@ -65,8 +65,8 @@ class Server(ServerBase):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
-    allow_reuse_port = False            # two servers never share a port
-    timeout = 0.5                       # so often `run` looks around
+    allow_reuse_port = False            # two servers must not share a port
+    timeout = 0.5                       # seconds between two checks of `run`
 
     def __init__(self, app: Application, address: Endpoint, clock: AnyClock,
                  background: Callable[[], object] | None, handler: type[Exchange]) -> None:
@@ -74,11 +74,11 @@ class Server(ServerBase):
         self.address: Endpoint = self.server_address[:2]
         self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
-        # Each with its Exchange, None before its thread runs.
+        # Connections with their Exchange, None before the thread runs.
         self.connections: dict[Socket, Exchange | None] = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.turns = threading.Lock(), threading.Lock()     # of large bodies, of uploads
-        self._background = background   # to be run in a thread, as soon as this host allows one
+        self.turns = threading.Lock(), threading.Lock()     # for large bodies, and for uploads
+        self._background = background   # runs in a thread, as soon as this host allows one
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
@@ -98,7 +98,7 @@ class Server(ServerBase):
                 self._changed.wait(0.05)
 
     def stop(self) -> None:
-        """Make `run` return; may be called from a signal handler."""
+        """Make `run` return. A signal handler may call it."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
@@ -119,14 +119,14 @@ class Server(ServerBase):
         return [each for each in self.connections.values() if each and each.phase in phases]
 
     def _cut_the_slowest(self) -> bool:
-        """End the exchange that has been waited for the longest; False if all wait for us."""
+        """End the exchange of the slowest client; return False if all wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
     def get_request(self) -> tuple[Socket, Endpoint]:
-        """Accept a connection, as soon as there is a descriptor for it."""
+        """Accept a connection, as soon as a descriptor is free."""
         try:
             return super().get_request()
         except OSError as error:
@@ -137,7 +137,8 @@ class Server(ServerBase):
             raise
 
     def process_request(self, request: Socket, client_address: Endpoint) -> None:
-        """Give a connection its thread, at the limit in place of the slowest one; else 503."""
+        """Start a thread for a connection. At the limit it replaces the slowest one; else the answer is
+        503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
                 self._cut_the_slowest()
@@ -151,12 +152,12 @@ class Server(ServerBase):
                 request.sendall(compose_refusal(Busy("Too many connections.", retry_after=2)))
             return self.shutdown_request(request)
         for _ in range(20):
-            with contextlib.suppress(RuntimeError):     # this host allows no thread more
+            with contextlib.suppress(RuntimeError):     # this host allows no more threads
                 return super().process_request(request, client_address)
             with self._changed:
                 if not self._cut_the_slowest():
                     break
-            self.clock.sleep(0.05)      # until its thread has ended
+            self.clock.sleep(0.05)      # until the thread has ended
         request.settimeout(1.0)         # no thread can start: no other client is served meanwhile
         return self.process_request_thread(request, client_address)
 
@@ -199,7 +200,7 @@ def open_server(app: Application, host: str, port: int, clock: AnyClock = Clock,
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
     kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
-        "server_bind": TCPServer.server_bind})      # HTTPServer's looks a name up, which takes long
+        "server_bind": TCPServer.server_bind})      # HTTPServer's looks up a name, which takes long
     return kind(app, (host, port), clock, background, handler)
 
 
@@ -223,4 +224,4 @@ def run_cgi() -> None:
         sys.stdout.flush()
         for app in applications.values():
             app.queue.close()
-    os._exit(0)                         # taking the interpreter apart would take a tenth of all
+    os._exit(0)                         # a regular exit would take a tenth of the whole time

@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from .runner import RunOrder, ToRunner
 
 GRACE_SECONDS = 5.0                     # from TERM to KILL
-DYING_SECONDS = 0.5                     # from the end of the channel to that of the process
-STORE_SECONDS = 1.0                     # how often log and progress reach the database
-LOOK_SECONDS = 1.0                      # how often a running task's cancel flag is looked at
-BATCH_AFTER = 8                         # so many quick ends of a function make batches of it
-BATCH_SECONDS = 0.05                    # how late an outcome of a batch may be recorded
+DYING_SECONDS = 0.5                     # from the end of the channel to the end of the process
+STORE_SECONDS = 1.0                     # between two writes of log and progress
+LOOK_SECONDS = 1.0                      # between two tests of the cancel flag
+BATCH_AFTER = 8                         # quick ends of a function in a row, after which it runs in batches
+BATCH_SECONDS = 0.05                    # by which an outcome of a batch may be recorded late
 WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
 
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
     "message": {"type": ["string", "null"]}}, "additionalProperties": False}
-# Besides the outcome itself.
+# Parts of the message besides the outcome.
 REST_SCHEMA = {"type": "object", "properties": {
     "traceback": {"type": "string"}, "report": REPORT_SCHEMA, "left": {"type": "string"}}}
 
@@ -67,25 +67,25 @@ class WatchedAttempt:
     def __init__(self, clock: AnyClock, child: Child, row: ClaimedTask) -> None:
         self.row, self._clock, self._child = row, clock, child
         self.key = row["id"], row["claim"]
-        self.log = LogPipe()            # which has nothing to read until it was handed over
-        self.report: Report | None = None       # progress not stored yet
-        self.traceback: str | None = None       # the log's last piece
-        # When it began; when looking was last tried.
+        self.log = LogPipe()            # empty until the task is handed over
+        self.report: Report | None = None       # progress that is not stored yet
+        self.traceback: str | None = None       # the last piece of the log
+        # When it began; when the claim was last tested.
         self.started = self._looked = self._clock.monotonic()
         # The last time the claim was known to be safe. For a remote one: when the confirming call was sent.
         self._unclaimed: float = row.get("claimed", self.started)
         self._is_doubted = False
         self._requests: list[JsonObject] = []   # tasks that the function adds, until the whole request has
                                                 # arrived
-        self.enqueued = 0               # how often
+        self.enqueued = 0               # number of requests to add tasks
         self.reported: Outcome | None = None    # the outcome that the runner sent
         self._has_returned = False      # its function came to its end
         self.leftovers: str | None = None   # the state that the task left in the runner
-        self.ending: str | None = None  # kind of outcome if we end it
+        self.ending: str | None = None  # kind of outcome if this worker ends it
         self._why: str | None = None
         self._killed_at: float | None = None
 
-    # Where the claim is.
+    # Implemented by each kind.
 
     def lease_seconds(self) -> float:
         """Return how long a claim holds without being renewed."""
@@ -104,7 +104,7 @@ class WatchedAttempt:
         raise NotImplementedError
 
     def _look_at_claim(self) -> None:
-        """See whether it is to be cancelled, was lost, or is doubted."""
+        """Test for a cancel, a lost claim, and a mark as suspect."""
         raise NotImplementedError
 
     def _store(self, now: float) -> None:
@@ -133,7 +133,7 @@ class WatchedAttempt:
                 "function": row["function"], "arguments": row["arguments"]}
 
     def end(self, kind: str, why: str | None = None) -> None:
-        """Have it ended, for the first reason that comes."""
+        """End the attempt, for the first reason."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
@@ -156,7 +156,7 @@ class WatchedAttempt:
         return True
 
     def _receive_outcome(self, sent: Any) -> bool:
-        """Keep the outcome that the runner sent; False if it is none."""
+        """Keep the outcome that the runner sent; return False if it is invalid."""
         if jobqueue.check_value(REST_SCHEMA, sent, "outcome"):
             return False
         try:
@@ -165,7 +165,7 @@ class WatchedAttempt:
             return False
         self.report = sent.get("report", self.report)
         self.traceback, self.leftovers = sent.get("traceback"), sent.get("left")
-        if outcome.kind == "succeeded":     # an exit code of 0 after our signal is none
+        if outcome.kind == "succeeded":     # an exit code of 0 after our signal is no success
             self._has_returned, outcome.error_type = outcome.error_type is None, None
         self.reported = outcome
         return True
@@ -228,7 +228,7 @@ class WatchedAttempt:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
-            until = time.monotonic() + DYING_SECONDS    # how it ends is then known
+            until = time.monotonic() + DYING_SECONDS    # by then it is known how the runner ended
             while not self._child.is_dead() and time.monotonic() < until:
                 time.sleep(0.01)
             if self._child.death is None:
@@ -239,7 +239,7 @@ class WatchedAttempt:
         return self._ended(self._child.death)
 
     def _ended(self, death: Death) -> Outcome:
-        """Return the outcome of an attempt that we ended, or whose runner died."""
+        """Return the outcome of an attempt that this worker ended, or whose runner died."""
         code, cpu, memory = death
         kind = self.ending or "crashed"
         died = jobqueue.name_signal(-code) if code < 0 else "exit code %d" % code
@@ -359,7 +359,7 @@ class Batch(Generic[AnyAttempt]):
         self._note_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
-        self.unbegun: list[AnyAttempt] = []     # that were taken back
+        self.unbegun: list[AnyAttempt] = []     # taken back from the runner
         self.ended: list[tuple[AnyAttempt, Outcome]] = []
         self.record_by = math.inf       # the latest time for recording the ended attempts
 
@@ -393,7 +393,7 @@ class Batch(Generic[AnyAttempt]):
         due = self.record_by - self._clock.monotonic()
         self.child.wait(min(due, first.patience()), first.log.end)
         if self.child.ended or first.ending:
-            self.child.is_dead()        # asked before we read: an outcome that came first wins
+            self.child.is_dead()        # tested before the read: an outcome that came first wins
         for message in self.child.messages():
             if not self.running or not self.running[0].receive(message):
                 self.child.ended = True
@@ -440,12 +440,12 @@ class Pace:
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         is_unlimited = limit == resource.RLIM_INFINITY
         self._most = BATCH_MAX if is_unlimited else max(1, min(BATCH_MAX, limit // 4 - 16))
-        self.function: str | None = None    # that keeps ending quickly
-        self._count, self._seconds = 0, 0.0     # how often it did; how long it takes
-        self.size = 1                       # how many may be claimed
+        self.function: str | None = None    # the function that keeps ending quickly
+        self._count, self._seconds = 0, 0.0     # quick ends in a row; mean seconds
+        self.size = 1                       # tasks that may be claimed
 
     def note(self, function: str, outcome: Outcome, waited: float = 0.0) -> None:
-        """Learn from an attempt that has ended; so long was last waited for the write lock."""
+        """Learn from an ended attempt and the last wait for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
             self._begin_again(None)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class Fork:
-    """A process that this one has forked, in the place of a Popen."""
+    """A forked process, with the interface of a Popen."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -48,16 +48,16 @@ class Fork:
 
 
 class Started(NamedTuple):
-    """A runner that waits for its descriptors: its process, and our end of its channel."""
+    """A started runner that waits for its descriptors: its process, and our end of its channel."""
 
     process: Process
     channel: socket.socket
 
 
 class Death(NamedTuple):
-    """How a runner died."""
+    """The end of a runner."""
 
-    code: int                           # its exit code; of a signal the negative number
+    code: int                           # exit code, or minus the number of the signal
     cpu_seconds: float
     peak_memory: int                    # bytes
 
@@ -66,7 +66,7 @@ spares: list[Started] = []              # runners made by fork_runner for start_
 
 
 def start_runner(data: Path) -> Started:
-    """Start a runner, or take a spare one."""
+    """Start a runner, or use a spare one."""
     while spares:
         spare = spares.pop()
         if os.waitpid(spare.process.pid, os.WNOHANG) == (0, 0):
@@ -83,7 +83,7 @@ def start_runner(data: Path) -> Started:
 
 
 class Child:
-    """The worker's side of its runner: pipes, life line, signals, death certificate."""
+    """The worker's side of its runner: pipes, life line, signals, death."""
 
     def __init__(self, data: Path, lock: int, files: Stamps, wake: int | None) -> None:
         self.process, self._channel = start_runner(data)
@@ -101,15 +101,15 @@ class Child:
         self._wake = wake               # readable when a signal has come
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
-        self.has_leftovers = False      # a task left something in it
-        self.tasks = self.memory = 0    # how many it has run, and its peak in bytes
+        self.has_leftovers = False      # a task left changed state in it
+        self.tasks = self.memory = 0    # tasks run, and peak memory in bytes
         self.files = files              # that it was made from
-        self.owner: int | None = None   # whose tasks it runs, where each owner has their own
+        self.owner: int | None = None   # the owner whose tasks it runs, if each owner has a runner
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death: Death | None = None
 
     def hand_over(self, orders: Sequence[RunOrder]) -> list[int]:
-        """Send orders to be run one after another; returns our ends of their log pipes."""
+        """Send orders to be run one after another; return our ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
         if len(orders) > 1:
@@ -142,10 +142,10 @@ class Child:
         self._flush()
 
     def wait(self, seconds: float, log_end: int | None = None) -> None:
-        """Wait until something happens, `seconds` at most; printing into a log is something.
+        """Wait until something happens, `seconds` at most. Output into the log counts.
 
-        While a batch runs, neither outcomes nor printing wake us: the runner rings when its last
-        task has ended, or when it wants something.
+        While a batch runs, outcomes and output do not wake the worker. The runner rings after its last
+        task, or when it needs an answer.
         """
         poll, events = select.poll(), select.POLLOUT if self.unread else 0
         if self._go is None:
@@ -200,13 +200,13 @@ class Child:
         return True
 
     def signal(self, number: int) -> None:
-        """Send a signal to the runner's whole group; only while its leader is not collected."""
+        """Send a signal to the runner's whole group, unless its leader was already collected."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, number)
 
     def end(self) -> None:
-        """Kill the group and wait for the runner; everything is closed afterwards."""
+        """Kill the group, wait for the runner, and close everything."""
         if self.death is None:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)

@@ -21,11 +21,11 @@ from jobqueue import TYPE_CHECKING, Fail, Function, RetryAfter, dump_json
 if TYPE_CHECKING:
     from jobqueue import JsonObject, TaskContext
 
-START_AGAIN_SECONDS = 60                # after which a task is tried again that got no process
+START_AGAIN_SECONDS = 60                # after which a task without a process is tried again
 
 
 class CommandFailed(Exception):
-    """A program ended with an exit code other than 0."""
+    """The error of a program that ended with an exit code other than 0."""
 
 
 def as_word(value: object) -> str:
@@ -80,7 +80,7 @@ def explain_program(program: str, error: OSError) -> str:
 
 
 def run_program(parts: list[str], context: TaskContext) -> dict[str, int]:
-    """Run a program to its end; CommandFailed unless that is a good one."""
+    """Run a program to its end; CommandFailed if its exit code is not 0."""
     import subprocess
     environment = {"PYTHONUNBUFFERED": "1", **os.environ, "JOBQUEUE_TASK_ID": str(context.id),
                    "JOBQUEUE_ATTEMPT": str(context.attempt), "JOBQUEUE_CLAIM": context.claim,
@@ -88,7 +88,7 @@ def run_program(parts: list[str], context: TaskContext) -> dict[str, int]:
     try:
         ended = subprocess.run(parts, stdin=subprocess.DEVNULL, env=environment, check=False)
     except OSError as error:
-        if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no process more
+        if error.errno in jobqueue.SHORTAGES:   # such as a host that allows no more processes
             raise RetryAfter(START_AGAIN_SECONDS,
                              jobqueue.explain_start_error(error, parts[0])) from None
         raise CommandFailed(explain_program(parts[0], error)) from None
@@ -105,7 +105,7 @@ def run_command(function: Function, arguments: JsonObject, context: TaskContext)
 
 
 def run_script(function: Function, arguments: JsonObject, context: TaskContext) -> dict[str, int]:
-    """Run a script of the folders with schedules, never one twice at once."""
+    """Run a script of the schedule folders, never twice at once."""
     import fcntl
     name = arguments["script"]
     if name not in jobqueue.find_scripts():
@@ -117,12 +117,12 @@ def run_script(function: Function, arguments: JsonObject, context: TaskContext) 
         except BlockingIOError:
             raise Fail("schedules/%s is running already" % name) from None
         except OSError:
-            pass                        # no flock here: the schedule's overlap must do
+            pass                        # without flock the schedule's overlap must do
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 
 def run_sample() -> str:
-    """Run the task of the page This host."""
+    """Run the sample task of the page This host."""
     print("A worker of process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
     time.sleep(jobqueue.SAMPLE_SECONDS)
     return "A worker lived for %d s." % jobqueue.SAMPLE_SECONDS

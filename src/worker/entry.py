@@ -70,7 +70,7 @@ def fork_runner(data: str) -> None:
                 os.dup2(null.fileno(), stream)
         importlib.import_module("inspect")
         os._exit(run_runner(str(theirs.detach()), data))
-    finally:                            # it never becomes a second worker
+    finally:                            # a fork must never become a second worker
         os._exit(1)
 
 
@@ -106,23 +106,23 @@ def work(mode: str, data: Path | str | None = None, seconds: float | None = None
     queue = open_queue(data, is_new=row is None)
     if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
-        queue.tick.run("cron", start=False)   # the dead must not keep us from a place
+        queue.tick.run("cron", start=False)   # dead workers must not take up the room
         due = queue.tick.next_work() or math.inf
         if not queue.claims.claimable(1) and due > queue.database.clock.now() + seconds:
             queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
     was_stopped = Worker(queue, mode, verbose, seconds).run(row, lock)
     if mode == "service":
-        for number in STOP_SIGNALS:     # from now on one ends the process at once
+        for number in STOP_SIGNALS:     # from now on a signal ends the process at once
             signal.signal(number, signal.SIG_DFL)
-        if not was_stopped:             # a fresh process in its place: a host might not start one
+        if not was_stopped:             # exec in place: the host might not start another process
             time.sleep(CHECK_SECONDS)
             os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
     return 0
 
 
 def work_remotely(options: Namespace) -> int:
-    """Work for another site until a signal comes; a fresh process follows when our files change."""
+    """Work for another site until a signal comes, or our files change; then exec the new ones."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
                                   % jobqueue.TASKS_FILE)
@@ -170,13 +170,13 @@ def remove_older_backups(folder: Path, count: int) -> None:
 
 
 def back_up(data: str) -> int:
-    """Make the backup of the day, and end."""
+    """Make the daily backup, and exit."""
     make_daily_backup(open_queue(data))
     return 0
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run as runner, catalogue, test, sender, backup or worker; returns the exit code."""
+    """Run as runner, catalogue, sender, backup or worker; return the exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
         row, lock, data, *seconds = rest

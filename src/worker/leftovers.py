@@ -38,7 +38,7 @@ LIMITS: list[int] = [getattr(resource, "RLIMIT_" + name)
 CHANGES = frozenset("resource.setrlimit resource.prlimit os.fork os.forkpty os.posix_spawn "
                     "os.system subprocess.Popen".split())
 VARIABLES = frozenset(("os.putenv", "os.unsetenv"))
-ENVIRONMENT = os.environ                # the owner's code may put another in its place
+ENVIRONMENT = os.environ                # the owner's code may replace os.environ
 TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED: list[int] = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
@@ -47,7 +47,7 @@ _DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # of a fresh context
 
 
 class Probe(NamedTuple):
-    """A state of the process."""
+    """A kind of state in the process."""
 
     name: str
     read: Callable[[], Any]
@@ -57,7 +57,8 @@ class Probe(NamedTuple):
 def text_streams() -> dict[str, io.TextIOWrapper]:
     """Make the streams that functions print to, and set them as Python's own.
 
-    They are made on a pipe, as logs are: a stream that began on a file goes on asking for its place.
+    They are made on a pipe, as logs are. A stream that was made on a file would keep asking for its
+    position.
     """
     streams = {}
     pipe = os.pipe()
@@ -168,7 +169,7 @@ def _read_functions() -> AnyTuple:
 
 
 def _read_children() -> bool:
-    """Return whether a child runs, or has ended and was not waited for."""
+    """Return whether a child process runs, or has ended without being collected."""
     with contextlib.suppress(ChildProcessError):
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         return True
@@ -213,17 +214,17 @@ class Leftovers:
 
     def __init__(self) -> None:
         self._changed = False           # the task did one of CHANGES
-        self._variables: set[bytes] = set()     # that the task set, maybe behind os.environ
+        self._variables: set[bytes] = set()     # set by the task, perhaps without os.environ
         sys.addaudithook(self._heed)
         self._before = [probe.read() for probe in PROBES]
         self._slow = [probe.read() for probe in SLOW_PROBES]
         self._free: int | None = None   # the lowest descriptor before the first task of a batch
         self._owner: str | None = None  # of the last task
         self._flush_c: Callable[[None], object] | None = None
-        self._modules = 0               # how many were imported when C's buffer was last thought of
+        self._modules = 0               # number of modules when C's buffer was last tested
 
     def begin(self, owner: str, is_first: bool) -> None:
-        """Begin a task of this owner; the first of a batch remembers which descriptors are open."""
+        """Begin a task of an owner. The first of a batch remembers the open descriptors."""
         if is_first:
             self._free = lowest_free()
         if owner != self._owner:        # another owner cannot foresee the random numbers of the last one
@@ -234,7 +235,7 @@ class Leftovers:
     def flush(self) -> None:
         """Write out the buffers that the task printed into: Python's and, if there may be one, C's."""
         for stream in (sys.stdout, sys.stderr):
-            try:                        # suppress() takes longer than all of this
+            try:                        # suppress() would take longer than all of this
                 stream.flush()
             except Exception:
                 pass
@@ -260,7 +261,7 @@ class Leftovers:
                 changed.append(probe.name)
         for kind, limits in zip(LIMITS, self._slow[0] if changed else ()):
             with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(kind, limits)    # or even its outcome could not be told
+                resource.setrlimit(kind, limits)    # with low limits even the outcome could not be sent
         if not changed and self._free != lowest_free():
             gc.collect()                # an unreachable object may hold the file open
             changed = ["an open file"] if self._free != lowest_free() else []
@@ -278,7 +279,7 @@ class Leftovers:
         return remaining
 
     def _put_variables_back(self) -> None:
-        """Give C's environment the values that os.environ has."""
+        """Give C's environment the values of os.environ."""
         variables, self._variables = self._variables, set()
         for name in variables:
             value = getattr(ENVIRONMENT, "_data").get(name)
@@ -296,7 +297,7 @@ class Leftovers:
 
 
 def is_c_loaded() -> bool:
-    """Return whether code is loaded that may print through C's buffer: ctypes, or other people's C."""
+    """Return whether loaded code may print through C's buffer: ctypes, or other C extensions."""
     library = os.path.dirname(os.__file__)
     return "ctypes" in _MODULES or any(
         path.endswith(".so") and (not path.startswith(library) or "-packages" in path)

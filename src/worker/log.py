@@ -27,9 +27,9 @@ class LogPipe:
 
     def __init__(self, end: int | None = None) -> None:
         self.end = end                  # None before it is handed over, and after the end of the file
-        self._decoder: codecs.IncrementalDecoder | None = None  # made when something is printed
-        self._waiting = bytearray()     # not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces: list[LogPiece] = []        # that are not known to be stored
+        self._decoder: codecs.IncrementalDecoder | None = None  # made at the first output
+        self._waiting = bytearray()     # bytes not yet decoded; never more than LOG_MAX_BYTES
+        self.pieces: list[LogPiece] = []        # not known to be stored
         self.start = 0                  # offset of the pending text
         if end is not None:
             self.attach(end)
@@ -52,13 +52,13 @@ class LogPipe:
                 self.close()
             self._waiting += data
             excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
-            if excess > 0 and self.start > 0:       # of a flood only the latest is kept
+            if excess > 0 and self.start > 0:       # of a long output only the latest part is kept
                 excess += jobqueue.LOG_MAX_BYTES // 2
                 del self._waiting[:excess]
                 self.start += excess
 
     def close(self) -> bool:
-        """Read no more; True if something could still be printed."""
+        """Stop reading; return True if more output could come."""
         if self.end is None:
             return False
         os.close(self.end)

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
         kind: str                       # succeeded, error, fail or unknown_function
 
     class ToldOutcome(_Ended, total=False):
-        """How an attempt ended, in the runner's words."""
+        """The end of an attempt, as the runner reports it."""
 
         result: str                     # JSON text
-        error_type: str                 # of a success: it ended by sys.exit()
+        error_type: str                 # with a success: the function ended by sys.exit()
         error_message: str
         retry_after: float
         seconds: float
         cpu_seconds: float
         peak_memory: int
         traceback: str
-        report: Report                  # the last, if it was not told yet
+        report: Report                  # the last progress, if it was not sent yet
         left: str                       # state that the task left in the runner
 
 MESSAGE_MAX_CHARACTERS = 4000           # of one exception, in the error and in its traceback
@@ -56,7 +56,7 @@ def write_result(result: Any) -> str:
 
 
 def outcome_of_result(result: object, keep: Callable[[Any], Any]) -> ToldOutcome:
-    """Return the outcome of a function that ran to its end. `keep` makes a returned path a file."""
+    """Return the outcome of a function that ran to its end. `keep` stores a file whose path it returned."""
     try:
         return {"kind": "succeeded", "result": write_result(keep(result))}
     except BaseException as error:
@@ -79,7 +79,7 @@ def outcome_of_exception(error: BaseException) -> ToldOutcome:
         frames = frames.tb_next
     try:
         message, lines = show_exception(error, frames)
-    except BaseException:               # the owner's class raises when it is looked at
+    except BaseException:               # the owner's class raises when it is inspected
         message, lines = "its message could not be shown", show_frames(name, frames)
     outcome: ToldOutcome = {
         "kind": "fail" if isinstance(error, Fail) else "error", "error_type": name,
@@ -103,7 +103,7 @@ def show_exception(error: BaseException, frames: TracebackType | None) -> tuple[
 
 
 def show_frames(name: str, frames: TracebackType | None) -> list[str]:
-    """Return a traceback that asks the exception nothing."""
+    """Return a traceback without calling any code of the exception."""
     lines = ["Traceback (most recent call last):\n"]
     while frames:
         code = frames.tb_frame.f_code
@@ -113,16 +113,16 @@ def show_frames(name: str, frames: TracebackType | None) -> list[str]:
 
 
 def cut(line: str) -> str:
-    """Return a part of a traceback without the end of a long message, so that the frames stay."""
+    """Return a line of a traceback without the end of a long message, so that the frames remain."""
     left_out = len(line) - MESSAGE_MAX_CHARACTERS
     return line if left_out <= 0 else "%s… (%d more characters)\n" % (
         line[:MESSAGE_MAX_CHARACTERS], left_out)
 
 
 def seconds_of(error: RetryAfter) -> float | None:
-    """Return after how many seconds a function wants to be retried; None if that is no number."""
+    """Return the seconds of a RetryAfter; None if it has no number."""
     try:
         seconds = float(error.seconds)
-    except BaseException:               # a subclass that never called ours
+    except BaseException:               # a subclass that did not call our __init__()
         return None
     return None if math.isnan(seconds) else min(max(0.0, seconds), 1e9)

@@ -7,7 +7,7 @@ import signal
 import jobqueue
 from jobqueue import Connection, JobQueue
 
-CHECK_SECONDS = 1.0                     # how often a worker asks itself whether to leave
+CHECK_SECONDS = 1.0                     # between two tests for a reason to leave
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 
@@ -27,10 +27,10 @@ class Place:
     def __init__(self, queue: JobQueue, mode: str) -> None:
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self.id, self._lock_name, self.lock = 0, "", -1     # once it is taken; `lock` is its descriptor
+        self.id, self._lock_name, self.lock = 0, "", -1     # once the row is taken; `lock` is the descriptor
         self.state, self.tasks = "idle", 0
         self.runner: tuple[int | None, str | None] = (None, None)   # its pid and birth
-        self.stopping = ""              # why the worker will leave
+        self.stopping = ""              # the reason why the worker will leave
 
     def take(self, row: int | None, lock: str | None) -> bool:
         """Take a row and its lock; return True once they are ours. A service waits until there is room."""
@@ -58,15 +58,15 @@ class Place:
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
     def stop(self, reason: str) -> None:
-        """Have the worker leave, for the first reason that comes."""
+        """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
     def note_runner(self, pid: int, born: str | None) -> None:
-        """Have the next heartbeat name the runner."""
+        """Store the runner's pid and start time with the next heartbeat."""
         self.runner = pid, born
 
     def no_runner(self, error: OSError) -> None:
-        """Say why there is no runner, and leave."""
+        """Report why there is no runner, and leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
@@ -78,7 +78,7 @@ class Place:
         self._workers.remove_lock(self._lock_name, self.lock)
 
     def start_successor(self, least: int) -> None:
-        """Start who goes on; a host that refuses is asked again if one (`least`) must be here."""
+        """Start the next worker. If one is needed (`least`), ask a host that refuses again."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
             self._queue.starter.start_needed(least)

@@ -85,7 +85,8 @@ LISTS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "collections.abc.Sequence": list, "collections.abc.MutableSequence": list,
     "collections.abc.Set": frozenset, "collections.abc.MutableSet": set}
 OBJECTS = ("builtins.dict", "collections.abc.Mapping", "collections.abc.MutableMapping")
-SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # of typing, about a type
+SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # wrappers of typing around
+                                                                                # a type
 # Names in the metadata of Annotated, and their keywords for numbers, texts and lists.
 CONSTRAINTS = {
     "ge": ("minimum",), "gt": ("exclusiveMinimum",), "le": ("maximum",), "lt": ("exclusiveMaximum",),
@@ -95,7 +96,7 @@ ABOUT = {"minLength": "string", "maxLength": "string", "pattern": "string",
 
 
 def is_union(origin: TypeHint) -> bool:
-    """Return whether it is that of Optional[X], Union[X, Y] or X | Y."""
+    """Return whether an origin is that of Optional[X], Union[X, Y] or X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
@@ -114,7 +115,7 @@ def unclear(kind: TypeHint) -> ValueType:
 
 
 def is_unclear(schema: Any) -> bool:
-    """Return whether a schema, or a part of it, is of a hint that no row fits."""
+    """Return whether a schema, or a part of it, comes from a hint without a row."""
     if isinstance(schema, dict):
         return "unclear" in schema or any(map(is_unclear, schema.values()))
     return isinstance(schema, list) and any(map(is_unclear, schema))
@@ -227,7 +228,7 @@ def _record(kind: TypeHint) -> ValueType:
 
 
 def _json_types(schema: Schema) -> set[str]:
-    """Return the JSON types of a schema; without any, all."""
+    """Return the JSON types of a schema, or all if it names none."""
     kinds = schema.get("type", list(jobqueue.TYPES))
     return {kinds} if isinstance(kinds, str) else set(kinds)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 WAIT_SECONDS = 20.0                     # the site may wait for a task
 HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks; if there is news
-AGAIN_SECONDS = 0.5, 15.0               # until a call that was not heard is made again
+AGAIN_SECONDS = 0.5, 15.0               # between two tries of a call without an answer
 LEAVE_SECONDS = 20.0                    # after a signal, in all
 CLAIMS_MAX = 64                         # in one call; the site takes no more
 
@@ -58,24 +58,24 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.lock, self.stopping = spool.lock, ""
         self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
         self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
-        self._session = jobqueue.random_token()     # empty once it was left
+        self._session = jobqueue.random_token()     # empty once the worker has left
         self._sequence, self._is_known = 0, False
         self._before = spool.former()
         self._taken: dict[str, RemoteTask] = {}     # claimed tasks that have not ended, by claim
-        self._claims: list[str] = []    # that the site is asked for
+        self._claims: list[str] = []    # in the current request for tasks
         self.adds: list[Addition] = []
         self._functions: list[AnnouncedFunction] | None = None
-        self._offered: set[str] = set()         # names that the site was told, also of earlier functions
+        self._offered: set[str] = set()         # names of announced functions, earlier ones included
         self._files: list[str] = []
         self._call: Call | None = None
         self._trouble: str | None = None
-        self._doubts_token = False      # the last answer refused it
+        self._doubts_token = False      # the last answer refused the token
         self._next = self._told_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
     def run(self) -> bool:
-        """Work until there is a reason to leave; True if that is a newer program."""
+        """Work until there is a reason to leave; return True if the program was updated."""
         waker = self._runners.catch_signals(self._note_signal)
         self._runners.start()
         try:
@@ -91,7 +91,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return RemoteAttempt(self, child, self._taken[row["claim"]])
 
     def _ask(self, waker: int) -> None:
-        """Take the answer that has come; make the call that is due then."""
+        """Handle an answer that has arrived, and start the next due call."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
             self._take(call)
@@ -101,7 +101,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._call.start(self.site, waker)
 
     def stop(self, reason: str) -> None:
-        """Have the worker leave, for the first reason that comes."""
+        """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
     def note_runner(self, pid: int, born: str | None) -> None:
@@ -109,7 +109,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._spool.note_runner(pid, born)
 
     def no_runner(self, error: OSError) -> None:
-        """Say why there is no runner, and leave."""
+        """Report why there is no runner, and leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
@@ -137,7 +137,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return not self._session or time.monotonic() > until
 
     def _heed(self) -> None:
-        """Signals, and newer files of ours."""
+        """Handle signals, and newer files of the program."""
         self._runners.calm()
         if self._signals:
             self.stop(jobqueue.STOPPED)
@@ -156,7 +156,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Watch the running tasks, begin confirmed ones, or wait for either."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
-            if self._batch.running:     # else it came too late to begin
+            if self._batch.running:     # otherwise the confirmation came too late
                 self._batch.watch()
             self._put_aside(self._batch)
         elif self.stopping:
@@ -207,7 +207,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
                 "functions": self._functions}))
-        if self._before:                # whose functions were offered all the time
+        if self._before:                # the former session's functions are still announced
             return self._turn(self._before, {"leave": "was started anew"})
         if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
@@ -220,7 +220,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
-                self._session = ""      # a fresh process says hello, then its last words
+                self._session = ""      # a fresh process says hello, then sends these outcomes
                 return None
             extra = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
@@ -319,7 +319,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             row, state = self._taken[claim], answer["attempts"][claim]
             if self._batch or state == "running":
                 row["state"], row["claimed"] = state, call.sent
-            else:                       # it is not begun
+            else:                       # the task has not begun
                 del self._taken[claim]
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
@@ -327,7 +327,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims, idle = [], not (answer["tasks"] or call.ends)
             self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for task in answer["tasks"]:      # each is confirmed before it begins
+        for task in answer["tasks"]:      # each task is confirmed before it begins
             task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task

@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     class RemoteTask(ClaimedTask):
-        """A task that the site gave us. It has no `claimed` until the site has confirmed it. From then on
-        that is when the call was sent which renewed the claim last. `owner_id` is the owner's name."""
+        """A task from the site.
+
+        It has no `claimed` until the site has confirmed it. From then on `claimed` is when the call was
+        sent that last renewed the claim. `owner_id` is the owner's name.
+        """
 
         state: str                      # the site's last answer: running, cancel, or lost
 
@@ -72,7 +75,7 @@ def object_like(**properties: Any) -> Schema:
 CALL_SECONDS = 30.0                     # for a whole request, in addition to the site's waiting time
 CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
 ANSWER_BYTES = 16 << 20
-PAUSE_MAX_SECONDS = 3600.0              # however long the site asks us to wait
+PAUSE_MAX_SECONDS = 3600.0              # even if the site asks for a longer pause
 # The schema of each answer, by its `wanted` key. An answer is checked as the site checks calls.
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
@@ -92,7 +95,7 @@ ANSWERS: dict[str, Schema] = {
 
 
 class NotHeard(Exception):
-    """There was no answer of jobqueue, or it is busy: ask again."""
+    """The error of a call without an answer of jobqueue, or with a busy one: try again."""
 
     def __init__(self, why: str, pause: float | None = None) -> None:
         super().__init__(why)
@@ -116,7 +119,7 @@ class Site:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
-        self._wraps = False             # something in front of the site refuses a body that is no form
+        self._wraps = False             # a firewall in front of the site refuses other bodies than forms
 
     def ask(self, call: Call) -> JsonObject:
         """Return jobqueue's answer to a Call, also a refusal; NotHeard or another error if there is none."""
@@ -139,7 +142,7 @@ class Site:
         if answer_json is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
                 ": %(field)s %(message)s" % error for error in errors[:1])))
-        if status >= 500 or status == 408:      # 408: the way there was too slow
+        if status >= 500 or status == 408:      # 408: the network was too slow
             seconds = jobqueue.read_retry_after(pause, time.time())
             raise NotHeard(answer_json["detail"], seconds and min(seconds, PAUSE_MAX_SECONDS))
         return answer_json
@@ -163,7 +166,7 @@ class Call:
         self.session = ""
 
     def start(self, site: Site, waker: int) -> None:
-        """Make it; `waker` is written to when it is over."""
+        """Start the call in a thread, which writes to `waker` at the end."""
         def run() -> None:
             try:
                 self.found = site.ask(self)
@@ -199,11 +202,11 @@ class Spool:
             try:
                 fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:     # another worker's
+            except BlockingIOError:     # another worker has the folder
                 os.close(self.lock)
         self.ends: dict[str, AttemptItem] = {}  # by their claims
         for path in self.folder.glob("*.outcome"):
-            with contextlib.suppress(ValueError):       # a power cut leaves files empty
+            with contextlib.suppress(ValueError):       # a power cut can leave empty files
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
@@ -231,11 +234,11 @@ class Spool:
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
     def begin(self, session: str) -> None:
-        """Keep the session of the worker that has this folder now."""
+        """Store the session of the worker that has this folder now."""
         jobqueue.write_private(self._session, session + self._place)
 
     def keep(self, item: AttemptItem) -> None:
-        """Keep an outcome until it is told; a full disk does not keep it from being told."""
+        """Store an outcome until it is reported. A full disk does not stop the report."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
@@ -249,7 +252,7 @@ class Spool:
 
 
 def claim_reference(row: ClaimedTask) -> AttemptItem:
-    """Return id and claim, by which the site knows an attempt."""
+    """Return id and claim of an attempt, by which the site knows it."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
@@ -273,7 +276,7 @@ class RemoteAttempt(WatchedAttempt):
         log: list[LogItem] = []
         for start, text in self.log.take_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
-            if json_bytes(log) > CALL_BYTES // 4:       # one alone may be larger, but not too large
+            if json_bytes(log) > CALL_BYTES // 4:       # one piece may be larger, but not too large
                 break
         item["log"] = log
         return item
@@ -334,7 +337,7 @@ class RemoteAttempt(WatchedAttempt):
 
 
 class Addition(NamedTuple):
-    """Tasks that a function adds."""
+    """A request of a function to add tasks."""
 
     attempt: RemoteAttempt
     requests: list[JsonObject]

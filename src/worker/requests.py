@@ -79,7 +79,7 @@ def http_opener(authorities: str | None = None, by_proxy: bool = False) -> Opene
 
 
 def run_request(function: Function, arguments: JsonObject, context: TaskContext) -> Any:
-    """Send an HTTP request; the answer is the result. 4xx fails for good, 5xx may be retried."""
+    """Send an HTTP request; return its answer as result. 4xx fails for good, 5xx may be retried."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
         data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers

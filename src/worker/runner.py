@@ -105,7 +105,7 @@ class Refusal(NamedTuple):
 
 
 def arm_lifeline(end: int) -> None:
-    """Have the kernel kill this whole process group once the worker's end is closed."""
+    """Let the kernel kill this process group once the worker's end is closed."""
     import fcntl
     os.set_inheritable(end, False)
     try:
@@ -113,14 +113,14 @@ def arm_lifeline(end: int) -> None:
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    except OSError:                     # no such kernel: a thread waits for the end of the file
+    except OSError:                     # other systems: a thread waits for the end of the file
         def wait() -> None:
             os.set_blocking(end, True)
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
         threading.Thread(target=wait, daemon=True).start()
     if select.select([end], [], [], 0)[0]:
-        os._exit(0)                     # it was closed before we were armed
+        os._exit(0)                     # it was closed before that
 
 
 def usage() -> Usage:
@@ -131,28 +131,28 @@ def usage() -> Usage:
 
 
 class Runner:
-    """Runs one attempt after another as the worker hands them over; knows no database."""
+    """The runner: runs attempts as the worker hands them over. It has no database."""
 
     def __init__(self, channel: socket.socket, bell: int, data: Path, lock: int | None = None) -> None:
         self._channel, self._data, self._pid = channel, data, os.getpid()
-        self._bell = bell               # rung when the worker should look at the channel
-        self._worker_lock = lock        # it is free once both are dead
+        self._bell = bell               # rung when the worker should read the channel
+        self._worker_lock = lock        # the lock is free once both are dead
         self._lock = threading.RLock()  # the function may have threads that speak to the worker
-        self._claim: str | None = None  # of the attempt that is going on
+        self._claim: str | None = None  # of the current attempt
         self._arrived = b""
         self._descriptors: list[int] = []       # received with messages
         self._go: int | None = None     # of a batch: a byte in it for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
         self._streams: dict[str, TextIO] = {}   # our stdout and stderr
-        self._leftovers: Leftovers      # from run() on
+        self._leftovers: Leftovers      # set in run()
         self._folder, self._umask = "", host_umask()
-        self._used: Usage = (0.0, 0)    # from run() on that at the end of the last attempt
+        self._used: Usage = (0.0, 0)    # at the end of the last attempt; set in run()
         self._unsent: Report | None = None
         self._next_report = 0.0
 
     def run(self) -> int:
         """Announce the functions, then run orders until the channel ends."""
-        self._streams = {**text_streams()}      # before tasks.py, which may keep them
+        self._streams = {**text_streams()}      # before tasks.py, which may keep references to them
         self._print_to(self._null)
         self._send({"announce": read_functions()})
         self._folder = working_folder()
@@ -165,7 +165,7 @@ class Runner:
 
     def forget(self) -> None:
         """Close everything that a fork of this process must not have: it may live longer."""
-        self._lock = threading.RLock()  # a thread that is not there may hold the other
+        self._lock = threading.RLock()  # in a fork, a missing thread may hold the former lock
         self._channel.close()
         for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
             if descriptor is not None:
@@ -179,9 +179,9 @@ class Runner:
         for order in orders:
             log = self._descriptors.pop(0)
             if self._go is not None and not os.read(self._go, 1):
-                os.close(log)           # the worker took it back
+                os.close(log)           # the worker took the order back
             elif self._attempt(order, log, order is orders[0], order is orders[-1]):
-                return                  # the next need a runner in which nothing was left
+                return                  # the next orders need a runner without leftovers
 
     def _attempt(self, order: RunOrder, log: int, is_first: bool, is_last: bool) -> str | None:
         """Run an order and send its outcome; return the state that it left in this process, or None."""
@@ -241,7 +241,7 @@ class Runner:
             outcome = outcome_of_result(result, files.keep)
         try:
             files.close()
-        except Exception as error:      # its files did not arrive
+        except Exception as error:      # its files could not be fetched
             if outcome["kind"] == "succeeded":
                 outcome = outcome_of_exception(error)
         return outcome
@@ -249,7 +249,7 @@ class Runner:
     def _call(self, function: Function, arguments: JsonObject, context: TaskContext,
               files: TaskFiles) -> Any:
         parameters = parameters_of(function)
-        if files.site:                  # it judged them, and is not trusted
+        if files.site:                  # a remote site checks them again
             for wrong in jobqueue.check_value(parameters.checked, arguments, ""):
                 raise Fail("the site sent wrong arguments: %(field)s %(message)s" % wrong)
         for name in parameters.files:
@@ -289,7 +289,7 @@ class Runner:
             self._send({"claim": claim, "report": report})
 
     def _enqueue(self, requests: list[JsonObject]) -> Added:
-        """Add tasks through the worker, in lines that are short enough, all or none."""
+        """Add tasks through the worker, in messages of limited length, all or none."""
         parts: list[list[JsonObject]] = [[]]
         size = 0
         for request in requests:
@@ -326,7 +326,7 @@ class Runner:
         return answer
 
     def _send(self, *messages: ToWorker, ring: bool = True) -> None:
-        """Tell the worker, in a line each; ValueError and nothing is told if one is too long."""
+        """Send messages to the worker, a line each; ValueError if one is too long, and nothing is sent."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only that itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from jobqueue import Announcement, AnyClock, Stamps
 
-RUNNER_START_SECONDS = 120.0            # big imports
-BROKEN_RETRY_SECONDS = 60.0             # until a tasks.py is tried again that cannot be read
+RUNNER_START_SECONDS = 120.0            # imports may take long
+BROKEN_RETRY_SECONDS = 60.0             # before a broken tasks.py is tried again
 
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Runners:
         self._place, self._settings = place, settings
         self.wake: int | None = None    # a descriptor that becomes readable after a signal
         self._announcement: Announcement | None = None  # not stored yet
-        self._broken_until: float | None = None     # when tasks.py is tried again that cannot be read
+        self._broken_until: float | None = None     # when a broken tasks.py is tried again
         self._stamps = Every(CHECK_SECONDS, self._clock)
         self.current: Child | None = None
 
@@ -67,10 +67,10 @@ class Runners:
         return self.current
 
     def start(self) -> None:
-        """Replace the runner; if the host refuses one, say so and leave."""
+        """Replace the runner. If the host refuses a process, report that and leave."""
         self.end()
         self._announcement = self._broken_until = None
-        stamps = jobqueue.file_stamps(self._functions.files())      # before it reads them
+        stamps = jobqueue.file_stamps(self._functions.files())      # taken before it reads the files
         try:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.note_runner(*self.current.identity)
@@ -95,7 +95,7 @@ class Runners:
                 os.read(self.wake, 100)
 
     def rest(self, seconds: float, alarm: int | None) -> None:
-        """Wait without work; one that speaks or dies meanwhile is replaced."""
+        """Wait without work. Replace a runner that sends a message or dies meanwhile."""
         child = self.child
         child.wait(seconds, alarm)
         if list(child.messages()) or child.ended or child.is_dead():
@@ -146,7 +146,7 @@ class Runners:
                    for name, stamp in jobqueue.file_stamps(files).items())
 
     def end(self) -> None:
-        """End the current one, if there is one."""
+        """End the current runner, if there is one."""
         if self.current:
             self.current.end()
             self.current = None

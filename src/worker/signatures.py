@@ -40,11 +40,11 @@ def type_hints(target: Callable[..., Any]) -> dict[str, TypeHint]:
     while hasattr(target, "func"):          # of a partial
         target = target.func
     target = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
-    with contextlib.suppress(Exception):    # the owner's code: anything can happen in it
+    with contextlib.suppress(Exception):    # the owner's code may raise anything
         return typing.get_type_hints(target, include_extras=True)
     hints = dict(getattr(target, "__annotations__", {}))
     for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
-        # Before Python 3.10 types have no |.
+        # Before Python 3.10 types do not support |.
         plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints[name])
         with contextlib.suppress(Exception):
             kind = eval(plain, dict(getattr(target, "__globals__", {})))
@@ -71,7 +71,7 @@ def documentation(function: Function) -> str:
 
 
 def refused(declaration: Function | ScheduleLine, words: str) -> ValueError:
-    """Return the error of a declaration that can never run, with its file and line."""
+    """Return the error of a declaration that cannot run, with its file and line."""
     error: Any = ValueError("%s: %s" % (declaration.name, words))
     error.filename, error.lineno = declaration.place
     return error
@@ -97,8 +97,8 @@ class Parameters:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.others: ValueType | None = None    # of arguments without a parameter; None: there are none
-        self._signature: inspect.Signature | None = None    # if the parameters' names do not suffice
+        self.others: ValueType | None = None    # of arguments without a parameter; None: not allowed
+        self._signature: inspect.Signature | None = None    # only if names do not suffice for the call
         self.defaults: dict[str, Any] = {}
         kinds: dict[str, TypeHint] = {}
         if function.parameters is None:
@@ -194,14 +194,14 @@ class Parameters:
                 schema["default"] = argument_value(self.defaults[name])
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
-            elif schema.get("format") in jobqueue.FILE_FORMATS:  # whose value stays the function's own
+            elif schema.get("format") in jobqueue.FILE_FORMATS:  # the function handles a value of its own
                 schema.pop("default", None)
             elif "default" in schema:
                 self._check_default(name, schema)
         if jobqueue.SECRET_NAME.search(name) and "string" in schema.get("type", ()):
             schema["format"] = "password"
         parts = [*self.function.target, "--"] if self.function.kind == "command" else ["--"]
-        if "{%s}" % name in parts[:parts.index("--")]:  # the program could take it for an option
+        if "{%s}" % name in parts[:parts.index("--")]:  # the program could read it as an option
             rule = jobqueue.text_like("(?s)(?!-).*", 'must not begin with "-"')
             schema = {**rule, **schema}
             if "items" in schema:
@@ -212,7 +212,7 @@ class Parameters:
 
 
     def _check_default(self, name: str, schema: Schema) -> None:
-        """Refuse a default that the form would refuse."""
+        """Raise ValueError for a default that the form would refuse."""
         for error in jobqueue.check_value(schema, schema["default"], name):
             raise refused(self.function, "the default of %s %s: change the default or the type"
                           % (error["field"], error["message"]))
@@ -276,7 +276,7 @@ def describe_schedules() -> list[JsonObject]:
 
 
 def is_owners(file: str) -> bool:
-    """Return whether a file is the owner's: beside tasks.py, or beside ours, and no package's."""
+    """Return whether a file is the owner's: beside tasks.py or our files, and not in a package."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
             and not re.search("/(site|dist)-packages/", file))
@@ -302,7 +302,7 @@ def working_folder() -> str:
 
 
 def declare_samples() -> None:
-    """Functions to try the page with; gone once there is a tasks.py."""
+    """Declare functions for trying the page. They are gone once there is a tasks.py."""
     @jobqueue.task
     def add(a: int, b: int, seconds: float = 0) -> int:
         """Add two numbers, slowly if you like.
@@ -335,7 +335,7 @@ def import_file(path: Path) -> None:
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
-    module = sys.modules[name] = module_from_spec(spec)     # before it runs: its pickles name it
+    module = sys.modules[name] = module_from_spec(spec)     # set before it runs, because pickles name it
     loader.exec_module(module)
 
 
@@ -352,7 +352,7 @@ def folder_first(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        home = str(jobqueue.HOME)       # which stands behind Python's own folders
+        home = str(jobqueue.HOME)       # it comes after Python's own folders
         if folder in sys.path:
             sys.path.remove(folder)
         if folder not in sys.path:
@@ -367,7 +367,7 @@ def read_functions() -> Announcement:
         if samples:
             declare_samples()
         else:
-            sys.dont_write_bytecode = True      # it would hide a change within the same second
+            sys.dont_write_bytecode = True      # cached bytecode would hide a change within the same second
             with folder_first(str(jobqueue.TASKS_FILE.parent)):
                 import_file(jobqueue.TASKS_FILE)
         external = {function.options["queue"] for function in declared.values()
@@ -379,8 +379,8 @@ def read_functions() -> Announcement:
         functions = [describe(function) for function in declared.values()]
         announcement: Announcement = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
-    except BaseException as error:      # SystemExit in tasks.py must be told as well
+    except BaseException as error:      # SystemExit in tasks.py must be reported, too
         announcement = {"error": explain_import(error)}
-    # When one of these changes, so may the functions.
+    # If one of these files changes, the functions may, too.
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     return {**announcement, "samples": samples, "files": sorted(filter(is_owners, files))}

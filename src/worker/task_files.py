@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from jobqueue import FileSite, Schema, TaskContext
 
 FILE_SECONDS = 60.0                     # for each step of a request
-FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after one that was not answered; then the claim is lost
+FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after a failed request; by then the claim is lost
 TRY_AGAIN = (408, 429, 502, 503, 504)
-RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers look at each ending of a name
-GIVEN = ".given"                        # in the task's folder: no file there is one that it leaves
+RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers test every ending of a name
+GIVEN = ".given"                        # in the task's folder: files in it are not left by the task
 
 
 def inert_name(name: str) -> str:
-    """Return a given file's name on the disk, in which no ending makes a web server run it."""
+    """Return a given file's name on the disk. No ending of it makes a web server run the file."""
     plain = re.sub(r"\.(?=%s)" % RUN_ENDINGS, "_", jobqueue.file_name(name), flags=re.IGNORECASE)
     return jobqueue.disk_name(plain)
 
@@ -77,7 +77,7 @@ class TaskSite:
                 if answer.status < 300:
                     return answer
                 problem: str | Exception = told_by(answer)
-                if file and 400 <= answer.status < 500:     # something in front of the site refuses it
+                if file and 400 <= answer.status < 500:     # a firewall in front of the site refuses it
                     kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:
                 problem = error
@@ -88,7 +88,7 @@ class TaskSite:
 
 
 class TaskFiles:
-    """The files of the task that runs; `site` has them if they are not here."""
+    """The files of the running task. `site` has them if they are not here."""
 
     def __init__(self, site: FileSite | None, names: Mapping[str, str], context: TaskContext,
                  data: Path) -> None:
@@ -119,7 +119,7 @@ class TaskFiles:
             raise Fail("the file that it was given, %s, is not there any more" % value) from None
 
     def _fetch(self, site: TaskSite, key: str, folder: Path) -> str:
-        """Copy a file from the site; one that breaks off on its way is asked for again."""
+        """Copy a file from the site. If the transfer breaks off, try again."""
         from http.client import HTTPException
         for pause in FILE_PAUSES:
             with site.ask("files/" + key) as answer:
@@ -141,8 +141,10 @@ class TaskFiles:
         return str(path)
 
     def keep(self, result: Any) -> Any:
-        """Return a result; of the path of a file its name, and the file becomes the task's. So do
-        files in a list or a dictionary, of which a longer one than a task may leave has none."""
+        """Return a result with file names in place of paths. The files become the task's.
+
+        So do files in a list or a dictionary, unless there are more than a task may leave.
+        """
         if isinstance(result, Path):
             return self.leave(result)
         if type(result) in (list, tuple) and len(result) <= jobqueue.FILES_MAX:
@@ -153,8 +155,10 @@ class TaskFiles:
         return result
 
     def leave(self, path: Path) -> str:
-        """Return the name of a file that the function returns, after which it is the task's; the
-        whole path if it leads to no file. A copy takes the place of a link, or of a hidden name."""
+        """Return the name of a file whose path the function returned, after making it the task's.
+
+        A path that is no file is returned as text. A copy replaces a link, or a hidden name.
+        """
         if not path.is_file():
             return str(path)
         folder, name = self._context.folder, jobqueue.file_name(path.name)

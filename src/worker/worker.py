@@ -33,12 +33,12 @@ WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker
 class Loop(Generic[AnyAttempt]):
     """The part of the loop that all workers share: signals, and the batch of their runner."""
 
-    _runners: Runners                   # a kind of worker makes them
+    _runners: Runners                   # set by each kind of worker
 
     def __init__(self, clock: AnyClock, verbose: bool) -> None:
         self._clock, self._verbose = clock, verbose
-        self._settings: JsonObject = {}     # read now and then, never between a claim and its beginning
-        self._signals = 0               # that asked us to stop
+        self._settings: JsonObject = {}     # read now and then, but never between a claim and its start
+        self._signals = 0               # signals that asked for an end
         self._stopped_at: float | None = None
         self._batch: Batch[AnyAttempt] | None = None    # in the runner's hands
         self._pace = Pace()
@@ -46,19 +46,18 @@ class Loop(Generic[AnyAttempt]):
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def _attempt(self, child: Child, row: ClaimedTask) -> AnyAttempt:
-        """Return the attempt at a task that was claimed, for this runner."""
+        """Return an Attempt of this kind for a claimed task and this runner."""
         raise NotImplementedError
 
     def _waited(self) -> float:
-        """Return how many seconds were last waited for the write lock."""
+        """Return the seconds of the last wait for the write lock."""
         return 0.0
 
     def _note_signal(self, *_: object) -> None:
         self._signals += 1
 
     def _wind_up(self) -> None:
-        """After the first signal the running task may end, for GRACE_SECONDS at most; the second
-        ends it at once."""
+        """End the running task: after the first signal it has GRACE_SECONDS, the second ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
             self._batch.take_back()
@@ -112,11 +111,11 @@ class Worker(Loop[Attempt]):
             self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
         self._seen_version: object = None   # of the database when nothing could be claimed
-        self._next_due = -math.inf      # when something can be, unless the database changes
+        self._next_due = -math.inf      # when a task can be claimed, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
     def run(self, row: int | None = None, lock: str | None = None) -> bool:
-        """Work until there is a reason to leave; True if a signal was one."""
+        """Work until there is a reason to leave; return True if a signal was one."""
         if not self._place.take(row, lock):
             return False
         self._say("worker %d is here", self._place.id)
@@ -166,7 +165,7 @@ class Worker(Loop[Attempt]):
         batch = self._batch
         if batch and not batch.running:
             return self._record_late(batch)
-        if batch:                       # it is watched though a server that is silent tells nothing
+        if batch:                       # the batch is watched even if a silent server raises
             with contextlib.suppress(*WRITE_LATER):
                 self._check_self()
             batch.watch()
@@ -194,7 +193,7 @@ class Worker(Loop[Attempt]):
             raise
 
     def _check_self(self) -> None:
-        """Look for a reason to leave, tick, and say that the worker lives, if that is due."""
+        """Test for a reason to leave, tick, and renew the row, if that is due."""
         if not self._checks.is_due():
             return
         self._read_settings()
@@ -237,7 +236,7 @@ class Worker(Loop[Attempt]):
         return due is not None and due <= self._clock.now() + patience
 
     def _leave_unless_needed(self) -> None:
-        """Leave in one transaction that finds nothing to claim, so that no add counts on us."""
+        """Leave in a transaction that finds nothing to claim. So no add counts on this worker."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
             if self._claims.claimable(1, transaction) or self._has_work_soon(transaction):
@@ -266,20 +265,20 @@ class Worker(Loop[Attempt]):
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
-            if not rows and owner is not None:      # it may be another owner's turn
+            if not rows and owner is not None:      # another owner may be next
                 self._runners.start()
         self._seen_version = version
         return rows
 
     def _rest(self) -> None:
-        """Wait a little before looking again: briefly at first, longer later."""
+        """Wait a little before the next search: briefly at first, longer later."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
         if self._database.journal != "wal" or (idle > 1 and alarm is not None):
-            pause = 1.0                 # SQLite's bell wakes us
+            pause = 1.0                 # SQLite's bell wakes this worker
         self._database.calm()
         if alarm is not None and self._database.version_seen() != self._seen_version:
-            return                      # it rang while we looked
+            return                      # it rang meanwhile
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
