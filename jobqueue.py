@@ -46,7 +46,7 @@ Contents (each room uses only the rooms above it)
     upkeep/tick_history.py         The history of ticks: their callers, their times, their gaps.
     upkeep/schedule_rows.py        Schedules as rows: their columns, when they are due, how they look.
     upkeep/schedules.py            Schedules add tasks at times, each slot once.
-    upkeep/worker_modes.py         Worker locks; which Python; who starts processes on this host.
+    upkeep/worker_modes.py         Worker locks; which Python; how this host starts processes.
     upkeep/workers.py              Rows of workers: reserved, live, renewed, removed.
     upkeep/reaper.py               The Reaper: workers that died or are lost, and their tasks.
     upkeep/starter.py              The Starter: reserves a worker's row and starts the process.
@@ -58,7 +58,7 @@ Contents (each room uses only the rooms above it)
     upkeep/conditions.py           Conditions: the findings that also open alerts.
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
-    upkeep/plan.py                 The plan of what runs and waits: when each task will begin and end.
+    upkeep/plan.py                 The plan of running and waiting tasks: when each will begin and end.
     upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
     upkeep/tick.py                 The tick: maintenance that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
@@ -4634,14 +4634,14 @@ def plain(number):
 
 
 class Queues:
-    """The table of queues: what may start, its description, its changes."""
+    """The table of queues: open queues and their room, their description, their changes."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
     @staticmethod
     def open(db, machine, remote=False):
-        """Return the queues that workers of a machine serve, whatever their limits allow now.
+        """Return the queues that workers of a machine serve, also queues that are full now.
 
         `remote` workers also serve queues of other machines. `head` is the priority of the first pending
         task whose owner is not at the limit, NULL if there is none.
@@ -6308,7 +6308,7 @@ class Outcome:
 
 
 class Verdict:
-    """The next state of a task whose attempt ended, and what that costs."""
+    """The next state of a task whose attempt ended, and its cost in retries."""
 
     removed = False                     # True if the task's row is gone: its folder must go, too
     kept: "list[str] | None" = None       # the names of its files, if it had a folder here
@@ -7575,7 +7575,7 @@ def is_match(row, columns, names):
 
 # upkeep/worker_modes.py ------------------------------------------------------
 #
-# Worker locks; which Python; who starts processes on this host.
+# Worker locks; which Python; how this host starts processes.
 #
 # take_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
 # workers are started on this host, Interpreter with which Python. file_stamps() shows changes of the
@@ -10052,7 +10052,7 @@ class Courier:
 
 # upkeep/plan.py --------------------------------------------------------------
 #
-# The plan of what runs and waits: when each task will begin and end.
+# The plan of running and waiting tasks: when each will begin and end.
 #
 # 1. Metrics keep the times of the latest attempts of each function. RunTimes are their mean, their variance
 #    and the doubt of the mean.
@@ -14253,10 +14253,10 @@ WHICH_TASKS = {
     "owner": OWNER_FILTER}
 # Further parts of a list, each if the query asks for it with 1.
 ALSO = {
-    "counts": lambda tasks, wanted: tasks.count(wanted),
-    "failed": lambda tasks, wanted: tasks.failures(wanted),
-    "running": lambda tasks, wanted: tasks.list_json(
-        tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
+    "counts": lambda tasks, task_filter: tasks.count(task_filter),
+    "failed": lambda tasks, task_filter: tasks.failures(task_filter),
+    "running": lambda tasks, task_filter: tasks.list_json(
+        tasks.find(task_filter.within([RUNNING]), RUNNING_MAX)[0])}
 LISTED_TASKS = object_of(
     **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
@@ -16368,12 +16368,12 @@ def _count_text(name):
 
 # Columns of lists that are not simply the row's value of that name.
 CELLS = {
-    "parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
-    "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
-    "disabled": lambda one: "yes" if one["disabled"] else "",
+    "parameters": lambda row: parameters_text(row["schema"]), "status": status_text,
+    "summary": lambda row: shorten(row["summary"], 60), "problem": _standing,
+    "disabled": lambda row: "yes" if row["disabled"] else "",
     "pending": _count_text("pending"), "running": _count_text("running"),
-    "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
-    "machines": lambda one: ",".join(one["machines"] or [])}
+    "rate": lambda row: row["rate"] and "%(count)d/%(seconds)s" % row["rate"],
+    "machines": lambda row: ",".join(row["machines"] or [])}
 
 
 def columns(names, rows):

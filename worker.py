@@ -3,14 +3,14 @@
 # mypy: ignore-errors
 """The worker of jobqueue: claims tasks, has its runner run them, records how they ended.
 
-    python3 worker.py                 for cron: work on what is there or due for at most 50 s
+    python3 worker.py                 for cron: work on pending and due tasks for at most 50 s
     python3 worker.py --service       for hosts with always-on processes: never ends by itself
-    python3 worker.py --verbose       say what happens
+    python3 worker.py --verbose       print each step
     python3 worker.py --server https://site/jobs --token-file F     for a site elsewhere
 
-Workers are started by adding a task; nobody needs to start one by hand. A worker never runs
-the owner's code: its child, the runner, does, and the runner never touches the database. When
-the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
+Adding a task starts workers, so they need not be started by hand. A worker never runs the owner's
+code. Its child, the runner, does that, and never touches the database. When the worker dies the
+kernel ends the runner. The next tick of any process sees by their lock that both are dead.
 
 Contents (each room uses only the rooms above it)
     worker/python_types.py   Types of parameters: the JSON of each, and the Python value of that.
@@ -404,9 +404,10 @@ def search_pattern(pattern):
 #
 # The schema of a function's arguments and its description come from its signature, type hints and
 # docstring. A call binds the Python values of JSON arguments by the signature. read_functions() imports
-# tasks.py and announces everything, or its error and the place. Rules: only a runner and worker.py
-# --catalogue import tasks.py. There is always an answer, whatever tasks.py does. typing and inspect are
-# imported where they are used: the worker itself needs neither.
+# tasks.py and announces everything, or its error and the place.
+#
+# Rules: only a runner and worker.py --catalogue import tasks.py. There is always an answer, whatever
+# tasks.py does. typing and inspect are imported where they are used: the worker itself needs neither.
 
 def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
     """Return {name: type} of a function's parameters, of a class those of its __init__().
@@ -768,9 +769,10 @@ def read_functions() -> "Announcement":
 # Programs as functions.
 #
 # The arguments fill their places in the parts of a command, which runs without a shell. Its output is the
-# task's log. An exit code other than 0 is an error. Rules: an argument never becomes an option of the
-# program, unless the owner wrote the minus sign or it belongs to a number. A script of the folder schedules
-# never runs twice at once.
+# task's log. An exit code other than 0 is an error.
+#
+# Rules: an argument never becomes an option of the program, unless the owner wrote the minus sign or it
+# belongs to a number. A script of the folder schedules never runs twice at once.
 
 START_AGAIN_SECONDS = 60                # after which a task without a process is tried again
 
@@ -891,8 +893,10 @@ BUILT_IN = {
 # HTTP requests as functions.
 #
 # Arguments fill the places of the address; the rest become the query or the JSON body. The answer is the
-# result. A status of 4xx fails for good, 5xx may be retried. Rules: a request goes only to the server that
-# the owner wrote, by no proxy, no redirect and no path that climbs. Answers are read up to a limit.
+# result. A status of 4xx fails for good, 5xx may be retried.
+#
+# Rules: a request goes only to the server that the owner wrote, by no proxy, no redirect and no path that
+# climbs. Answers are read up to a limit.
 
 ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
 REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
@@ -979,8 +983,9 @@ def run_request(function, arguments, context):
 #
 # The given files are copied into the task's folder, so that a retry gets the same files even if the
 # function changes them. If the site keeps its files elsewhere they are fetched over HTTP, and the files
-# that the task leaves are sent there before its outcome. The task's claim is the authority. Rules: a site
-# is asked only at its address, under its certificate, by no redirect.
+# that the task leaves are sent there before its outcome. The task's claim is the authority.
+#
+# Rules: a site is asked only at its address, under its certificate, by no redirect.
 
 FILE_SECONDS = 60.0                     # for each step of a request
 FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after a failed request; by then the claim is lost
@@ -1153,9 +1158,10 @@ class TaskFiles:
 # Outcomes: how an attempt ended, as JSON that can always be sent.
 #
 # After the end of a function the owner's objects may still raise: the text of an exception, its attributes,
-# the result and its parts. Rules: these functions raise nothing. A function that ran to its end is never
-# run again because of its result: a value that JSON cannot write is kept as text, and other faults fail for
-# good.
+# the result and its parts.
+#
+# Rules: these functions raise nothing. A function that ran to its end is never run again because of its
+# result: a value that JSON cannot write is kept as text, and other faults fail for good.
 
                        # state that the task left in the runner
 
@@ -1276,8 +1282,10 @@ def seconds_of(error):
 # A state that cannot be restored is left behind, and the worker replaces the runner. All rows are read
 # after each task, so modules in C are used where they are quicker. SLOW_PROBES are read after the last task
 # of a batch, and after each task that did one of CHANGES (Python's audit events): quick functions run
-# 15,000 times a second. Rules: a module that was not imported is not imported for this: its state is the
-# default. No row sees the hidden state of an extension in C, or changes in the modules of tasks.py.
+# 15,000 times a second.
+#
+# Rules: a module that was not imported is not imported for this: its state is the default. No row sees the
+# hidden state of an extension in C, or changes in the modules of tasks.py.
 
 LIMITS = [getattr(resource, "RLIMIT_" + name)
                      for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
@@ -1495,7 +1503,7 @@ class Leftovers:
             self._flush_c(None)
 
     def left(self, is_last):
-        """Restore the state; return the names of what remains changed, or None."""
+        """Restore the state; return the names of states that remain changed, or None."""
         if self._variables:
             self._put_variables_back()
         now = [probe.read() for probe in PROBES]
@@ -1558,9 +1566,11 @@ def is_c_loaded():
 # The runner imports tasks.py, announces its functions, and runs one attempt after another. It is a fresh
 # interpreter, or a fork of the worker made before anything was open. It ends with its channel or its life
 # line. It speaks to the worker in lines of JSON: {"announce"} once, then for each attempt {"report"},
-# {"enqueue"} (which is answered) and at last {"outcome"}. Rules: it never touches the database. Changes of
-# this process by a task must not reach the next task. Some are undone; the others are found and reported,
-# and the worker replaces the runner. A fork of the runner never speaks for it.
+# {"enqueue"} (which is answered) and at last {"outcome"}.
+#
+# Rules: it never touches the database. Changes of this process by a task must not reach the next task. Some
+# are undone; the others are found and reported, and the worker replaces the runner. A fork of the runner
+# never speaks for it.
 
 
 
@@ -1874,8 +1884,10 @@ class Runner:
 # The log pipe: an attempt's output on its way to the database.
 #
 # An attempt prints into a pipe. The worker reads it and stores the text in pieces, each with its offset in
-# bytes. Rules: no task waits long for the worker to read its output, and none fills the worker's memory.
-# The beginning of a long log is stored, and of the rest only the latest part is kept.
+# bytes.
+#
+# Rules: no task waits long for the worker to read its output, and none fills the worker's memory. The
+# beginning of a long log is stored, and of the rest only the latest part is kept.
 
 PIECE_BYTES = 64 << 10
 
@@ -1969,8 +1981,10 @@ class LogPipe:
 # line. When the worker dies the kernel closes its end of the life line. That kills the runner and all
 # processes that it started. A batch is handed over with a pipe that holds a byte for each order. The runner
 # reads one byte before it begins an order, and the worker reads the rest to take orders back. So it is
-# always known which orders have begun. Rules: no pipe and no process outlives end(). A message against the
-# rules ends the runner. The group is killed only while its leader's pid cannot be another process's.
+# always known which orders have begun.
+#
+# Rules: no pipe and no process outlives end(). A message against the rules ends the runner. The group is
+# killed only while its leader's pid cannot be another process's.
 
 
 
@@ -2918,10 +2932,11 @@ class Recorder:
 #
 # A worker is one thread with one runner. Place is its row and its lock. Runners are the processes that run
 # tasks for it. Recorder writes how attempts ended. Loop handles signals and hands over. Worker is the rest
-# of the loop: claim, wait, record. One transaction records finished tasks and claims the next. Rules: a
-# worker leaves in a transaction that finds nothing to claim, so that a process that adds a task meanwhile
-# starts another worker. No wait is so long that a claim could be lost. While the database cannot be written
-# it keeps its outcomes and tries again, and still handles signals.
+# of the loop: claim, wait, record. One transaction records finished tasks and claims the next.
+#
+# Rules: a worker leaves in a transaction that finds nothing to claim, so that a process that adds a task
+# meanwhile starts another worker. No wait is so long that a claim could be lost. While the database cannot
+# be written it keeps its outcomes and tries again, and still handles signals.
 
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
                    "runner_tasks", "runner_memory", "runner_per_owner")
@@ -3542,10 +3557,12 @@ class News(NamedTuple):
 # RemoteWorker: a worker without the database, over HTTPS.
 #
 # It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. Site speaks HTTP.
-# A Call is a request that a thread makes. The Spool keeps on the disk what the site may not know yet.
-# RemoteWorker is the loop. Rules: only an answer of jobqueue counts. After any other answer the same call
-# is repeated, which the site handles once. A claim counts from when the call was sent that renewed it. So
-# the runner is killed before another worker may have its task.
+# A Call is a request that a thread makes. The Spool keeps unsent outcomes on the disk. RemoteWorker is the
+# loop.
+#
+# Rules: only an answer of jobqueue counts. After any other answer the same call is repeated, which the site
+# handles once. A claim counts from when the call was sent that renewed it. So the runner is killed before
+# another worker may have its task.
 
 WAIT_SECONDS = 20.0                     # the site may wait for a task
 HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks; if there is news

@@ -131,7 +131,7 @@ class Outcome:
 
 
 class Verdict:
-    """The next state of a task whose attempt ended, and what that costs."""
+    """The next state of a task whose attempt ended, and its cost in retries."""
 
     removed = False                     # True if the task's row is gone: its folder must go, too
     kept: list[str] | None = None       # the names of its files, if it had a folder here

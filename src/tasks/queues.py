@@ -95,14 +95,14 @@ def plain(number: float) -> float:
 
 
 class Queues:
-    """The table of queues: what may start, its description, its changes."""
+    """The table of queues: open queues and their room, their description, their changes."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
     @staticmethod
     def open(db: Reader, machine: str, remote: bool = False) -> list[Row]:
-        """Return the queues that workers of a machine serve, whatever their limits allow now.
+        """Return the queues that workers of a machine serve, also queues that are full now.
 
         `remote` workers also serve queues of other machines. `head` is the priority of the first pending
         task whose owner is not at the limit, NULL if there is none.

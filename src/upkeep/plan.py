@@ -1,4 +1,4 @@
-"""The plan of what runs and waits: when each task will begin and end.
+"""The plan of running and waiting tasks: when each will begin and end.
 
 1. Metrics keep the times of the latest attempts of each function. RunTimes are their mean, their variance
    and the doubt of the mean.

@@ -1,4 +1,4 @@
-"""Worker locks; which Python; who starts processes on this host.
+"""Worker locks; which Python; how this host starts processes.
 
 take_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
 workers are started on this host, Interpreter with which Python. file_stamps() shows changes of the

@@ -195,12 +195,12 @@ def _count_text(name: str) -> Callable[[JsonObject], int | str]:
 
 # Columns of lists that are not simply the row's value of that name.
 CELLS: dict[str, Callable[[JsonObject], object]] = {
-    "parameters": lambda one: parameters_text(one["schema"]), "status": status_text,
-    "summary": lambda one: shorten(one["summary"], 60), "problem": _standing,
-    "disabled": lambda one: "yes" if one["disabled"] else "",
+    "parameters": lambda row: parameters_text(row["schema"]), "status": status_text,
+    "summary": lambda row: shorten(row["summary"], 60), "problem": _standing,
+    "disabled": lambda row: "yes" if row["disabled"] else "",
     "pending": _count_text("pending"), "running": _count_text("running"),
-    "rate": lambda one: one["rate"] and "%(count)d/%(seconds)s" % one["rate"],
-    "machines": lambda one: ",".join(one["machines"] or [])}
+    "rate": lambda row: row["rate"] and "%(count)d/%(seconds)s" % row["rate"],
+    "machines": lambda row: ",".join(row["machines"] or [])}
 
 
 def columns(names: str, rows: Iterable[JsonObject]) -> str:

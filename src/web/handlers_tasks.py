@@ -246,10 +246,10 @@ WHICH_TASKS: dict[str, Schema] = {
     "owner": OWNER_FILTER}
 # Further parts of a list, each if the query asks for it with 1.
 ALSO: dict[str, Callable[[TaskList, Filter], Any]] = {
-    "counts": lambda tasks, wanted: tasks.count(wanted),
-    "failed": lambda tasks, wanted: tasks.failures(wanted),
-    "running": lambda tasks, wanted: tasks.list_json(
-        tasks.find(wanted.within([RUNNING]), RUNNING_MAX)[0])}
+    "counts": lambda tasks, task_filter: tasks.count(task_filter),
+    "failed": lambda tasks, task_filter: tasks.failures(task_filter),
+    "running": lambda tasks, task_filter: tasks.list_json(
+        tasks.find(task_filter.within([RUNNING]), RUNNING_MAX)[0])}
 LISTED_TASKS = object_of(
     **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),

@@ -4,8 +4,10 @@ The runner has a socket for orders and messages, a bell that it rings, a pipe fo
 line. When the worker dies the kernel closes its end of the life line. That kills the runner and all
 processes that it started. A batch is handed over with a pipe that holds a byte for each order. The runner
 reads one byte before it begins an order, and the worker reads the rest to take orders back. So it is
-always known which orders have begun. Rules: no pipe and no process outlives end(). A message against the
-rules ends the runner. The group is killed only while its leader's pid cannot be another process's.
+always known which orders have begun.
+
+Rules: no pipe and no process outlives end(). A message against the rules ends the runner. The group is
+killed only while its leader's pid cannot be another process's.
 """
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """Programs as functions.
 
 The arguments fill their places in the parts of a command, which runs without a shell. Its output is the
-task's log. An exit code other than 0 is an error. Rules: an argument never becomes an option of the
-program, unless the owner wrote the minus sign or it belongs to a number. A script of the folder schedules
-never runs twice at once.
+task's log. An exit code other than 0 is an error.
+
+Rules: an argument never becomes an option of the program, unless the owner wrote the minus sign or it
+belongs to a number. A script of the folder schedules never runs twice at once.
 """
 from __future__ import annotations
 

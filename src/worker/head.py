@@ -1,13 +1,13 @@
 """The worker of jobqueue: claims tasks, has its runner run them, records how they ended.
 
-    python3 worker.py                 for cron: work on what is there or due for at most 50 s
+    python3 worker.py                 for cron: work on pending and due tasks for at most 50 s
     python3 worker.py --service       for hosts with always-on processes: never ends by itself
-    python3 worker.py --verbose       say what happens
+    python3 worker.py --verbose       print each step
     python3 worker.py --server https://site/jobs --token-file F     for a site elsewhere
 
-Workers are started by adding a task; nobody needs to start one by hand. A worker never runs
-the owner's code: its child, the runner, does, and the runner never touches the database. When
-the worker dies the kernel ends the runner, and whoever ticks next sees both dead by their lock.
+Adding a task starts workers, so they need not be started by hand. A worker never runs the owner's
+code. Its child, the runner, does that, and never touches the database. When the worker dies the
+kernel ends the runner. The next tick of any process sees by their lock that both are dead.
 """
 from __future__ import annotations
 

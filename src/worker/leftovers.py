@@ -4,8 +4,10 @@ PROBES has a row for each kind of state in the process: its name, how it is read
 A state that cannot be restored is left behind, and the worker replaces the runner. All rows are read
 after each task, so modules in C are used where they are quicker. SLOW_PROBES are read after the last task
 of a batch, and after each task that did one of CHANGES (Python's audit events): quick functions run
-15,000 times a second. Rules: a module that was not imported is not imported for this: its state is the
-default. No row sees the hidden state of an extension in C, or changes in the modules of tasks.py.
+15,000 times a second.
+
+Rules: a module that was not imported is not imported for this: its state is the default. No row sees the
+hidden state of an extension in C, or changes in the modules of tasks.py.
 """
 from __future__ import annotations
 
@@ -248,7 +250,7 @@ class Leftovers:
             self._flush_c(None)
 
     def left(self, is_last: bool) -> str | None:
-        """Restore the state; return the names of what remains changed, or None."""
+        """Restore the state; return the names of states that remain changed, or None."""
         if self._variables:
             self._put_variables_back()
         now = [probe.read() for probe in PROBES]

@@ -1,8 +1,10 @@
 """The log pipe: an attempt's output on its way to the database.
 
 An attempt prints into a pipe. The worker reads it and stores the text in pieces, each with its offset in
-bytes. Rules: no task waits long for the worker to read its output, and none fills the worker's memory.
-The beginning of a long log is stored, and of the rest only the latest part is kept.
+bytes.
+
+Rules: no task waits long for the worker to read its output, and none fills the worker's memory. The
+beginning of a long log is stored, and of the rest only the latest part is kept.
 """
 from __future__ import annotations
 

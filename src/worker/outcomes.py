@@ -1,9 +1,10 @@
 """Outcomes: how an attempt ended, as JSON that can always be sent.
 
 After the end of a function the owner's objects may still raise: the text of an exception, its attributes,
-the result and its parts. Rules: these functions raise nothing. A function that ran to its end is never
-run again because of its result: a value that JSON cannot write is kept as text, and other faults fail for
-good.
+the result and its parts.
+
+Rules: these functions raise nothing. A function that ran to its end is never run again because of its
+result: a value that JSON cannot write is kept as text, and other faults fail for good.
 """
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """RemoteWorker: a worker without the database, over HTTPS.
 
 It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. Site speaks HTTP.
-A Call is a request that a thread makes. The Spool keeps on the disk what the site may not know yet.
-RemoteWorker is the loop. Rules: only an answer of jobqueue counts. After any other answer the same call
-is repeated, which the site handles once. A claim counts from when the call was sent that renewed it. So
-the runner is killed before another worker may have its task.
+A Call is a request that a thread makes. The Spool keeps unsent outcomes on the disk. RemoteWorker is the
+loop.
+
+Rules: only an answer of jobqueue counts. After any other answer the same call is repeated, which the site
+handles once. A claim counts from when the call was sent that renewed it. So the runner is killed before
+another worker may have its task.
 """
 from __future__ import annotations
 

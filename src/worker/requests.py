@@ -1,8 +1,10 @@
 """HTTP requests as functions.
 
 Arguments fill the places of the address; the rest become the query or the JSON body. The answer is the
-result. A status of 4xx fails for good, 5xx may be retried. Rules: a request goes only to the server that
-the owner wrote, by no proxy, no redirect and no path that climbs. Answers are read up to a limit.
+result. A status of 4xx fails for good, 5xx may be retried.
+
+Rules: a request goes only to the server that the owner wrote, by no proxy, no redirect and no path that
+climbs. Answers are read up to a limit.
 """
 from __future__ import annotations
 

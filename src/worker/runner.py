@@ -3,9 +3,11 @@
 The runner imports tasks.py, announces its functions, and runs one attempt after another. It is a fresh
 interpreter, or a fork of the worker made before anything was open. It ends with its channel or its life
 line. It speaks to the worker in lines of JSON: {"announce"} once, then for each attempt {"report"},
-{"enqueue"} (which is answered) and at last {"outcome"}. Rules: it never touches the database. Changes of
-this process by a task must not reach the next task. Some are undone; the others are found and reported,
-and the worker replaces the runner. A fork of the runner never speaks for it.
+{"enqueue"} (which is answered) and at last {"outcome"}.
+
+Rules: it never touches the database. Changes of this process by a task must not reach the next task. Some
+are undone; the others are found and reported, and the worker replaces the runner. A fork of the runner
+never speaks for it.
 """
 from __future__ import annotations
 

@@ -2,9 +2,10 @@
 
 The schema of a function's arguments and its description come from its signature, type hints and
 docstring. A call binds the Python values of JSON arguments by the signature. read_functions() imports
-tasks.py and announces everything, or its error and the place. Rules: only a runner and worker.py
---catalogue import tasks.py. There is always an answer, whatever tasks.py does. typing and inspect are
-imported where they are used: the worker itself needs neither.
+tasks.py and announces everything, or its error and the place.
+
+Rules: only a runner and worker.py --catalogue import tasks.py. There is always an answer, whatever
+tasks.py does. typing and inspect are imported where they are used: the worker itself needs neither.
 """
 from __future__ import annotations
 

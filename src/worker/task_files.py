@@ -2,8 +2,9 @@
 
 The given files are copied into the task's folder, so that a retry gets the same files even if the
 function changes them. If the site keeps its files elsewhere they are fetched over HTTP, and the files
-that the task leaves are sent there before its outcome. The task's claim is the authority. Rules: a site
-is asked only at its address, under its certificate, by no redirect.
+that the task leaves are sent there before its outcome. The task's claim is the authority.
+
+Rules: a site is asked only at its address, under its certificate, by no redirect.
 """
 from __future__ import annotations
 

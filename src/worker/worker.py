@@ -2,10 +2,11 @@
 
 A worker is one thread with one runner. Place is its row and its lock. Runners are the processes that run
 tasks for it. Recorder writes how attempts ended. Loop handles signals and hands over. Worker is the rest
-of the loop: claim, wait, record. One transaction records finished tasks and claims the next. Rules: a
-worker leaves in a transaction that finds nothing to claim, so that a process that adds a task meanwhile
-starts another worker. No wait is so long that a claim could be lost. While the database cannot be written
-it keeps its outcomes and tries again, and still handles signals.
+of the loop: claim, wait, record. One transaction records finished tasks and claims the next.
+
+Rules: a worker leaves in a transaction that finds nothing to claim, so that a process that adds a task
+meanwhile starts another worker. No wait is so long that a claim could be lost. While the database cannot
+be written it keeps its outcomes and tries again, and still handles signals.
 """
 from __future__ import annotations
 
