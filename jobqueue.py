@@ -1884,23 +1884,23 @@ class Connection(Reader):
     def roll_back(self):
         """Undo an open transaction, if there is one."""
 
-    def note_ids(self, table, last):
+    def advance_ids(self, table, last):
         """Tell the database that rows with ids up to `last` were added. SQLite advances its sequence
         itself."""
 
     # These statements return nothing, so PostgreSQL sends them with the next query.
 
-    def tell(self, statement, values=()):
+    def run_later(self, statement, values=()):
         """Execute a statement."""
         self.run(statement, values)
 
-    def tell_many(self, statement, rows):
+    def run_many_later(self, statement, rows):
         """Execute a statement once for each of `rows`."""
         self.many(statement, rows)
 
     def ensure(self, table, row):
         """Add a row unless there is one with its key."""
-        self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
+        self.run_later(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table, rows,
                    most=VARIABLES_MAX):
@@ -1920,7 +1920,7 @@ class Connection(Reader):
 
     def _insert_some(self, table, columns, rows,
                      are_full):
-        self.tell_many(insert_statement("INSERT", table, columns), rows)
+        self.run_many_later(insert_statement("INSERT", table, columns), rows)
 
     def upsert(self, table, key, row):
         """Update the row with this key, or add it."""
@@ -1941,12 +1941,12 @@ class OneThread:
     def __init__(self, clock):
         self._clock, self._threads = clock, threading.Lock()
 
-    def take(self, deadline):
+    def acquire(self, deadline):
         """Wait for the lock; Busy if this moment (monotonic) comes first."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 
-    def give(self):
+    def release(self):
         """Release the lock."""
         self._threads.release()
 
@@ -2605,7 +2605,7 @@ class Database(Reader):
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
             started = self.clock.monotonic()
-            self._write_lock.take(self._deadline.at)
+            self._write_lock.acquire(self._deadline.at)
             try:
                 self._patiently(lambda: self._begin(durable))
                 self.waited = self.clock.monotonic() - started    # including the wait for a server's lock
@@ -2620,7 +2620,7 @@ class Database(Reader):
                 raise
             finally:
                 self._writer_thread = None
-                self._write_lock.give()
+                self._write_lock.release()
 
     def alone(self, action):
         """Run an action in a transaction of its own; return its result."""
@@ -2772,9 +2772,9 @@ class WriteLock(OneThread):
         self._released = self._streak = 0.0
         self._usual = 0.0               # average wait of late, in seconds
 
-    def take(self, deadline):
+    def acquire(self, deadline):
         """Wait for the lock; Busy if this moment (monotonic) comes first."""
-        super().take(deadline)
+        super().acquire(deadline)
         try:
             now = self._clock.monotonic()
             if now - self._released > WRITE_GAP_SECONDS:
@@ -2785,14 +2785,14 @@ class WriteLock(OneThread):
                 self._wait(deadline)
             self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
-            super().give()
+            super().release()
             raise
 
-    def give(self):
+    def release(self):
         """Release the lock."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
-        super().give()
+        super().release()
 
     def close(self):
         """Close the files; harmless twice."""
@@ -3257,7 +3257,7 @@ def create_database(path, mode):
     Journal.decide(path, mode, Clock.now())
 
 
-def take_backup(file, part):
+def copy_backup(file, part):
     """Copy a backup; SetupError if it is damaged, no backup, or of an unknown version."""
     import shutil
     write_private(part, "")
@@ -3595,11 +3595,11 @@ class ServerConnection(Connection):
         self.change_count += count
         return count
 
-    def tell(self, statement, values=()):
+    def run_later(self, statement, values=()):
         """Execute a statement with the next query."""
-        self.tell_many(statement, [values])
+        self.run_many_later(statement, [values])
 
-    def tell_many(self, statement, rows):
+    def run_many_later(self, statement, rows):
         """Execute a statement for each of `rows` with the next query."""
         batch = [tuple(values) for values in rows]
         if batch:
@@ -3617,7 +3617,7 @@ class ServerConnection(Connection):
 
     def set_last_id(self, table, last):
         """Let new rows of a table have ids above `last`, even if the table is empty."""
-        self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
+        self.run_later("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                   (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id
@@ -3944,7 +3944,7 @@ class PostgresDatabase(Database):
         is_new = self._writer.changes > 0
         if is_new:
             self._number += 1
-            self._writer.tell(SERVER_MARK, (self._name, self._number))
+            self._writer.run_later(SERVER_MARK, (self._name, self._number))
         try:
             words = ("COMMIT", SERVER_NOTIFY) if durable and is_new else ("COMMIT",)
             commit, *_ = self._writer.send(*((word, [()]) for word in words))
@@ -4157,7 +4157,7 @@ def activity_row(at, event, task, **details):
             **details}
 
 
-def note(transaction, at, event, task=None,
+def record_activity(transaction, at, event, task=None,
          **details):
     """Add a row to the activity, about a task if there is one."""
     row = activity_row(at, event, task) if task else {"at": at, "event": event}
@@ -4523,7 +4523,7 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 store_setting(transaction, name, value)
-            note(transaction, self._database.clock.now(), "settings_changed", actor=by,
+            record_activity(transaction, self._database.clock.now(), "settings_changed", actor=by,
                  message=", ".join(checked))
         self._known = (-math.inf, {})
 
@@ -4742,7 +4742,8 @@ class Queues:
                 values["machines"] = changes["machines"] and dump_json(sorted(set(changes["machines"])))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
-            note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(changes))
+            record_activity(transaction, now, "queue_changed", queue=name, actor=who,
+                            message=dump_json(changes))
 
     def delete(self, name, who, in_use=()):
         """Remove a queue without tasks; Conflict if a function uses it (`in_use`)."""
@@ -4756,7 +4757,7 @@ class Queues:
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
-            note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
+            record_activity(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
     @staticmethod
     def _row(db, name):
@@ -4896,7 +4897,7 @@ class Followers:
                     status, turn = PENDING, next_turn(transaction, task)
                 transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
                                    "id=? AND status=WAITING", (follower,))
-                note(transaction, now, "released", task)
+                record_activity(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
                                    (follower,))
@@ -4905,7 +4906,7 @@ class Followers:
             transaction.update("task", {
                 "status": FAILED, "reason": "dependency", "error_type": "Dependency",
                 "error_message": why, "finished_at": now}, "id=? AND status=WAITING", (follower,))
-            note(transaction, now, "failed", task, message=why, service=now - task["created_at"])
+            record_activity(transaction, now, "failed", task, message=why, service=now - task["created_at"])
         return given_up
 
     @staticmethod
@@ -5195,7 +5196,7 @@ class Files:
             raise cannot_write(self._database.folder, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
-    def take(self, path, owner_id):
+    def store_copy(self, path, owner_id):
         """Store a copy of a file for a later task; return its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -5613,8 +5614,8 @@ class Adding:
                 for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
-            transaction.note_ids("task", placed[-1][1])
-            transaction.tell(
+            transaction.advance_ids("task", placed[-1][1])
+            transaction.run_later(
                 "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
                 "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
                 (placed[0][1],))
@@ -6069,11 +6070,11 @@ class Actions:
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action, count, task_filter,
+    def record_bulk(self, action, count, task_filter,
                   owner_id=None, by=None):
         """Record in the activity how many tasks a bulk action changed."""
         with self._database.transaction(durable=False) as transaction:
-            note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
+            record_activity(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(task_filter) if task_filter else ""))
 
     def act(self, action, task_filter, low, top, seconds,
@@ -6180,7 +6181,7 @@ class Actions:
     @staticmethod
     def _delete(transaction, rows, now, by):
         """Remove tasks; hide running ones until their workers have ended them; return the rows."""
-        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
+        transaction.run_many_later("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
         transaction.insert_all("activity", [
@@ -6191,7 +6192,7 @@ class Actions:
     @staticmethod
     def _remove(transaction, rows, _now):
         """Remove the rows of tasks that do not run; return them."""
-        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>RUNNING",
+        transaction.run_many_later("DELETE FROM task WHERE id=? AND status<>RUNNING",
                          [(row["id"],) for row in rows])
         return rows
 
@@ -6503,7 +6504,7 @@ class Claims:
                 transaction.update(
                     "task", {"status": PENDING, "turn": next_turn(transaction, row)},
                     "id=? AND status=SCHEDULED", (row["id"],))
-                note(transaction, now, "promoted", row)
+                record_activity(transaction, now, "promoted", row)
 
     def next_due(self, of_all=False, db=None):
         """Return when the next scheduled task becomes due, or None.
@@ -6586,7 +6587,7 @@ class Claims:
             queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
                 break
-            self._take(transaction, heads, worker_id, now, reach)
+            self._claim_rows(transaction, heads, worker_id, now, reach)
             self._queues.started(transaction, queue, len(heads), now)
             self._refuse(transaction, [row for row in heads if row["barred"]], now)
             rows = [row for row in heads if not row["barred"]]
@@ -6649,7 +6650,7 @@ class Claims:
                 break
         return heads
 
-    def _take(self, transaction, rows, worker_id, now,
+    def _claim_rows(self, transaction, rows, worker_id, now,
               reach):
         """Claim pending tasks for a worker; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
@@ -6757,7 +6758,7 @@ class Claims:
                     verdict.kept = self._files.collect(transaction, task, now)
                 changes.append(self._ending_values(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
-        transaction.tell_many("""
+        transaction.run_many_later("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,
@@ -6810,7 +6811,7 @@ NOTE_SECONDS = 50.0                     # between two records of a caller
 ONE_VISIT_SECONDS = 65 * 60.0           # after one visit, for how long an hourly one is expected
 
 
-def take_mark(path, now, least):
+def renew_mark(path, now, least):
     """Return True, and set the mark to now, if it is at least `least` seconds old.
 
     The mark is the time of an empty file. It is also due if it lies in the future or is unknown. Two
@@ -6832,7 +6833,7 @@ class Rhythm:
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
-    def note(self, caller):
+    def record(self, caller):
         """Store now and then that a caller ticks. After a jump of the clock the older history is dropped."""
         now = self._clock.now()
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
@@ -7001,10 +7002,10 @@ def actor_name(person):
     return person.name if person else "the command line"
 
 
-def note_schedule(transaction, at, event, row,
+def record_schedule_event(transaction, at, event, row,
                   by):
     """Record an event of a schedule in the activity."""
-    note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
+    record_activity(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
 
@@ -7448,7 +7449,7 @@ class Schedules:
             schedule_id = row["id"]
             transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
                                "id=?", (schedule_id,))
-        note_schedule(transaction, now, "changed" if row else "added",
+        record_schedule_event(transaction, now, "changed" if row else "added",
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
 
@@ -7478,13 +7479,13 @@ class Schedules:
                        "paused_why": changed.get("paused_why")}
         transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
-        note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
+        record_schedule_event(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
     def remove(self, transaction, row, by=None):
         """Remove a schedule with its history."""
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
         transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
-        note_schedule(transaction, self._clock.now(), "deleted", row, by)
+        record_schedule_event(transaction, self._clock.now(), "deleted", row, by)
 
     def synchronise(self):
         """Bring the default owner's schedules in step with tasks.py and the folders."""
@@ -7635,7 +7636,7 @@ def grab_if_free(path):
         return None
 
 
-def take_lock(path):
+def create_lock(path):
     """Lock a new lock file for life. It gets its name only once it is locked.
 
     So a process that finds it free knows that its owner is dead.
@@ -7735,12 +7736,12 @@ class Modes:
             "%s, because started workers did not live (%s). Starting them is tried again at %s."
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
-    def takes_slices(self):
+    def works_in_slices(self):
         """Return True if a caller that waits for a task may work on it; also where `auto` chose cron."""
         mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
-    def note_end(self, transaction, row, is_loss):
+    def learn_end(self, transaction, row, is_loss):
         """Learn from the end of a worker. It is a loss if it was killed or told to stop, or never
         reported."""
         lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
@@ -7833,7 +7834,7 @@ class Workers:
                 "id=? AND lock=? AND state='starting'", (worker_id, lock))
             if changed:
                 remember(transaction, "start_failure", None)
-                note(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
+                record_activity(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
                      machine=self._claims.machine)
             return changed == 1
 
@@ -7841,7 +7842,7 @@ class Workers:
                   runner=(None, None)):
         """Store a worker's heartbeat, with its runner's pid and start time; return whether it has a row."""
         lease = self._lease(self._clock.now())
-        transaction.tell(
+        transaction.run_later(
             "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
             % ", ".join(name + "=?" for name in lease),
             (state, tasks, *runner, *lease.values(), worker_id))
@@ -7856,9 +7857,9 @@ class Workers:
         """Remove a worker's row. The process that holds its lock removes the lock file."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
-            self._modes.note_end(transaction, row, why == STOPPED)
+            self._modes.learn_end(transaction, row, why == STOPPED)
             transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
-            note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
+            record_activity(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
                  machine=row["machine"],
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
@@ -7893,7 +7894,7 @@ class Workers:
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
-        note(transaction, now, "worker_start_failed", message=failure["message"])
+        record_activity(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since, until=math.inf):
         """Return ": " and the last line that workers printed between these times, or ""."""
@@ -7971,11 +7972,11 @@ class Reaper:
         if row["state"] == "starting":
             words = self._workers.last_words(row["started_at"])
             self._workers.start_failed(transaction, "a started worker %s%s" % (why, words))
-        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
+        record_activity(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
              machine=row["machine"], waited=max(0.0, self._clock.now() - row["seen_at"]),
              message=why + words)
         if not words and why != "silent":       # it failed by itself, or its machine stood still
-            self._modes.note_end(transaction, row, True)
+            self._modes.learn_end(transaction, row, True)
         return True
 
     def find_dead(self):
@@ -8076,7 +8077,7 @@ class Starter:
         If they die with this process, other processes see that at once.
         """
         self._poll_children()
-        if not self._modes.takes_slices() or not self.needed():
+        if not self._modes.works_in_slices() or not self.needed():
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0
@@ -9041,7 +9042,7 @@ class Keeping:
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
-                    transaction.tell_many("DELETE FROM activity WHERE id=?", gone)
+                    transaction.run_many_later("DELETE FROM activity WHERE id=?", gone)
             yield bool(gone)
         for table, key, is_old, values in (
                 *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),
@@ -9470,13 +9471,13 @@ class Alerts:
     def tick(self):
         """Check the conditions unless another process has just done so, and send due messages."""
         now = self._clock.now()
-        if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
+        if renew_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
     def send(self, now):
         """Start the process that sends, if a message is due and no process sends."""
-        if is_message_due(self._database, now) and take_mark(
+        if is_message_due(self._database, now) and renew_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
@@ -9600,7 +9601,7 @@ class Alerts:
             "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject}
         for recipient in recipients:
             post_message(transaction, recipient, content, now)
-        transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
+        transaction.run_many_later("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
                               [(now, row["id"]) for row in news])
         return True
 
@@ -9976,12 +9977,12 @@ class Courier:
     def run(self):
         """Send all due messages."""
         with in_passing("telling"):
-            for row in iter(self._take, None):
+            for row in iter(self._next_due, None):
                 self._send(row)
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # the next process need not wait
 
-    def _take(self):
+    def _next_due(self):
         """Return the next due row, and count its try; None if there is none."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
@@ -10522,7 +10523,7 @@ class Tick:
             return False
         try:
             if caller == "server":      # a server stays, whichever process ticks
-                self._rhythm.note(caller)
+                self._rhythm.record(caller)
             if not self._is_our_turn(caller):
                 return False
             self.run(caller)
@@ -10536,8 +10537,8 @@ class Tick:
 
     def run(self, caller="worker", start=True):
         """Do everything that is due, even after another process's tick. Without `start` no workers start."""
-        take_mark(self._mark, self._clock.now(), 0.0)
-        self._rhythm.note(caller)
+        renew_mark(self._mark, self._clock.now(), 0.0)
+        self._rhythm.record(caller)
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
         self._reaper.bury_dead()
@@ -10574,7 +10575,7 @@ class Tick:
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if self._has_more or due is not None and due <= now else usual
-        return take_mark(self._mark, now, least)
+        return renew_mark(self._mark, now, least)
 
     def _promote(self):
         """Make due tasks pending, and settle the followers of ended tasks."""
@@ -10613,7 +10614,7 @@ class Tick:
     def _sweep(self):
         """Remove leftovers of crashes and people, once an hour in one process of all."""
         now = self._clock.now()
-        if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
+        if not renew_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return
         self._reaper.sweep_locks()
         self._files.clear(now, wholly=True)
@@ -10802,14 +10803,14 @@ def end_sessions(transaction, user_id, programs):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
-def note_user(transaction, at, event, row, by,
+def record_user_event(transaction, at, event, row, by,
               details=None):
     """Record an event of a user (their row) or of their account in the activity."""
-    note(transaction, at, event, owner_id=row["id"], actor=by,
+    record_activity(transaction, at, event, owner_id=row["id"], actor=by,
          message=": ".join(filter(None, (row["name"], details))))
 
 
-def note_use(database, row, table, column):
+def record_use(database, row, table, column):
     """Record that a session or token was used. A busy database is no error here."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
@@ -10936,7 +10937,7 @@ class Users:
         for other_name, in transaction.all("SELECT name FROM user"):
             if fold_name(other_name) == fold_name(columns["name"]):
                 raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
-        note(transaction, self._database.clock.now(), "user_added", actor=by,
+        record_activity(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
 
@@ -10968,7 +10969,7 @@ class Users:
                 raise wrong_password("current_password")
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
-                note_user(transaction, self._database.clock.now(), "user_changed", row, by,
+                record_user_event(transaction, self._database.clock.now(), "user_changed", row, by,
                           ", ".join(sorted(changes)))
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], password_seen is None)
@@ -11002,7 +11003,7 @@ class Users:
             end_sessions(transaction, row["id"], True)
             transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
-            note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
+            record_user_event(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
     @staticmethod
@@ -11147,7 +11148,7 @@ class SetUp:
                 row["name"] for row in transaction.all(
                     "SELECT name FROM user WHERE %s ORDER BY id" % is_admin)))
         transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
-        note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
+        record_user_event(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
@@ -11175,7 +11176,7 @@ class Sessions:
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
                 if row:                 # at most as many as the throttle lets through
-                    note_user(transaction, self._clock.now(), "log_in_refused", row, None)
+                    record_user_event(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
 
@@ -11197,7 +11198,7 @@ class Sessions:
             forgive(transaction, *subjects)
             transaction.run("UPDATE throttle SET failures=failures-1 WHERE subject=?", (counted,))
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
-            note_user(transaction, now, "logged_in", row, row["name"])
+            record_user_event(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
             transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
@@ -11211,7 +11212,7 @@ class Sessions:
             "WHERE session.digest=? AND user.disabled=0", (digest(token),))
         if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
             return None
-        note_use(self._database, row, "session", "seen_at")
+        record_use(self._database, row, "session", "seen_at")
         return Person(row, row["expires_at"])
 
     def close(self, token):
@@ -11221,7 +11222,7 @@ class Sessions:
                                   "JOIN user ON user.id=user_id WHERE digest=?", (digest(token),))
             if row:
                 transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
-                note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
+                record_user_event(transaction, self._clock.now(), "logged_out", row, row["name"])
 
     def all(self, user_id, tokens=()):
         """Return a user's sessions, the latest used first. Those of the given tokens are `current`."""
@@ -11238,7 +11239,7 @@ class Sessions:
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
                             % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
-            note_user(transaction, self._clock.now(), "logged_out", row, by,
+            record_user_event(transaction, self._clock.now(), "logged_out", row, by,
                       "elsewhere" if but else "everywhere")
 
 
@@ -11270,7 +11271,7 @@ class Tokens:
             row = transaction.row(TOKEN_ROW + "token.id=?", (token_id,))
             if password_seen not in (None, row["password"]):
                 raise wrong_password("password")
-            self._note(transaction, "token_added", row, by)
+            self._record_event(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
     def delete(self, user_id, token_id, by=None):
@@ -11281,10 +11282,10 @@ class Tokens:
             if not row:
                 raise NotFound("There is no token %s." % token_id)
             transaction.run("DELETE FROM token WHERE id=?", (token_id,))
-            self._note(transaction, "token_revoked", row, by)
+            self._record_event(transaction, "token_revoked", row, by)
 
-    def _note(self, transaction, event, row, by):
-        note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
+    def _record_event(self, transaction, event, row, by):
+        record_activity(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
     def person(self, token):
@@ -11295,7 +11296,7 @@ class Tokens:
             "AND user.disabled=0", (digest(token),))
         if row is None:
             return None
-        note_use(self._database, row, "token", "last_used_at")
+        record_use(self._database, row, "token", "last_used_at")
         limits = json.loads(row["limits"] or "{}")
         person = Person(row)
         person.token = {"id": row["used_id"], "scope": row["scope"], **limits}
@@ -11609,7 +11610,7 @@ class RemoteWorkers:
                 worker_id = transaction.insert("worker", {
                     **row, "lock": key[0], "token_id": key[1], "mode": "remote", "state": "idle",
                     "sequence": 0, "started_at": now})
-                note(transaction, now, "worker_started", worker_id=worker_id,
+                record_activity(transaction, now, "worker_started", worker_id=worker_id,
                      machine=call["machine"])
         names = "runner_tasks", "runner_memory", "runner_per_owner"
         return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,
@@ -11870,7 +11871,7 @@ if TYPE_CHECKING:
         users: "Users"
 
         def add_all(self, requests: "Iterable[JsonObject]", owner_id: "int") -> "Added": ...
-        def take_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject": ...
+        def store_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject": ...
         def get_json(self, task_id: "int") -> "JsonObject": ...
         def row_json(self, row: "TaskRow") -> "JsonObject": ...
         def start_workers(self) -> None: ...
@@ -11970,7 +11971,7 @@ def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterab
         chosen["run_at"] = chosen["run_at"].isoformat()
     if not isinstance(place, TaskContext):
         owner_id = place.users.owner(owner)["id"]
-        take = functools.partial(place.take_files, function, owner_id)
+        take = functools.partial(place.store_files, function, owner_id)
         return place.add_all(({"function": function, **chosen, "arguments": _plain(arguments, take)}
                               for arguments in many), owner_id)
     if owner not in (None, place.owner):
@@ -12249,11 +12250,11 @@ class JobQueue:
             code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
         return {**shown, "blocked": code, "blocked_text": words}
 
-    def take_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject":
+    def store_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject":
         """Return the arguments with file ids in place of paths. The files are copied for the task."""
         def take(value: "Any") -> "Any":
             return ([take(item) for item in value] if isinstance(value, (list, tuple)) else
-                    self.files.take(value, owner_id) if isinstance(value, Path) else value)
+                    self.files.store_copy(value, owner_id) if isinstance(value, Path) else value)
         self.catalogue.refresh()
         declared_function = self.requests.function(function)
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(
@@ -12593,7 +12594,7 @@ def exposure(queue):
     return stored or {"exposed": None, "at": None}
 
 
-def note_exposure(queue, exposed):
+def store_exposure(queue, exposed):
     """Store which private addresses an admin's browser could fetch."""
     with queue.database.transaction() as transaction:
         remember(transaction, "exposure", {"exposed": exposed, "at": queue.database.clock.now()})
@@ -12722,7 +12723,7 @@ def _check_disk(folder):
         return
     path = folder / "locks" / ("check-" + random_token(6))
     try:
-        handle, locks = take_lock(path)
+        handle, locks = create_lock(path)
         os.close(handle)
         path.write_bytes(b"." * 4096)
         path.unlink()
@@ -13282,7 +13283,7 @@ def restore(folder, file, force=False):
     old_path = private_path(path, "replaced-%s.db" % re.sub("[-:.]", "", iso(now)))
     part = Path("%s.%s.part" % (path, random_token(8)))
     try:
-        take_backup(file, part)
+        copy_backup(file, part)
         with open_exclusively(part, mode) as link:
             migrate_file(link)
             remember(link, "daily_backup", None)
@@ -13955,7 +13956,7 @@ class Request:
         self.left -= len(piece)
         return piece
 
-    def take_the_rest(self):
+    def read_rest(self):
         """Read the rest of the body. Without this CGI and uWSGI may lose the answer."""
         if self.door != "server" and self.left <= LINES_MAX_BYTES:
             while self.left and self._read():
@@ -14208,7 +14209,7 @@ def _csv(rows):
 EXPORTING = threading.Lock()
 
 
-def take_turns(pieces):
+def in_turns(pieces):
     """Yield the pieces of a file in turns with other files.
 
     So several files slow down other requests no more than one does.
@@ -14290,7 +14291,7 @@ def get_tasks(queue, request):
             raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
         export = EXPORTS[query["format"]]
         pieces = itertools.chain([export.first], map(export.text, tasks.pages(task_filter, sort)))
-        return Answer(200, take_turns(pieces), export.kind, [(
+        return Answer(200, in_turns(pieces), export.kind, [(
             "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % query)], keep=None)
     fields = query["fields"].split(",") if query.get("fields") else ()
     rows, going_on = tasks.find(task_filter, query.get("limit", PAGE_ROWS), query.get("cursor"), sort,
@@ -14400,7 +14401,7 @@ def post_actions(queue, request):
     else:
         acted = _act_on_filter(queue, request, body)
     if acted["done"]:
-        queue.actions.note_bulk(body["action"], acted["done"], body.get("filter"),
+        queue.actions.record_bulk(body["action"], acted["done"], body.get("filter"),
                                 *request.person.who)
     return {"action": body["action"], **acted}
 
@@ -14668,7 +14669,7 @@ def post_exposure(queue, request):
     exposed = request.given["exposed"]
     if not set(exposed) <= set(addresses):
         raise field_error("exposed", "must be some of %s" % ", ".join(addresses))
-    note_exposure(queue, list(dict.fromkeys(exposed)))
+    store_exposure(queue, list(dict.fromkeys(exposed)))
 
 
 def get_settings(queue, _):
@@ -15166,7 +15167,7 @@ class Application:
                 answer = problem(error)
             status, headers, content = answer.to(request)
         if request.left:
-            request.take_the_rest()
+            request.read_rest()
         start_response(status, headers)
         return content
 
@@ -15453,13 +15454,13 @@ class Body:
             answering = self._exchange.server.answering
             answering.release()         # other threads may answer while this one waits
             try:
-                self._take()
+                self._read_whole()
             finally:
                 answering.acquire()
             self.is_taken = True
         return self._file.read(size)
 
-    def _take(self):
+    def _read_whole(self):
         exchange, folder = self._exchange, self._exchange.server.folder
         is_large, remaining = self._size > LARGE_BYTES, self._size
         exchange.enter("body")

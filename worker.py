@@ -1955,7 +1955,7 @@ class LogPipe:
         """Return True if an incomplete character was read."""
         return self._decoder is not None and bool(self._decoder.getstate()[0])
 
-    def take_pieces(self, final):
+    def decode_pieces(self, final):
         """Return the pieces to store. They are the same until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
@@ -2082,7 +2082,7 @@ class Child:
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
-    def take_back(self):
+    def withdraw(self):
         """Take back the orders that have not begun; return their number."""
         if self._go is None:
             return 0
@@ -2166,7 +2166,7 @@ class Child:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             self.is_dead()
-        self.take_back()
+        self.withdraw()
         self._channel.close()
         if self._lifeline is not None:
             os.close(self._bell)
@@ -2492,14 +2492,14 @@ class Attempt(WatchedAttempt):
                 or self._claims.cancel_asked(*self.key, transaction) is None):
             return
         if self.traceback:
-            self.log.take_pieces(final=True)
+            self.log.decode_pieces(final=True)
             self.log.put(self.traceback)
             self.traceback = None
         self._write(transaction, final=True)
 
     def _write(self, transaction, final):
         now = self._clock.now()
-        for start, text in self.log.take_pieces(final):
+        for start, text in self.log.decode_pieces(final):
             append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
         if self.report:
             self._claims.report(transaction, *self.key, self.report["progress"],
@@ -2518,7 +2518,7 @@ class Batch(Generic[AnyAttempt]):
     def __init__(self, clock, child, attempts,
                  note_end):
         self._clock = clock
-        self._note_end = note_end       # called with each attempt that has ended
+        self._handle_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
         self.unbegun = []     # taken back from the runner
@@ -2563,7 +2563,7 @@ class Batch(Generic[AnyAttempt]):
             if self.running[0].reported:
                 self._check()
         if self.running and (self.child.ended or self.running[0].ending):
-            self.take_back()
+            self.withdraw()
         self._check()
 
     def _check(self):
@@ -2573,17 +2573,17 @@ class Batch(Generic[AnyAttempt]):
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.log.close() or attempt.leftovers is not None
         self.ended.append((attempt, outcome))
-        self._note_end(attempt, outcome)
+        self._handle_end(attempt, outcome)
         if self.child.has_leftovers:
-            self.take_back()
+            self.withdraw()
         now = self._clock.monotonic()
         self.record_by = min(self.record_by, now + BATCH_SECONDS)
         if self.running:
             self.running[0].started = now
 
-    def take_back(self):
+    def withdraw(self):
         """Take back the orders that the runner has not begun."""
-        begun = len(self.running) - self.child.take_back()
+        begun = len(self.running) - self.child.withdraw()
         for attempt in self.running[begun:]:
             attempt.log.close()
         self.unbegun += self.running[begun:]
@@ -2606,7 +2606,7 @@ class Pace:
         self._count, self._seconds = 0, 0.0     # quick ends in a row; mean seconds
         self.size = 1                       # tasks that may be claimed
 
-    def note(self, function, outcome, waited=0.0):
+    def learn(self, function, outcome, waited=0.0):
         """Learn from an ended attempt and the last wait for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:
@@ -2657,7 +2657,7 @@ class Place:
         self.runner = (None, None)   # its pid and birth
         self.stopping = ""              # the reason why the worker will leave
 
-    def take(self, row, lock):
+    def acquire(self, row, lock):
         """Take a row and its lock; return True once they are ours. A service waits until there is room."""
         if row is not None and lock is not None and self._arrive(row, lock):
             return True
@@ -2670,7 +2670,7 @@ class Place:
             self._database.clock.sleep(2.0)
 
     def _arrive(self, row, lock):
-        handle, proven = jobqueue.take_lock(self._workers.locks / lock)
+        handle, proven = jobqueue.create_lock(self._workers.locks / lock)
         if self._workers.arrive(row, lock, proven, os.getpid()):
             self.id, self._lock_name, self.lock = row, lock, handle
             return True
@@ -2686,7 +2686,7 @@ class Place:
         """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid, born):
+    def set_runner(self, pid, born):
         """Store the runner's pid and start time with the next heartbeat."""
         self.runner = pid, born
 
@@ -2770,7 +2770,7 @@ class Runners:
         stamps = jobqueue.file_stamps(self._functions.files())      # taken before it reads the files
         try:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
-            self._place.note_runner(*self.current.identity)
+            self._place.set_runner(*self.current.identity)
         except OSError as error:
             self._place.no_runner(error)
 
@@ -2965,14 +2965,14 @@ class Loop(Generic[AnyAttempt]):
         """Return the seconds of the last wait for the write lock."""
         return 0.0
 
-    def _note_signal(self, *_):
+    def _count_signal(self, *_):
         self._signals += 1
 
     def _wind_up(self):
         """End the running task: after the first signal it has GRACE_SECONDS, the second ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
-            self._batch.take_back()
+            self._batch.withdraw()
             if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
                 for attempt in self._batch.running:
                     attempt.end("interrupted", "the worker was stopped")
@@ -2980,14 +2980,14 @@ class Loop(Generic[AnyAttempt]):
     def _hand_over(self, rows):
         child = self._runners.child
         batch = self._batch = Batch(
-            self._clock, child, [self._attempt(child, row) for row in rows], self._note_end)
+            self._clock, child, [self._attempt(child, row) for row in rows], self._handle_end)
         self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
         if self._settings["runner_per_owner"] == "yes":
             child.owner = rows[0]["owner_id"]
         batch.begin()
 
-    def _note_end(self, attempt, outcome):
-        self._pace.note(attempt.row["function"], outcome, self._waited())
+    def _handle_end(self, attempt, outcome):
+        self._pace.learn(attempt.row["function"], outcome, self._waited())
         leftovers = ", left behind: %s" % attempt.leftovers if attempt.leftovers else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, leftovers)
 
@@ -3028,11 +3028,11 @@ class Worker(Loop[Attempt]):
 
     def run(self, row=None, lock=None):
         """Work until there is a reason to leave; return True if a signal was one."""
-        if not self._place.take(row, lock):
+        if not self._place.acquire(row, lock):
             return False
         self._say("worker %d is here", self._place.id)
         try:
-            self._runners.catch_signals(self._note_signal)
+            self._runners.catch_signals(self._count_signal)
             self._runners.start()
             while not self._is_over():
                 pass
@@ -3198,15 +3198,15 @@ class Worker(Loop[Attempt]):
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt, outcome):
-        super()._note_end(attempt, outcome)
+    def _handle_end(self, attempt, outcome):
+        super()._handle_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
     def _go_on(self, batch):
         """Record the ended attempts if it is time. Claim the next tasks if the runner is still good."""
         if not batch.running:
-            batch.child.take_back()
+            batch.child.withdraw()
             fresh = batch.child.death is not None or self._runners.is_stale()
             pace = None if fresh or self._place.stopping else self._pace
             remaining = self._settings["runner_tasks"] - batch.child.tasks
@@ -3217,7 +3217,7 @@ class Worker(Loop[Attempt]):
             if rows:
                 self._begin(rows)
         elif self._clock.monotonic() > batch.record_by:     # the ended attempts can wait no longer
-            batch.take_back()
+            batch.withdraw()
             self._recorder.record(batch)
             self._pace.slow_down()
 
@@ -3413,7 +3413,7 @@ class Spool:
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
-    def note_runner(self, pid, born):
+    def set_runner(self, pid, born):
         """Store the runner's pid and start time over the former ones: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
@@ -3476,7 +3476,7 @@ class RemoteAttempt(WatchedAttempt):
         """Return the report on the running attempt."""
         item = self._reported()
         log = []
-        for start, text in self.log.take_pieces(final=False) if self.log else ():
+        for start, text in self.log.decode_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
             if json_bytes(log) > CALL_BYTES // 4:       # one piece may be larger, but not too large
                 break
@@ -3495,7 +3495,7 @@ class RemoteAttempt(WatchedAttempt):
         if json_bytes(outcome_json) > CALL_BYTES:
             outcome_json = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
-        self.log.take_pieces(final=True)
+        self.log.decode_pieces(final=True)
         self.log.put(self.traceback or "")
         pieces = [{"start": start, "text": text} for start, text in self.log.pieces]
         item = {**self._reported(), "log": pieces, "outcome": outcome_json}
@@ -3529,7 +3529,7 @@ class RemoteAttempt(WatchedAttempt):
 
     def _store(self, now):
         if self.log.is_full:
-            self.log.take_pieces(final=False)
+            self.log.decode_pieces(final=False)
 
     def _enqueue(self, requests):
         self._worker.adds.append(Addition(self, requests))
@@ -3609,7 +3609,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def run(self):
         """Work until there is a reason to leave; return True if the program was updated."""
-        waker = self._runners.catch_signals(self._note_signal)
+        waker = self._runners.catch_signals(self._count_signal)
         self._runners.start()
         try:
             while not self._is_over():
@@ -3627,7 +3627,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Handle an answer that has arrived, and start the next due call."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
-            self._take(call)
+            self._handle_answer(call)
         if not self._call and time.monotonic() >= self._next:
             self._call = self._next_call()
             if self._call:
@@ -3637,9 +3637,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid, born):
+    def set_runner(self, pid, born):
         """Store the runner's pid and start time in the spool."""
-        self._spool.note_runner(pid, born)
+        self._spool.set_runner(pid, born)
 
     def no_runner(self, error):
         """Report why there is no runner, and leave."""
@@ -3708,7 +3708,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
-            batch.take_back()           # the ended attempts can wait no longer
+            batch.withdraw()           # the ended attempts can wait no longer
             self._pace.slow_down()
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
@@ -3717,7 +3717,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
-            batch.child.take_back()
+            batch.child.withdraw()
             self._batch = None
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
@@ -3793,16 +3793,16 @@ class RemoteWorker(Loop[RemoteAttempt]):
         call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
-    def _take(self, call):
+    def _handle_answer(self, call):
         """Handle the answer or the error of a call."""
         error = call.error or self._judge(call)
         if error is None:
             if self._trouble:
                 jobqueue.complain("the site answers again")
             self._pause, self._trouble = AGAIN_SECONDS[0], None
-            take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
-                    "ids": self._take_added}[call.wanted]
-            return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
+            take = {"lease_seconds": self._handle_welcome, "attempts": self._handle_turn,
+                    "ids": self._handle_added}[call.wanted]
+            return (take if call.wanted in call.found else self._handle_refusal)(call, call.found)
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site is not heard: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
@@ -3827,7 +3827,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             unanswered.remove(task["claim"])
         return None
 
-    def _take_welcome(self, _, answer):
+    def _handle_welcome(self, _, answer):
         self._is_known, self.lease_seconds = True, answer["lease_seconds"]
         self._settings.update(answer["settings"])
         if not self._before:
@@ -3837,7 +3837,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._before = None
         self._spool.begin(self._session)
 
-    def _take_turn(self, call, answer):
+    def _handle_turn(self, call, answer):
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
@@ -3865,7 +3865,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
 
-    def _take_added(self, _, answer):
+    def _handle_added(self, _, answer):
         self._tell_added({"ids": answer["ids"], "created": answer["created"]})
 
     def _tell_added(self, answer):
@@ -3873,7 +3873,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         attempt.enqueued += 1
         attempt.reply(answer)
 
-    def _take_refusal(self, call, answer):
+    def _handle_refusal(self, call, answer):
         """Handle a refusal: the session is gone, an add is wrong, or this worker is not allowed."""
         code, gone = answer["code"], answer.get("gone")
         if call.wanted == "ids" and gone:

@@ -13,12 +13,12 @@ from ..base.errors import Conflict, Denied, NotFound, field_error, wrong
 from ..base.time_and_text import digest, dump_json, iso, random_token, storable
 from ..store.connection import Connection, private_path, write_private
 from ..store.database import Database
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 from ..store.state import recall, remember
 from ..store.settings import store_setting
 from .people import (SCRYPT_COST, SESSION_SECONDS, STORED_PASSWORD, Person, Users,
                      address_subject, changed_at, count_guess, end_sessions, forgive, may_guess,
-                     note_use, note_user, plain_code, user_subject, verify_password, wrong_log_in,
+                     record_use, record_user_event, plain_code, user_subject, verify_password, wrong_log_in,
                      wrong_password)
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class SetUp:
                 row["name"] for row in transaction.all(
                     "SELECT name FROM user WHERE %s ORDER BY id" % is_admin)))
         transaction.update("user", {"password": columns["password"]}, "id=?", ids[:1])
-        note_user(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
+        record_user_event(transaction, self._clock.now(), "user_changed", {"id": ids[0], "name": name},
                   None, "password, with a code from a file")
         end_sessions(transaction, ids[0], True)
         for setting in doubtful:
@@ -161,7 +161,7 @@ class Sessions:
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
                 if row:                 # at most as many as the throttle lets through
-                    note_user(transaction, self._clock.now(), "log_in_refused", row, None)
+                    record_user_event(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
 
@@ -183,7 +183,7 @@ class Sessions:
             forgive(transaction, *subjects)
             transaction.run("UPDATE throttle SET failures=failures-1 WHERE subject=?", (counted,))
             transaction.update("user", {"last_seen_at": now}, "id=?", (row["id"],))
-            note_user(transaction, now, "logged_in", row, row["name"])
+            record_user_event(transaction, now, "logged_in", row, row["name"])
             place = {"user_id": row["id"], "address": address_subject(address)}
             transaction.upsert("known_address", place, {"until": now + 30 * 86400})
         return token
@@ -197,7 +197,7 @@ class Sessions:
             "WHERE session.digest=? AND user.disabled=0", (digest(token),))
         if row is None or row["expires_at"] < now or row["seen_at"] + SESSION_IDLE_SECONDS < now:
             return None
-        note_use(self._database, row, "session", "seen_at")
+        record_use(self._database, row, "session", "seen_at")
         return Person(row, row["expires_at"])
 
     def close(self, token: str) -> None:
@@ -207,7 +207,7 @@ class Sessions:
                                   "JOIN user ON user.id=user_id WHERE digest=?", (digest(token),))
             if row:
                 transaction.run("DELETE FROM session WHERE digest=?", (digest(token),))
-                note_user(transaction, self._clock.now(), "logged_out", row, row["name"])
+                record_user_event(transaction, self._clock.now(), "logged_out", row, row["name"])
 
     def all(self, user_id: int, tokens: Iterable[str] = ()) -> list[JsonObject]:
         """Return a user's sessions, the latest used first. Those of the given tokens are `current`."""
@@ -224,7 +224,7 @@ class Sessions:
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
                             % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
-            note_user(transaction, self._clock.now(), "logged_out", row, by,
+            record_user_event(transaction, self._clock.now(), "logged_out", row, by,
                       "elsewhere" if but else "everywhere")
 
 
@@ -256,7 +256,7 @@ class Tokens:
             row = transaction.row(TOKEN_ROW + "token.id=?", (token_id,))
             if password_seen not in (None, row["password"]):
                 raise wrong_password("password")
-            self._note(transaction, "token_added", row, by)
+            self._record_event(transaction, "token_added", row, by)
         return {**self._json(row), "token": token}
 
     def delete(self, user_id: int | None, token_id: int, by: str | None = None) -> None:
@@ -267,10 +267,10 @@ class Tokens:
             if not row:
                 raise NotFound("There is no token %s." % token_id)
             transaction.run("DELETE FROM token WHERE id=?", (token_id,))
-            self._note(transaction, "token_revoked", row, by)
+            self._record_event(transaction, "token_revoked", row, by)
 
-    def _note(self, transaction: Connection, event: str, row: Row, by: str | None) -> None:
-        note(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
+    def _record_event(self, transaction: Connection, event: str, row: Row, by: str | None) -> None:
+        record_activity(transaction, self._database.clock.now(), event, owner_id=row["user_id"], actor=by,
              message="%s (%s)" % (row["name"], row["scope"]))
 
     def person(self, token: str) -> Person | None:
@@ -281,7 +281,7 @@ class Tokens:
             "AND user.disabled=0", (digest(token),))
         if row is None:
             return None
-        note_use(self._database, row, "token", "last_used_at")
+        record_use(self._database, row, "token", "last_used_at")
         limits: TokenLimits = json.loads(row["limits"] or "{}")
         person = Person(row)
         person.token = {"id": row["used_id"], "scope": row["scope"], **limits}

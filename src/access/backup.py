@@ -26,7 +26,7 @@ from ..base.time_and_text import Clock, iso, random_token, read_json, shorten, s
 from ..store.connection import (Connection, Reader, file_identity, free_bytes, private_path,
                                 write_private)
 from ..store.schema import SCHEMA_VERSION
-from ..store.sqlite import Journal, migrate_file, open_exclusively, safe_journal, take_backup
+from ..store.sqlite import Journal, migrate_file, open_exclusively, safe_journal, copy_backup
 from ..store.data_folder import create_data_folder, own_database
 from ..store.state import EXPORTED_STATE, recall, remember
 from ..tasks.leases import UNCONFIRMED, Outcome
@@ -136,7 +136,7 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
     old_path = private_path(path, "replaced-%s.db" % re.sub("[-:.]", "", iso(now)))
     part = Path("%s.%s.part" % (path, random_token(8)))
     try:
-        take_backup(file, part)
+        copy_backup(file, part)
         with open_exclusively(part, mode) as link:
             migrate_file(link)
             remember(link, "daily_backup", None)

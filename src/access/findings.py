@@ -29,7 +29,7 @@ from ..store.data_folder import user_name
 from ..store.state import recall
 from ..tasks.followers import lanes
 from ..upkeep.tick_history import VISITORS
-from ..upkeep.worker_modes import take_lock
+from ..upkeep.worker_modes import create_lock
 from ..upkeep.finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
 from ..upkeep.conditions import disk_findings, schedule_name
 from ..upkeep.alerts import IS_OPEN, UNSENT_SECONDS, is_message_due
@@ -89,7 +89,7 @@ def _check_disk(folder: Path) -> Lines:
         return
     path = folder / "locks" / ("check-" + random_token(6))
     try:
-        handle, locks = take_lock(path)
+        handle, locks = create_lock(path)
         os.close(handle)
         path.write_bytes(b"." * 4096)
         path.unlink()

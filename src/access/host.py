@@ -79,7 +79,7 @@ def exposure(queue: JobQueue) -> Exposure:
     return stored or {"exposed": None, "at": None}
 
 
-def note_exposure(queue: JobQueue, exposed: list[str]) -> None:
+def store_exposure(queue: JobQueue, exposed: list[str]) -> None:
     """Store which private addresses an admin's browser could fetch."""
     with queue.database.transaction() as transaction:
         remember(transaction, "exposure", {"exposed": exposed, "at": queue.database.clock.now()})

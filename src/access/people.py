@@ -19,7 +19,7 @@ from ..base.values import (OPTION_SCHEMAS, TEXT, about, object_of, or_null, text
                            titled)
 from ..store.connection import Connection, Reader
 from ..store.database import Database
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 from ..store.settings import EMAIL, SETTINGS, Settings
 from ..tasks.queues import QUEUE_LIMITS
 
@@ -203,14 +203,14 @@ def end_sessions(transaction: Connection, user_id: int, programs: bool) -> None:
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
 
-def note_user(transaction: Connection, at: float, event: str, row: Row, by: str | None,
+def record_user_event(transaction: Connection, at: float, event: str, row: Row, by: str | None,
               details: str | None = None) -> None:
     """Record an event of a user (their row) or of their account in the activity."""
-    note(transaction, at, event, owner_id=row["id"], actor=by,
+    record_activity(transaction, at, event, owner_id=row["id"], actor=by,
          message=": ".join(filter(None, (row["name"], details))))
 
 
-def note_use(database: Database, row: Row, table: str, column: str) -> None:
+def record_use(database: Database, row: Row, table: str, column: str) -> None:
     """Record that a session or token was used. A busy database is no error here."""
     now = database.clock.now()
     if now - (row[column] or 0) > 60:
@@ -337,7 +337,7 @@ class Users:
         for other_name, in transaction.all("SELECT name FROM user"):
             if fold_name(other_name) == fold_name(columns["name"]):
                 raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
-        note(transaction, self._database.clock.now(), "user_added", actor=by,
+        record_activity(transaction, self._database.clock.now(), "user_added", actor=by,
              owner_id=transaction.insert("user", columns),
              message="%(name)s: %(role)s" % columns)
 
@@ -369,7 +369,7 @@ class Users:
                 raise wrong_password("current_password")
             if changes:
                 transaction.update("user", changes, "id=?", (row["id"],))
-                note_user(transaction, self._database.clock.now(), "user_changed", row, by,
+                record_user_event(transaction, self._database.clock.now(), "user_changed", row, by,
                           ", ".join(sorted(changes)))
             if "password" in changes or changes.get("disabled"):
                 end_sessions(transaction, row["id"], password_seen is None)
@@ -403,7 +403,7 @@ class Users:
             end_sessions(transaction, row["id"], True)
             transaction.run("DELETE FROM known_address WHERE user_id=?", (row["id"],))
             transaction.run("DELETE FROM user WHERE id=?", (row["id"],))
-            note_user(transaction, self._database.clock.now(), "user_deleted", row, by)
+            record_user_event(transaction, self._database.clock.now(), "user_deleted", row, by)
             self._keep_an_admin(transaction)
 
     @staticmethod

@@ -148,11 +148,11 @@ class JobQueue:
             code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
         return {**shown, "blocked": code, "blocked_text": words}
 
-    def take_files(self, function: str, owner_id: int, arguments: JsonObject) -> JsonObject:
+    def store_files(self, function: str, owner_id: int, arguments: JsonObject) -> JsonObject:
         """Return the arguments with file ids in place of paths. The files are copied for the task."""
         def take(value: Any) -> Any:
             return ([take(item) for item in value] if isinstance(value, (list, tuple)) else
-                    self.files.take(value, owner_id) if isinstance(value, Path) else value)
+                    self.files.store_copy(value, owner_id) if isinstance(value, Path) else value)
         self.catalogue.refresh()
         declared_function = self.requests.function(function)
         return {**arguments, **{name: take(arguments[name]) for name in file_parameters(

@@ -29,7 +29,7 @@ from ..base.values import (BOUNDS, OPTION_SCHEMAS, TASK_DEFAULTS, TEXT, TEXT_FOR
                            object_of, or_null, text_like, text_up_to, titled)
 from ..store.connection import BY_CLAIM, Connection, Reader
 from ..store.database import Database
-from ..store.log_and_activity import append_log, log_length, note
+from ..store.log_and_activity import append_log, log_length, record_activity
 from ..store.settings import Settings
 from ..tasks.queues import QUEUE_LIMITS, Queues
 from ..tasks.followers import ENDED
@@ -153,7 +153,7 @@ class RemoteWorkers:
                 worker_id = transaction.insert("worker", {
                     **row, "lock": key[0], "token_id": key[1], "mode": "remote", "state": "idle",
                     "sequence": 0, "started_at": now})
-                note(transaction, now, "worker_started", worker_id=worker_id,
+                record_activity(transaction, now, "worker_started", worker_id=worker_id,
                      machine=call["machine"])
         names = "runner_tasks", "runner_memory", "runner_per_owner"
         return {"protocol": REMOTE_PROTOCOL, "version": VERSION, "renew_seconds": RENEW_SECONDS,

@@ -244,23 +244,23 @@ class Connection(Reader):
     def roll_back(self) -> None:
         """Undo an open transaction, if there is one."""
 
-    def note_ids(self, table: str, last: int) -> None:
+    def advance_ids(self, table: str, last: int) -> None:
         """Tell the database that rows with ids up to `last` were added. SQLite advances its sequence
         itself."""
 
     # These statements return nothing, so PostgreSQL sends them with the next query.
 
-    def tell(self, statement: str, values: Sequence[Any] = ()) -> None:
+    def run_later(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Execute a statement."""
         self.run(statement, values)
 
-    def tell_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    def run_many_later(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute a statement once for each of `rows`."""
         self.many(statement, rows)
 
     def ensure(self, table: str, row: JsonObject) -> None:
         """Add a row unless there is one with its key."""
-        self.tell(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
+        self.run_later(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table: str, rows: Iterable[JsonObject],
                    most: int = VARIABLES_MAX) -> None:
@@ -280,7 +280,7 @@ class Connection(Reader):
 
     def _insert_some(self, table: str, columns: tuple[str, ...], rows: list[AnyTuple],
                      are_full: bool) -> None:
-        self.tell_many(insert_statement("INSERT", table, columns), rows)
+        self.run_many_later(insert_statement("INSERT", table, columns), rows)
 
     def upsert(self, table: str, key: JsonObject, row: JsonObject) -> None:
         """Update the row with this key, or add it."""
@@ -301,12 +301,12 @@ class OneThread:
     def __init__(self, clock: AnyClock) -> None:
         self._clock, self._threads = clock, threading.Lock()
 
-    def take(self, deadline: float) -> None:
+    def acquire(self, deadline: float) -> None:
         """Wait for the lock; Busy if this moment (monotonic) comes first."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release the lock."""
         self._threads.release()
 

@@ -282,7 +282,7 @@ class Database(Reader):
             raise RuntimeError("a transaction within a transaction")
         with self.deadline(self.patience):
             started = self.clock.monotonic()
-            self._write_lock.take(self._deadline.at)
+            self._write_lock.acquire(self._deadline.at)
             try:
                 self._patiently(lambda: self._begin(durable))
                 self.waited = self.clock.monotonic() - started    # including the wait for a server's lock
@@ -297,7 +297,7 @@ class Database(Reader):
                 raise
             finally:
                 self._writer_thread = None
-                self._write_lock.give()
+                self._write_lock.release()
 
     def alone(self, action: Callable[[Connection], Result]) -> Result:
         """Run an action in a transaction of its own; return its result."""

@@ -36,7 +36,7 @@ def activity_row(at: float, event: str, task: TaskRow, **details: Any) -> JsonOb
             **details}
 
 
-def note(transaction: Connection, at: float, event: str, task: TaskRow | None = None,
+def record_activity(transaction: Connection, at: float, event: str, task: TaskRow | None = None,
          **details: Any) -> None:
     """Add a row to the activity, about a task if there is one."""
     row = activity_row(at, event, task) if task else {"at": at, "event": event}

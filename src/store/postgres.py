@@ -299,7 +299,7 @@ class PostgresDatabase(Database):
         is_new = self._writer.changes > 0
         if is_new:
             self._number += 1
-            self._writer.tell(SERVER_MARK, (self._name, self._number))
+            self._writer.run_later(SERVER_MARK, (self._name, self._number))
         try:
             words = ("COMMIT", SERVER_NOTIFY) if durable and is_new else ("COMMIT",)
             commit, *_ = self._writer.send(*((word, [()]) for word in words))

@@ -272,11 +272,11 @@ class ServerConnection(Connection):
         self.change_count += count
         return count
 
-    def tell(self, statement: str, values: Sequence[Any] = ()) -> None:
+    def run_later(self, statement: str, values: Sequence[Any] = ()) -> None:
         """Execute a statement with the next query."""
-        self.tell_many(statement, [values])
+        self.run_many_later(statement, [values])
 
-    def tell_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    def run_many_later(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
         """Execute a statement for each of `rows` with the next query."""
         batch = [tuple(values) for values in rows]
         if batch:
@@ -294,7 +294,7 @@ class ServerConnection(Connection):
 
     def set_last_id(self, table: str, last: int) -> None:
         """Let new rows of a table have ids above `last`, even if the table is empty."""
-        self.tell("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
+        self.run_later("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
                   (max(last, 1), "true" if last else "false"))
 
     note_ids = set_last_id

@@ -24,7 +24,7 @@ from ..base.values import (about, checked, integer_within, object_of, or_null, p
                            text_like, text_up_to, titled)
 from .connection import Connection, Reader
 from .database import Database
-from .log_and_activity import note
+from .log_and_activity import record_activity
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -273,7 +273,7 @@ class Settings:
         with self._database.transaction() as transaction:
             for name, value in checked.items():
                 store_setting(transaction, name, value)
-            note(transaction, self._database.clock.now(), "settings_changed", actor=by,
+            record_activity(transaction, self._database.clock.now(), "settings_changed", actor=by,
                  message=", ".join(checked))
         self._known = (-math.inf, {})
 

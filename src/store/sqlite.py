@@ -410,7 +410,7 @@ def create_database(path: Path, mode: str) -> None:
     Journal.decide(path, mode, Clock.now())
 
 
-def take_backup(file: Path, part: Path) -> None:
+def copy_backup(file: Path, part: Path) -> None:
     """Copy a backup; SetupError if it is damaged, no backup, or of an unknown version."""
     import shutil
     write_private(part, "")

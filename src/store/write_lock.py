@@ -36,9 +36,9 @@ class WriteLock(OneThread):
         self._released = self._streak = 0.0
         self._usual = 0.0               # average wait of late, in seconds
 
-    def take(self, deadline: float) -> None:
+    def acquire(self, deadline: float) -> None:
         """Wait for the lock; Busy if this moment (monotonic) comes first."""
-        super().take(deadline)
+        super().acquire(deadline)
         try:
             now = self._clock.monotonic()
             if now - self._released > WRITE_GAP_SECONDS:
@@ -49,14 +49,14 @@ class WriteLock(OneThread):
                 self._wait(deadline)
             self._usual += (self._clock.monotonic() - now - self._usual) / 4
         except BaseException:
-            super().give()
+            super().release()
             raise
 
-    def give(self) -> None:
+    def release(self) -> None:
         """Release the lock."""
         self._flock(self._file, fcntl.LOCK_UN)
         self._released = self._clock.monotonic()
-        super().give()
+        super().release()
 
     def close(self) -> None:
         """Close the files; harmless twice."""

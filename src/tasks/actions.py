@@ -16,7 +16,7 @@ from ..base.errors import Conflict, Denied
 from ..base.time_and_text import dump_json
 from ..store.connection import BY_ID, Connection
 from ..store.database import Database
-from ..store.log_and_activity import activity_row, note
+from ..store.log_and_activity import activity_row, record_activity
 from .followers import Followers, next_turn
 from .files import remove_task_folder
 from .adding import Adding
@@ -92,11 +92,11 @@ class Actions:
         self._tasks.get(task_id, owner_id)
         self.act_on("delete", [task_id], owner_id, by)
 
-    def note_bulk(self, action: str, count: int, task_filter: JsonObject | None,
+    def record_bulk(self, action: str, count: int, task_filter: JsonObject | None,
                   owner_id: int | None = None, by: str | None = None) -> None:
         """Record in the activity how many tasks a bulk action changed."""
         with self._database.transaction(durable=False) as transaction:
-            note(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
+            record_activity(transaction, self._clock.now(), "bulk_" + action, owner_id=owner_id, actor=by,
                  message="%d tasks%s" % (count, " of " + dump_json(task_filter) if task_filter else ""))
 
     def act(self, action: str, task_filter: Filter, low: int, top: int, seconds: float,
@@ -203,7 +203,7 @@ class Actions:
     @staticmethod
     def _delete(transaction: Connection, rows: Rows, now: float, by: str | None) -> Rows:
         """Remove tasks; hide running ones until their workers have ended them; return the rows."""
-        transaction.tell_many("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
+        transaction.run_many_later("UPDATE task SET cancel_requested=2 WHERE id=? AND status=RUNNING",
                          [(row["id"],) for row in rows if row["status"] == RUNNING])
         Actions._remove(transaction, rows, now)
         transaction.insert_all("activity", [
@@ -214,6 +214,6 @@ class Actions:
     @staticmethod
     def _remove(transaction: Connection, rows: Rows, _now: float) -> Rows:
         """Remove the rows of tasks that do not run; return them."""
-        transaction.tell_many("DELETE FROM task WHERE id=? AND status<>RUNNING",
+        transaction.run_many_later("DELETE FROM task WHERE id=? AND status<>RUNNING",
                          [(row["id"],) for row in rows])
         return rows

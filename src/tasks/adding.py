@@ -296,8 +296,8 @@ class Adding:
                 for order, task_id, status, turn in placed),
             VARIABLES_MAX // (1 + longest // 20_000))
         if placed:
-            transaction.note_ids("task", placed[-1][1])
-            transaction.tell(
+            transaction.advance_ids("task", placed[-1][1])
+            transaction.run_later(
                 "INSERT INTO activity (at, event, task_id, owner_id, function, queue) "
                 "SELECT created_at, 'added', id, owner_id, function, queue FROM task WHERE id>=?",
                 (placed[0][1],))

@@ -22,7 +22,7 @@ from ..base.errors import Busy
 from ..base.time_and_text import Every, machine_name, random_token, shorten
 from ..store.connection import BY_CLAIM, BY_ID, Connection, Reader
 from ..store.database import Database
-from ..store.log_and_activity import activity_row, note
+from ..store.log_and_activity import activity_row, record_activity
 from .queues import AT_LIMIT, TURN_BESIDE, Queues, next_start
 from .followers import ENDED, Followers, lanes, next_turn, scheduled_turn
 from .files import Files
@@ -83,7 +83,7 @@ class Claims:
                 transaction.update(
                     "task", {"status": PENDING, "turn": next_turn(transaction, row)},
                     "id=? AND status=SCHEDULED", (row["id"],))
-                note(transaction, now, "promoted", row)
+                record_activity(transaction, now, "promoted", row)
 
     def next_due(self, of_all: bool = False, db: Reader | None = None) -> float | None:
         """Return when the next scheduled task becomes due, or None.
@@ -166,7 +166,7 @@ class Claims:
             queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
                 break
-            self._take(transaction, heads, worker_id, now, reach)
+            self._claim_rows(transaction, heads, worker_id, now, reach)
             self._queues.started(transaction, queue, len(heads), now)
             self._refuse(transaction, [row for row in heads if row["barred"]], now)
             rows = [row for row in heads if not row["barred"]]
@@ -229,7 +229,7 @@ class Claims:
                 break
         return heads
 
-    def _take(self, transaction: Connection, rows: list[ClaimedTask], worker_id: int, now: float,
+    def _claim_rows(self, transaction: Connection, rows: list[ClaimedTask], worker_id: int, now: float,
               reach: Reach | None) -> None:
         """Claim pending tasks for a worker; their rows get the claim and the attempt's number."""
         lease = self.leases.new(now, REMOTE_LEASE_SECONDS if reach else None).values()
@@ -337,7 +337,7 @@ class Claims:
                     verdict.kept = self._files.collect(transaction, task, now)
                 changes.append(self._ending_values(transaction, task, verdict, outcome, now))
             verdicts.append(verdict)
-        transaction.tell_many("""
+        transaction.run_many_later("""
             UPDATE task SET status=?, reason=?, turn=?, run_at=?, retries_left=retries_left-?,
                 crashes=crashes+?, interruptions=interruptions+?, put_backs=put_backs+?,
                 unknown_since=?, result=?, error_type=?, error_message=?, finished_at=?,

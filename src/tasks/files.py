@@ -269,7 +269,7 @@ class Files:
             raise cannot_write(self._database.folder, error) if isinstance(error, OSError) else error
         return {"id": row["key"], "name": row["name"], "size": size}
 
-    def take(self, path: Path | str, owner_id: int) -> str:
+    def store_copy(self, path: Path | str, owner_id: int) -> str:
         """Store a copy of a file for a later task; return its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size

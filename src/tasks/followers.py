@@ -18,7 +18,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import CANCELLED, FAILED, PENDING, SCHEDULED, SUCCEEDED
 from ..store.connection import BY_CLAIM, BY_FOLLOWER, BY_TURN, Connection, Reader
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row, TaskRow
@@ -116,7 +116,7 @@ class Followers:
                     status, turn = PENDING, next_turn(transaction, task)
                 transaction.update("task", {"status": status, "turn": turn, "run_at": run_at},
                                    "id=? AND status=WAITING", (follower,))
-                note(transaction, now, "released", task)
+                record_activity(transaction, now, "released", task)
             return 1
         given_up = transaction.run("UPDATE task_after SET settled=2 WHERE task_id=? AND settled=0",
                                    (follower,))
@@ -125,7 +125,7 @@ class Followers:
             transaction.update("task", {
                 "status": FAILED, "reason": "dependency", "error_type": "Dependency",
                 "error_message": why, "finished_at": now}, "id=? AND status=WAITING", (follower,))
-            note(transaction, now, "failed", task, message=why, service=now - task["created_at"])
+            record_activity(transaction, now, "failed", task, message=why, service=now - task["created_at"])
         return given_up
 
     @staticmethod

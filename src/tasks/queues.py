@@ -18,7 +18,7 @@ from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, about, integer_within, 
                            object_of, or_null, text_like, titled)
 from ..store.connection import BY_CLAIM, BY_TURN, Connection, Reader
 from ..store.database import Database
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row, Schema
@@ -203,7 +203,8 @@ class Queues:
                 values["machines"] = changes["machines"] and dump_json(sorted(set(changes["machines"])))
             if values:
                 transaction.update("queue", values, "name=?", (name,))
-            note(transaction, now, "queue_changed", queue=name, actor=who, message=dump_json(changes))
+            record_activity(transaction, now, "queue_changed", queue=name, actor=who,
+                            message=dump_json(changes))
 
     def delete(self, name: str, who: str, in_use: Collection[str] = ()) -> None:
         """Remove a queue without tasks; Conflict if a function uses it (`in_use`)."""
@@ -217,7 +218,7 @@ class Queues:
                 raise Conflict("The queue %s still holds tasks; those that have ended count too."
                                % name)
             transaction.run("DELETE FROM queue WHERE name=?", (name,))
-            note(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
+            record_activity(transaction, self._clock.now(), "queue_deleted", queue=name, actor=who)
 
     @staticmethod
     def _row(db: Reader, name: str) -> Row:

@@ -29,7 +29,7 @@ from ..store.connection import Connection, Reader
 from ..store.database import Database
 from ..store.state import recall, remember
 from ..store.settings import MAIL_ADDRESS, Settings, web_label
-from .tick_history import take_mark
+from .tick_history import renew_mark
 from .worker_modes import START_ERRORS
 from .finding_table import FINDINGS, Finding
 from .starter import Starter
@@ -121,13 +121,13 @@ class Alerts:
     def tick(self) -> None:
         """Check the conditions unless another process has just done so, and send due messages."""
         now = self._clock.now()
-        if take_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
+        if renew_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
             self.look(now)
             self.send(now)
 
     def send(self, now: float) -> None:
         """Start the process that sends, if a message is due and no process sends."""
-        if is_message_due(self._database, now) and take_mark(
+        if is_message_due(self._database, now) and renew_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
@@ -251,7 +251,7 @@ class Alerts:
             "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject}
         for recipient in recipients:
             post_message(transaction, recipient, content, now)
-        transaction.tell_many("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
+        transaction.run_many_later("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
                               [(now, row["id"]) for row in news])
         return True
 

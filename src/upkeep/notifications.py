@@ -331,12 +331,12 @@ class Courier:
     def run(self) -> None:
         """Send all due messages."""
         with in_passing("telling"):
-            for row in iter(self._take, None):
+            for row in iter(self._next_due, None):
                 self._send(row)
         with contextlib.suppress(OSError):
             os.unlink(self._database.folder / SENDING_MARK)     # the next process need not wait
 
-    def _take(self) -> JsonObject | None:
+    def _next_due(self) -> JsonObject | None:
         """Return the next due row, and count its try; None if there is none."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:

@@ -15,7 +15,7 @@ from ..base.limits import LEASE_SECONDS, TICK_SECONDS
 from ..base.time_and_text import Every, end_group
 from ..store.connection import Connection
 from ..store.database import Database
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 from ..tasks.leases import lease_name
 from ..tasks.claims import Claims
 from .worker_modes import Modes, grab_if_free
@@ -85,11 +85,11 @@ class Reaper:
         if row["state"] == "starting":
             words = self._workers.last_words(row["started_at"])
             self._workers.start_failed(transaction, "a started worker %s%s" % (why, words))
-        note(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
+        record_activity(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
              machine=row["machine"], waited=max(0.0, self._clock.now() - row["seen_at"]),
              message=why + words)
         if not words and why != "silent":       # it failed by itself, or its machine stood still
-            self._modes.note_end(transaction, row, True)
+            self._modes.learn_end(transaction, row, True)
         return True
 
     def find_dead(self) -> list[DeadWorker]:

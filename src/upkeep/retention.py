@@ -76,7 +76,7 @@ class Keeping:
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
-                    transaction.tell_many("DELETE FROM activity WHERE id=?", gone)
+                    transaction.run_many_later("DELETE FROM activity WHERE id=?", gone)
             yield bool(gone)
         for table, key, is_old, values in (
                 *((table, key, "span>0 AND at<?", (hours,)) for table, key in HOUR_KEYS.items()),

@@ -20,7 +20,7 @@ from ..base.schedule_rules import RULE_HINT, Rule, parse_rule, preview
 from ..base.values import (OPTION_SCHEMAS, TEXT, TEXT_OR_NULL, about, object_of, or_null,
                            summarize, text_up_to, titled)
 from ..store.connection import Connection
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 
 if TYPE_CHECKING:
     from typing import Protocol, TypeVar
@@ -131,10 +131,10 @@ def actor_name(person: Planner | None) -> str:
     return person.name if person else "the command line"
 
 
-def note_schedule(transaction: Connection, at: float, event: str, row: ScheduleRow | JsonObject,
+def record_schedule_event(transaction: Connection, at: float, event: str, row: ScheduleRow | JsonObject,
                   by: str | None) -> None:
     """Record an event of a schedule in the activity."""
-    note(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
+    record_activity(transaction, at, "schedule_" + event, owner_id=row["owner_id"],
          function=row["function"], actor=by,
          message="%d: %s" % (row["id"], row["name"] or row["rule"]))
 

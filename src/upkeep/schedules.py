@@ -24,7 +24,7 @@ from ..tasks.adding import Adding, Order
 from ..tasks.task_list import SHORT_ARGUMENTS, TaskList
 from .schedule_rows import (HELD_UP, PLAN, SCRIPT_FOLDERS, SCRIPT_FUNCTION, SHOWN_AS_THEY_ARE,
                             SHOWN_AS_TIMES, UPCOMING, DueSlots, Slot, actor_name, as_given,
-                            due_slots, find_scripts, note_schedule, of_rule, plan_errors, rule_of,
+                            due_slots, find_scripts, record_schedule_event, of_rule, plan_errors, rule_of,
                             schedule_json, slot_json)
 
 if TYPE_CHECKING:
@@ -370,7 +370,7 @@ class Schedules:
             schedule_id = row["id"]
             transaction.update("schedule", {"problem": None, "gone_at": None, **columns},
                                "id=?", (schedule_id,))
-        note_schedule(transaction, now, "changed" if row else "added",
+        record_schedule_event(transaction, now, "changed" if row else "added",
                       {"name": None, **columns, "id": schedule_id}, by)
         return schedule_id
 
@@ -400,13 +400,13 @@ class Schedules:
                        "paused_why": changed.get("paused_why")}
         transaction.update("schedule", {**changes, "paused": paused, "next_from": now},
                            "id=?", (schedule_id,))
-        note_schedule(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
+        record_schedule_event(transaction, now, "paused" if paused else "resumed", row, actor_name(person))
 
     def remove(self, transaction: Connection, row: ScheduleRow, by: str | None = None) -> None:
         """Remove a schedule with its history."""
         transaction.run("DELETE FROM slot WHERE schedule_id=?", (row["id"],))
         transaction.run("DELETE FROM schedule WHERE id=?", (row["id"],))
-        note_schedule(transaction, self._clock.now(), "deleted", row, by)
+        record_schedule_event(transaction, self._clock.now(), "deleted", row, by)
 
     def synchronise(self) -> None:
         """Bring the default owner's schedules in step with tasks.py and the folders."""

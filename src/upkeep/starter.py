@@ -46,7 +46,7 @@ class Starter:
         If they die with this process, other processes see that at once.
         """
         self._poll_children()
-        if not self._modes.takes_slices() or not self.needed():
+        if not self._modes.works_in_slices() or not self.needed():
             return 0
         until = self._clock.monotonic() + seconds
         before = self._database.value("SELECT max(id) FROM activity") or 0

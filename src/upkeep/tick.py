@@ -12,7 +12,7 @@ from ..store.state import recall, remember
 from ..store.settings import Settings
 from ..tasks.files import Files
 from ..tasks.claims import Claims
-from .tick_history import PASSING, Rhythm, take_mark
+from .tick_history import PASSING, Rhythm, renew_mark
 from .schedules import Firing, Schedules
 from .workers import Workers
 from .reaper import Reaper
@@ -60,7 +60,7 @@ class Tick:
             return False
         try:
             if caller == "server":      # a server stays, whichever process ticks
-                self._rhythm.note(caller)
+                self._rhythm.record(caller)
             if not self._is_our_turn(caller):
                 return False
             self.run(caller)
@@ -74,8 +74,8 @@ class Tick:
 
     def run(self, caller: str = "worker", start: bool = True) -> None:
         """Do everything that is due, even after another process's tick. Without `start` no workers start."""
-        take_mark(self._mark, self._clock.now(), 0.0)
-        self._rhythm.note(caller)
+        renew_mark(self._mark, self._clock.now(), 0.0)
+        self._rhythm.record(caller)
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
         self._reaper.bury_dead()
@@ -112,7 +112,7 @@ class Tick:
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if self._has_more or due is not None and due <= now else usual
-        return take_mark(self._mark, now, least)
+        return renew_mark(self._mark, now, least)
 
     def _promote(self) -> None:
         """Make due tasks pending, and settle the followers of ended tasks."""
@@ -151,7 +151,7 @@ class Tick:
     def _sweep(self) -> None:
         """Remove leftovers of crashes and people, once an hour in one process of all."""
         now = self._clock.now()
-        if not take_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
+        if not renew_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return
         self._reaper.sweep_locks()
         self._files.clear(now, wholly=True)

@@ -43,7 +43,7 @@ NOTE_SECONDS = 50.0                     # between two records of a caller
 ONE_VISIT_SECONDS = 65 * 60.0           # after one visit, for how long an hourly one is expected
 
 
-def take_mark(path: Path, now: float, least: float) -> bool:
+def renew_mark(path: Path, now: float, least: float) -> bool:
     """Return True, and set the mark to now, if it is at least `least` seconds old.
 
     The mark is the time of an empty file. It is also due if it lies in the future or is unknown. Two
@@ -65,7 +65,7 @@ class Rhythm:
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
-    def note(self, caller: str) -> None:
+    def record(self, caller: str) -> None:
         """Store now and then that a caller ticks. After a jump of the clock the older history is dropped."""
         now = self._clock.now()
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:

@@ -85,7 +85,7 @@ def grab_if_free(path: Path) -> int | None:
         return None
 
 
-def take_lock(path: Path) -> HeldLock:
+def create_lock(path: Path) -> HeldLock:
     """Lock a new lock file for life. It gets its name only once it is locked.
 
     So a process that finds it free knows that its owner is dead.
@@ -185,12 +185,12 @@ class Modes:
             "%s, because started workers did not live (%s). Starting them is tried again at %s."
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
-    def takes_slices(self) -> bool:
+    def works_in_slices(self) -> bool:
         """Return True if a caller that waits for a task may work on it; also where `auto` chose cron."""
         mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
-    def note_end(self, transaction: Connection, row: WorkerRow, is_loss: bool) -> None:
+    def learn_end(self, transaction: Connection, row: WorkerRow, is_loss: bool) -> None:
         """Learn from the end of a worker. It is a loss if it was killed or told to stop, or never
         reported."""
         lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)

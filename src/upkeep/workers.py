@@ -19,7 +19,7 @@ from ..base.limits import VERSION
 from ..base.time_and_text import random_token, shorten, storable
 from ..store.connection import BY_CLAIM, Connection, Reader, private_path
 from ..store.database import Database
-from ..store.log_and_activity import note
+from ..store.log_and_activity import record_activity
 from ..store.state import recall, remember
 from ..store.settings import Settings
 from ..tasks.claims import Claims
@@ -77,7 +77,7 @@ class Workers:
                 "id=? AND lock=? AND state='starting'", (worker_id, lock))
             if changed:
                 remember(transaction, "start_failure", None)
-                note(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
+                record_activity(transaction, self._clock.now(), "worker_started", worker_id=worker_id,
                      machine=self._claims.machine)
             return changed == 1
 
@@ -85,7 +85,7 @@ class Workers:
                   runner: tuple[int | None, str | None] = (None, None)) -> None:
         """Store a worker's heartbeat, with its runner's pid and start time; return whether it has a row."""
         lease = self._lease(self._clock.now())
-        transaction.tell(
+        transaction.run_later(
             "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
             % ", ".join(name + "=?" for name in lease),
             (state, tasks, *runner, *lease.values(), worker_id))
@@ -100,9 +100,9 @@ class Workers:
         """Remove a worker's row. The process that holds its lock removes the lock file."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
-            self._modes.note_end(transaction, row, why == STOPPED)
+            self._modes.learn_end(transaction, row, why == STOPPED)
             transaction.run("DELETE FROM worker WHERE id=?", (worker_id,))
-            note(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
+            record_activity(transaction, self._clock.now(), "worker_ended", worker_id=worker_id,
                  machine=row["machine"],
                  message="%s after %d tasks" % (why, tasks) if tasks is not None else why)
 
@@ -137,7 +137,7 @@ class Workers:
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
-        note(transaction, now, "worker_start_failed", message=failure["message"])
+        record_activity(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since: float, until: float = math.inf) -> str:
         """Return ": " and the last line that workers printed between these times, or ""."""

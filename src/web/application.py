@@ -74,7 +74,7 @@ class Application:
                 answer = problem(error)
             status, headers, content = answer.to(request)
         if request.left:
-            request.take_the_rest()
+            request.read_rest()
         start_response(status, headers)
         return content
 

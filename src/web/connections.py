@@ -130,13 +130,13 @@ class Body:
             answering = self._exchange.server.answering
             answering.release()         # other threads may answer while this one waits
             try:
-                self._take()
+                self._read_whole()
             finally:
                 answering.acquire()
             self.is_taken = True
         return self._file.read(size)
 
-    def _take(self) -> None:
+    def _read_whole(self) -> None:
         exchange, folder = self._exchange, self._exchange.server.folder
         is_large, remaining = self._size > LARGE_BYTES, self._size
         exchange.enter("body")

@@ -23,7 +23,7 @@ from ..upkeep.metrics import counter_families, exposition
 from ..upkeep.alerts import MUTES
 from ..access.people import TOKEN_SCOPES, check_password
 from ..access.python_interface import JobQueue
-from ..access.host import (canary_token, exposure, host_files, note_exposure,
+from ..access.host import (canary_token, exposure, host_files, store_exposure,
                            private_addresses)
 from ..access.findings import check_host, describe_service, next_step
 from ..access.backup import save
@@ -237,7 +237,7 @@ def post_exposure(queue: JobQueue, request: Request) -> None:
     exposed = request.given["exposed"]
     if not set(exposed) <= set(addresses):
         raise field_error("exposed", "must be some of %s" % ", ".join(addresses))
-    note_exposure(queue, list(dict.fromkeys(exposed)))
+    store_exposure(queue, list(dict.fromkeys(exposed)))
 
 
 def get_settings(queue: JobQueue, _: Request) -> dict[str, list[JsonObject]]:

@@ -201,7 +201,7 @@ def _csv(rows: Iterable[JsonObject]) -> str:
 EXPORTING = threading.Lock()
 
 
-def take_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
+def in_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
     """Yield the pieces of a file in turns with other files.
 
     So several files slow down other requests no more than one does.
@@ -283,7 +283,7 @@ def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
             raise field_error("sort", "must be %s or %s in a file" % (NEWEST, OLDEST))
         export = EXPORTS[query["format"]]
         pieces = itertools.chain([export.first], map(export.text, tasks.pages(task_filter, sort)))
-        return Answer(200, take_turns(pieces), export.kind, [(
+        return Answer(200, in_turns(pieces), export.kind, [(
             "Content-Disposition", 'attachment; filename="tasks.%(format)s"' % query)], keep=None)
     fields = query["fields"].split(",") if query.get("fields") else ()
     rows, going_on = tasks.find(task_filter, query.get("limit", PAGE_ROWS), query.get("cursor"), sort,
@@ -393,7 +393,7 @@ def post_actions(queue: JobQueue, request: Request) -> JsonObject:
     else:
         acted = _act_on_filter(queue, request, body)
     if acted["done"]:
-        queue.actions.note_bulk(body["action"], acted["done"], body.get("filter"),
+        queue.actions.record_bulk(body["action"], acted["done"], body.get("filter"),
                                 *request.person.who)
     return {"action": body["action"], **acted}
 

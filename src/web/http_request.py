@@ -384,7 +384,7 @@ class Request:
         self.left -= len(piece)
         return piece
 
-    def take_the_rest(self) -> None:
+    def read_rest(self) -> None:
         """Read the rest of the body. Without this CGI and uWSGI may lose the answer."""
         if self.door != "server" and self.left <= LINES_MAX_BYTES:
             while self.left and self._read():

@@ -330,14 +330,14 @@ class Attempt(WatchedAttempt):
                 or self._claims.cancel_asked(*self.key, transaction) is None):
             return
         if self.traceback:
-            self.log.take_pieces(final=True)
+            self.log.decode_pieces(final=True)
             self.log.put(self.traceback)
             self.traceback = None
         self._write(transaction, final=True)
 
     def _write(self, transaction: Connection, final: bool) -> None:
         now = self._clock.now()
-        for start, text in self.log.take_pieces(final):
+        for start, text in self.log.decode_pieces(final):
             append_log(transaction, now, self.row["id"], self.row["attempts"], start, text)
         if self.report:
             self._claims.report(transaction, *self.key, self.report["progress"],
@@ -356,7 +356,7 @@ class Batch(Generic[AnyAttempt]):
     def __init__(self, clock: AnyClock, child: Child, attempts: list[AnyAttempt],
                  note_end: Callable[[AnyAttempt, Outcome], None]) -> None:
         self._clock = clock
-        self._note_end = note_end       # called with each attempt that has ended
+        self._handle_end = note_end       # called with each attempt that has ended
         self.child = child
         self.running = attempts         # the first has begun
         self.unbegun: list[AnyAttempt] = []     # taken back from the runner
@@ -401,7 +401,7 @@ class Batch(Generic[AnyAttempt]):
             if self.running[0].reported:
                 self._check()
         if self.running and (self.child.ended or self.running[0].ending):
-            self.take_back()
+            self.withdraw()
         self._check()
 
     def _check(self) -> None:
@@ -411,17 +411,17 @@ class Batch(Generic[AnyAttempt]):
         attempt = self.running.pop(0)
         self.child.has_leftovers |= attempt.log.close() or attempt.leftovers is not None
         self.ended.append((attempt, outcome))
-        self._note_end(attempt, outcome)
+        self._handle_end(attempt, outcome)
         if self.child.has_leftovers:
-            self.take_back()
+            self.withdraw()
         now = self._clock.monotonic()
         self.record_by = min(self.record_by, now + BATCH_SECONDS)
         if self.running:
             self.running[0].started = now
 
-    def take_back(self) -> None:
+    def withdraw(self) -> None:
         """Take back the orders that the runner has not begun."""
-        begun = len(self.running) - self.child.take_back()
+        begun = len(self.running) - self.child.withdraw()
         for attempt in self.running[begun:]:
             attempt.log.close()
         self.unbegun += self.running[begun:]
@@ -444,7 +444,7 @@ class Pace:
         self._count, self._seconds = 0, 0.0     # quick ends in a row; mean seconds
         self.size = 1                       # tasks that may be claimed
 
-    def note(self, function: str, outcome: Outcome, waited: float = 0.0) -> None:
+    def learn(self, function: str, outcome: Outcome, waited: float = 0.0) -> None:
         """Learn from an ended attempt and the last wait for the write lock."""
         seconds = outcome.seconds or 0
         if outcome.kind != "succeeded" or seconds > BATCH_SECONDS:

@@ -129,7 +129,7 @@ class Child:
         self.tasks += len(orders)
         return [ours for ours, _ in pipes]
 
-    def take_back(self) -> int:
+    def withdraw(self) -> int:
         """Take back the orders that have not begun; return their number."""
         if self._go is None:
             return 0
@@ -213,7 +213,7 @@ class Child:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
             self.is_dead()
-        self.take_back()
+        self.withdraw()
         self._channel.close()
         if self._lifeline is not None:
             os.close(self._bell)

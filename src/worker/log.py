@@ -80,7 +80,7 @@ class LogPipe:
         """Return True if an incomplete character was read."""
         return self._decoder is not None and bool(self._decoder.getstate()[0])
 
-    def take_pieces(self, final: bool) -> list[LogPiece]:
+    def decode_pieces(self, final: bool) -> list[LogPiece]:
         """Return the pieces to store. They are the same until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:

@@ -32,7 +32,7 @@ class Place:
         self.runner: tuple[int | None, str | None] = (None, None)   # its pid and birth
         self.stopping = ""              # the reason why the worker will leave
 
-    def take(self, row: int | None, lock: str | None) -> bool:
+    def acquire(self, row: int | None, lock: str | None) -> bool:
         """Take a row and its lock; return True once they are ours. A service waits until there is room."""
         if row is not None and lock is not None and self._arrive(row, lock):
             return True
@@ -45,7 +45,7 @@ class Place:
             self._database.clock.sleep(2.0)
 
     def _arrive(self, row: int, lock: str) -> bool:
-        handle, proven = jobqueue.take_lock(self._workers.locks / lock)
+        handle, proven = jobqueue.create_lock(self._workers.locks / lock)
         if self._workers.arrive(row, lock, proven, os.getpid()):
             self.id, self._lock_name, self.lock = row, lock, handle
             return True
@@ -61,7 +61,7 @@ class Place:
         """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid: int, born: str | None) -> None:
+    def set_runner(self, pid: int, born: str | None) -> None:
         """Store the runner's pid and start time with the next heartbeat."""
         self.runner = pid, born
 

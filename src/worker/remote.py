@@ -78,7 +78,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def run(self) -> bool:
         """Work until there is a reason to leave; return True if the program was updated."""
-        waker = self._runners.catch_signals(self._note_signal)
+        waker = self._runners.catch_signals(self._count_signal)
         self._runners.start()
         try:
             while not self._is_over():
@@ -96,7 +96,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Handle an answer that has arrived, and start the next due call."""
         if self._call and self._call.is_over():
             call, self._call = self._call, None
-            self._take(call)
+            self._handle_answer(call)
         if not self._call and time.monotonic() >= self._next:
             self._call = self._next_call()
             if self._call:
@@ -106,9 +106,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Make the worker leave, for the first reason."""
         self.stopping = self.stopping or reason
 
-    def note_runner(self, pid: int, born: str | None) -> None:
+    def set_runner(self, pid: int, born: str | None) -> None:
         """Store the runner's pid and start time in the spool."""
-        self._spool.note_runner(pid, born)
+        self._spool.set_runner(pid, born)
 
     def no_runner(self, error: OSError) -> None:
         """Report why there is no runner, and leave."""
@@ -177,7 +177,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
-            batch.take_back()           # the ended attempts can wait no longer
+            batch.withdraw()           # the ended attempts can wait no longer
             self._pace.slow_down()
         for attempt, outcome in batch.ended:
             del self._taken[attempt.row["claim"]]
@@ -186,7 +186,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._give_back([attempt.row for attempt in batch.unbegun])
         batch.unbegun, batch.ended, batch.record_by = [], [], math.inf
         if not batch.running:
-            batch.child.take_back()
+            batch.child.withdraw()
             self._batch = None
             if batch.child.death is not None and not self.stopping:
                 self._runners.start()
@@ -262,16 +262,16 @@ class RemoteWorker(Loop[RemoteAttempt]):
         call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
-    def _take(self, call: Call) -> None:
+    def _handle_answer(self, call: Call) -> None:
         """Handle the answer or the error of a call."""
         error = call.error or self._judge(call)
         if error is None:
             if self._trouble:
                 jobqueue.complain("the site answers again")
             self._pause, self._trouble = AGAIN_SECONDS[0], None
-            take = {"lease_seconds": self._take_welcome, "attempts": self._take_turn,
-                    "ids": self._take_added}[call.wanted]
-            return (take if call.wanted in call.found else self._take_refusal)(call, call.found)
+            take = {"lease_seconds": self._handle_welcome, "attempts": self._handle_turn,
+                    "ids": self._handle_added}[call.wanted]
+            return (take if call.wanted in call.found else self._handle_refusal)(call, call.found)
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site is not heard: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
@@ -296,7 +296,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             unanswered.remove(task["claim"])
         return None
 
-    def _take_welcome(self, _: Call, answer: JsonObject) -> None:
+    def _handle_welcome(self, _: Call, answer: JsonObject) -> None:
         self._is_known, self.lease_seconds = True, answer["lease_seconds"]
         self._settings.update(answer["settings"])
         if not self._before:
@@ -306,7 +306,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._before = None
         self._spool.begin(self._session)
 
-    def _take_turn(self, call: Call, answer: JsonObject) -> None:
+    def _handle_turn(self, call: Call, answer: JsonObject) -> None:
         for item in call.ends:
             self._spool.forget(item)
         for attempt, item in call.news:
@@ -334,7 +334,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
 
-    def _take_added(self, _: Call, answer: JsonObject) -> None:
+    def _handle_added(self, _: Call, answer: JsonObject) -> None:
         self._tell_added({"ids": answer["ids"], "created": answer["created"]})
 
     def _tell_added(self, answer: ToRunner) -> None:
@@ -342,7 +342,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         attempt.enqueued += 1
         attempt.reply(answer)
 
-    def _take_refusal(self, call: Call, answer: JsonObject) -> None:
+    def _handle_refusal(self, call: Call, answer: JsonObject) -> None:
         """Handle a refusal: the session is gone, an add is wrong, or this worker is not allowed."""
         code, gone = answer["code"], answer.get("gone")
         if call.wanted == "ids" and gone:

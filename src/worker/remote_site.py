@@ -211,7 +211,7 @@ class Spool:
         self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
-    def note_runner(self, pid: int, born: str | None) -> None:
+    def set_runner(self, pid: int, born: str | None) -> None:
         """Store the runner's pid and start time over the former ones: a full disk has room for that."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
@@ -274,7 +274,7 @@ class RemoteAttempt(WatchedAttempt):
         """Return the report on the running attempt."""
         item = self._reported()
         log: list[LogItem] = []
-        for start, text in self.log.take_pieces(final=False) if self.log else ():
+        for start, text in self.log.decode_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
             if json_bytes(log) > CALL_BYTES // 4:       # one piece may be larger, but not too large
                 break
@@ -293,7 +293,7 @@ class RemoteAttempt(WatchedAttempt):
         if json_bytes(outcome_json) > CALL_BYTES:
             outcome_json = {"kind": "fail", "error_type": "ValueError",
                     "error_message": "the result is larger than %d bytes" % CALL_BYTES}
-        self.log.take_pieces(final=True)
+        self.log.decode_pieces(final=True)
         self.log.put(self.traceback or "")
         pieces: list[LogItem] = [{"start": start, "text": text} for start, text in self.log.pieces]
         item: AttemptItem = {**self._reported(), "log": pieces, "outcome": outcome_json}
@@ -327,7 +327,7 @@ class RemoteAttempt(WatchedAttempt):
 
     def _store(self, now: float) -> None:
         if self.log.is_full:
-            self.log.take_pieces(final=False)
+            self.log.decode_pieces(final=False)
 
     def _enqueue(self, requests: list[JsonObject]) -> None:
         self._worker.adds.append(Addition(self, requests))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
         @property
         def lock(self) -> int: ...
-        def note_runner(self, pid: int, born: str | None) -> None: ...
+        def set_runner(self, pid: int, born: str | None) -> None: ...
         def no_runner(self, error: OSError) -> None: ...
 
     class Functions(Protocol):
@@ -73,7 +73,7 @@ class Runners:
         stamps = jobqueue.file_stamps(self._functions.files())      # taken before it reads the files
         try:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
-            self._place.note_runner(*self.current.identity)
+            self._place.set_runner(*self.current.identity)
         except OSError as error:
             self._place.no_runner(error)
 

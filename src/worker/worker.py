@@ -54,14 +54,14 @@ class Loop(Generic[AnyAttempt]):
         """Return the seconds of the last wait for the write lock."""
         return 0.0
 
-    def _note_signal(self, *_: object) -> None:
+    def _count_signal(self, *_: object) -> None:
         self._signals += 1
 
     def _wind_up(self) -> None:
         """End the running task: after the first signal it has GRACE_SECONDS, the second ends it at once."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
-            self._batch.take_back()
+            self._batch.withdraw()
             if self._signals > 1 or self._clock.monotonic() - self._stopped_at > GRACE_SECONDS:
                 for attempt in self._batch.running:
                     attempt.end("interrupted", "the worker was stopped")
@@ -69,14 +69,14 @@ class Loop(Generic[AnyAttempt]):
     def _hand_over(self, rows: Sequence[ClaimedTask]) -> None:
         child = self._runners.child
         batch = self._batch = Batch(
-            self._clock, child, [self._attempt(child, row) for row in rows], self._note_end)
+            self._clock, child, [self._attempt(child, row) for row in rows], self._handle_end)
         self._say("begins %s: %s", rows[0]["function"], [row["id"] for row in rows])
         if self._settings["runner_per_owner"] == "yes":
             child.owner = rows[0]["owner_id"]
         batch.begin()
 
-    def _note_end(self, attempt: AnyAttempt, outcome: Outcome) -> None:
-        self._pace.note(attempt.row["function"], outcome, self._waited())
+    def _handle_end(self, attempt: AnyAttempt, outcome: Outcome) -> None:
+        self._pace.learn(attempt.row["function"], outcome, self._waited())
         leftovers = ", left behind: %s" % attempt.leftovers if attempt.leftovers else ""
         self._say("task %d: %s%s", attempt.row["id"], outcome.kind, leftovers)
 
@@ -117,11 +117,11 @@ class Worker(Loop[Attempt]):
 
     def run(self, row: int | None = None, lock: str | None = None) -> bool:
         """Work until there is a reason to leave; return True if a signal was one."""
-        if not self._place.take(row, lock):
+        if not self._place.acquire(row, lock):
             return False
         self._say("worker %d is here", self._place.id)
         try:
-            self._runners.catch_signals(self._note_signal)
+            self._runners.catch_signals(self._count_signal)
             self._runners.start()
             while not self._is_over():
                 pass
@@ -287,15 +287,15 @@ class Worker(Loop[Attempt]):
         self._database.ring()
         self._hand_over(rows)
 
-    def _note_end(self, attempt: Attempt, outcome: Outcome) -> None:
-        super()._note_end(attempt, outcome)
+    def _handle_end(self, attempt: Attempt, outcome: Outcome) -> None:
+        super()._handle_end(attempt, outcome)
         self._place.tasks += 1
         self._last_work = self._clock.monotonic()
 
     def _go_on(self, batch: Batch[Attempt]) -> None:
         """Record the ended attempts if it is time. Claim the next tasks if the runner is still good."""
         if not batch.running:
-            batch.child.take_back()
+            batch.child.withdraw()
             fresh = batch.child.death is not None or self._runners.is_stale()
             pace = None if fresh or self._place.stopping else self._pace
             remaining = self._settings["runner_tasks"] - batch.child.tasks
@@ -306,6 +306,6 @@ class Worker(Loop[Attempt]):
             if rows:
                 self._begin(rows)
         elif self._clock.monotonic() > batch.record_by:     # the ended attempts can wait no longer
-            batch.take_back()
+            batch.withdraw()
             self._recorder.record(batch)
             self._pace.slow_down()

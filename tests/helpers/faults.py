@@ -62,7 +62,7 @@ def count(queue, number):
     with queue.database.transaction(durable=False) as transaction:
         number = jobqueue.recall(transaction, ".commits") + 1
         jobqueue.remember(transaction, ".commits", number)
-        jobqueue.note(transaction, 0, "commit", message=str(number))
+        jobqueue.record_activity(transaction, 0, "commit", message=str(number))
 
 queue, number, parent = begin(), 0, os.getppid()
 while os.getppid() == parent:       # nobody is left to stop it otherwise

@@ -377,7 +377,7 @@ class TestCase(unittest.TestCase):
 
     def arrive(self, worker_id, lock, proven=True, pid=None):
         """A worker that was started reports; the descriptor of the lock that it holds."""
-        handle, _ = jobqueue.take_lock(self.queue.workers.locks / lock)
+        handle, _ = jobqueue.create_lock(self.queue.workers.locks / lock)
         self.locks.add(handle)
         pid = os.getpid() if pid is None else pid
         self.assertTrue(self.queue.workers.arrive(worker_id, lock, proven, pid))

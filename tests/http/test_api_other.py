@@ -76,7 +76,7 @@ class Activity(WebTestCase):
     def test_what_happened_to_workers_is_for_admins(self):
         self.add("bob")
         with self.database.transaction() as transaction:
-            jobqueue.note(transaction, self.clock.now(), "worker_started", worker_id=1)
+            jobqueue.record_activity(transaction, self.clock.now(), "worker_started", worker_id=1)
         self.assertIn("worker_started",
                       [row["event"] for row in self.ana.get("/api/activity").json["activity"]])
         self.assertEqual([row["event"] for row in self.bob.get("/api/activity").json["activity"]], ["added"])

@@ -72,7 +72,7 @@ class World:
             for name in list(FUNCTIONS) * KNOWN_RUNS:
                 seconds, fails = self._draw(name)
                 again = fails and FUNCTIONS[name][2].get("max_retries")
-                jobqueue.note(transaction, now, "retry" if again else "succeeded", None,
+                jobqueue.record_activity(transaction, now, "retry" if again else "succeeded", None,
                               function=name, queue="default", seconds=seconds)
 
     def _draw(self, name):

@@ -725,7 +725,7 @@ class TestCourier(AlertsCase):
     def test_one_that_was_killed_in_the_middle_has_spent_a_try(self):
         self.error = SystemExit()
         with self.assertRaises(SystemExit):
-            self.courier._send(self.courier._take())
+            self.courier._send(self.courier._next_due())
         row = self.delivery()
         self.assertEqual((row["tries"], row["error"]), (1, jobqueue.CUT_OFF))
         self.assertEqual(row["next_at"], self.clock.now() + 60)

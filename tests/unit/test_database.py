@@ -523,9 +523,9 @@ class TestWriteLock(DatabaseCase):
         self.addCleanup(turn.close)
         started = self.clock.monotonic()
         for _ in range(20):
-            turn.take(1)
+            turn.acquire(1)
             self.clock.advance(0.001)
-            turn.give()
+            turn.release()
         return self.clock.monotonic() - started - 20 * 0.001
 
     def test_who_writes_back_to_back_stays_away_for_a_moment_while_somebody_waits(self):
@@ -564,8 +564,8 @@ class TestWriteLock(DatabaseCase):
         started = self.clock.monotonic()
         for _ in range(20):
             self.clock.advance(0.01)
-            turn.take(1)
-            turn.give()
+            turn.acquire(1)
+            turn.release()
         self.assertAlmostEqual(self.clock.monotonic() - started, 0.2)
 
     def test_a_host_without_flock_works_by_sqlites_own_lock(self):

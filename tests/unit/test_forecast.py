@@ -19,7 +19,7 @@ class ForecastCase(TestCase):
         """Attempts of a function took so long."""
         with self.database.transaction() as transaction:
             for seconds in times:
-                jobqueue.note(transaction, self.clock.now(), event, None, function=function,
+                jobqueue.record_activity(transaction, self.clock.now(), event, None, function=function,
                               queue="default", seconds=seconds)
 
     def told(self, task_id):
@@ -382,7 +382,7 @@ class Workers(ForecastCase):
         self.write("DELETE FROM worker")
         for _ in range(3):
             self.clock.advance(300)
-            self.queue.rhythm.note("cron")
+            self.queue.rhythm.record("cron")
         self.change_settings(worker_mode="cron")
         self.clock.advance(100)
         self.check_range(self.told(self.add())["expected_start"], 200, 200)

@@ -90,7 +90,7 @@ class TestChecks(HostTestCase):
 
     def test_a_quota_that_is_used_up_is_bad_although_the_disk_has_room(self):
         error = OSError(errno.EDQUOT, "Disk quota exceeded")
-        with mock.patch.object(jobqueue, "take_lock", side_effect=error):
+        with mock.patch.object(jobqueue, "create_lock", side_effect=error):
             self.assertEqual(self.verdict("Disk", "your quota is full"), "bad")
 
     def test_a_host_without_flock_is_a_note(self):
@@ -159,9 +159,9 @@ class TestChecks(HostTestCase):
             self.assertEqual(self.verdict("Exposure", "inside a web folder"), "note")
 
     def test_what_a_browser_could_fetch_is_bad_and_nothing_is_ok(self):
-        jobqueue.note_exposure(self.queue, ["data/canary.txt"])
+        jobqueue.store_exposure(self.queue, ["data/canary.txt"])
         self.assertEqual(self.verdict("Exposure", "data/canary.txt"), "bad")
-        jobqueue.note_exposure(self.queue, [])
+        jobqueue.store_exposure(self.queue, [])
         self.assertEqual(self.verdict("Exposure", "nothing private"), "ok")
 
     def test_tasks_py_that_somebody_else_is_just_reading_is_waited_for(self):
@@ -423,7 +423,7 @@ class TestKindsOfHosts(HostTestCase):
     def be(self, door, worker=None, mode="auto", cron=None, address=None, **more):
         """What is looked at is as on such a host; what it then says."""
         self.visit(door=door)
-        jobqueue.note_exposure(self.queue, [])
+        jobqueue.store_exposure(self.queue, [])
         with self.database.transaction() as transaction:
             jobqueue.remember(transaction, "backup", {"at": self.clock.now(), "path": "x"})
         self.change_settings(worker_mode=mode)

@@ -1,7 +1,7 @@
 """What attempts printed, in pieces, and one row per transition."""
 
 import jobqueue
-from jobqueue import LOG_MAX_BYTES, append_log, logged_attempts, note, read_log
+from jobqueue import LOG_MAX_BYTES, append_log, logged_attempts, record_activity, read_log
 from tests.helpers.support import TestCase
 
 
@@ -123,7 +123,7 @@ class TestActivity(TestCase):
     def test_rows_come_newest_first_in_pages(self):
         with self.database.transaction() as transaction:
             for number in range(7):
-                note(transaction, self.clock.now(), "event%d" % number, worker_id=1)
+                record_activity(transaction, self.clock.now(), "event%d" % number, worker_id=1)
         rows, before = jobqueue.find_activity(self.database, limit=3)
         self.assertEqual([row["event"] for row in rows], ["event6", "event5", "event4"])
         rows, before = jobqueue.find_activity(self.database, limit=3, before=before)
@@ -133,7 +133,7 @@ class TestActivity(TestCase):
     def test_a_full_last_page_says_that_it_is_the_last(self):
         with self.database.transaction() as transaction:
             for _ in range(3):
-                note(transaction, self.clock.now(), "event", worker_id=1)
+                record_activity(transaction, self.clock.now(), "event", worker_id=1)
         self.assertIsNone(jobqueue.find_activity(self.database, limit=3)[1])
 
     def test_an_owner_sees_only_what_is_theirs(self):
@@ -161,8 +161,8 @@ class TestActivity(TestCase):
     def test_filters_are_combined(self):
         with self.database.transaction() as transaction:
             for second in range(10):
-                note(transaction, second, "even" if second % 2 == 0 else "odd", worker_id=second // 5,
-                     function="greet" if second < 8 else None)
+                record_activity(transaction, second, "even" if second % 2 == 0 else "odd",
+                                worker_id=second // 5, function="greet" if second < 8 else None)
 
         def found(**wanted):
             return [row["at"] for row in jobqueue.find_activity(self.database, **wanted)[0]]
@@ -173,9 +173,9 @@ class TestActivity(TestCase):
 
     def test_a_rare_event_is_looked_for_a_while_at_a_time_and_found(self):
         with self.database.transaction() as transaction:
-            note(transaction, 1, "rare")
+            record_activity(transaction, 1, "rare")
             for _ in range(400):
-                note(transaction, 2, "often")
+                record_activity(transaction, 2, "often")
         self.patch(jobqueue, "SEARCH_ROWS", 8)
         self.patch(jobqueue, "SEARCH_SECONDS", -1)      # one range of ids in each request
         found, before, requests = [], None, 0

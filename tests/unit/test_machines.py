@@ -363,7 +363,7 @@ class TestWhoMayRead(TestCase):
         self.queue.setup.code()
         jobqueue.canary_token(data)
         (jobqueue.TaskContext(7, "bob", 1, 0, "t", data, None, None).folder / "x").touch()
-        os.close(jobqueue.take_lock(self.queue.workers.locks / "one")[0])
+        os.close(jobqueue.create_lock(self.queue.workers.locks / "one")[0])
         self.queue.starter.start_helper("--send")
         self.queue.workers.log.write_text("x")
         with mock.patch.object(jobqueue, "WORKER_LOG_MAX_BYTES", 0):

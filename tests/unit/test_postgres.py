@@ -306,7 +306,8 @@ class Server(unittest.TestCase):
             self.assertEqual([row[0] for row in transaction.all(
                 "SELECT function FROM activity WHERE attempt=2 AND at=2.5 ORDER BY id")],
                 [text and jobqueue.storable(text) for text in texts])
-            transaction.tell_many("DELETE FROM activity WHERE id=? AND attempt=2", [(at,) for at in ids[2:]])
+            transaction.run_many_later("DELETE FROM activity WHERE id=? AND attempt=2",
+                                       [(at,) for at in ids[2:]])
             self.assertEqual(len(stored(transaction)), 2)
             self.assertEqual(transaction.many("UPDATE activity SET at=0 WHERE id=?", []), 0)
 

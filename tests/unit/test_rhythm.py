@@ -6,7 +6,7 @@ import unittest
 from unittest import mock
 
 import jobqueue
-from jobqueue import NOTE_SECONDS, TICK_PASSING_SECONDS, TICK_SECONDS, take_mark
+from jobqueue import NOTE_SECONDS, TICK_PASSING_SECONDS, TICK_SECONDS, renew_mark
 from tests.helpers.support import TestCase
 
 MINUTE, QUARTER, HOUR, DAY = 60.0, 900.0, 3600.0, 86400.0
@@ -18,7 +18,7 @@ class TestMark(TestCase):
         self.mark = self.folder / "some mark"
 
     def take(self, least=10.0):
-        return take_mark(self.mark, self.clock.now(), least)
+        return renew_mark(self.mark, self.clock.now(), least)
 
     def test_it_is_free_at_first_and_again_when_it_is_old_enough(self):
         self.assertTrue(self.take())

@@ -331,7 +331,7 @@ class TestSlice(ModeCase):
         for ago in ((1800, 900, 0), (10,), (120, 60, 0)):
             self.cron_came(*ago)
             self.assertEqual(self.mode(), "cron")
-            self.assertTrue(self.queue.modes.takes_slices())
+            self.assertTrue(self.queue.modes.works_in_slices())
         self.starter.work_slice(1)
         self.assertIn("--slice", str(self.started))
 

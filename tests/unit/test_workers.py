@@ -10,7 +10,7 @@ from jobqueue import (
     STARTING_SECONDS,
     grab_if_free,
     recall,
-    take_lock,
+    create_lock,
 )
 from tests.helpers.support import FakeProcess, TestCase
 
@@ -139,7 +139,7 @@ class TestArriving(WorkerCase):
 class TestLocks(WorkerCase):
     def test_a_lock_is_held_and_proven(self):
         path = self.workers.locks / "one"
-        handle, proven = take_lock(path)
+        handle, proven = create_lock(path)
         self.assertTrue(proven)
         self.assertIsNone(grab_if_free(path))
         os.close(handle)
@@ -157,7 +157,7 @@ class TestLocks(WorkerCase):
             real(old, new)
 
         with mock.patch("os.rename", rename):
-            handle, _ = take_lock(path)
+            handle, _ = create_lock(path)
         self.assertEqual(seen, [(False, True)])
         os.close(handle)
 
@@ -165,17 +165,17 @@ class TestLocks(WorkerCase):
         path = self.workers.locks / "one"
         path.with_name("one.new").write_text("")
         with self.assertRaises(FileExistsError):
-            take_lock(path)
+            create_lock(path)
 
     def test_a_host_without_flock_proves_nothing(self):
         with mock.patch("fcntl.flock", side_effect=OSError(errno.ENOSYS, "not implemented")):
-            handle, proven = take_lock(self.workers.locks / "one")
+            handle, proven = create_lock(self.workers.locks / "one")
         self.assertFalse(proven)
         os.close(handle)
 
     def test_a_lock_that_keeps_nobody_out_proves_nothing(self):
         with mock.patch("fcntl.flock", return_value=None):
-            handle, proven = take_lock(self.workers.locks / "one")
+            handle, proven = create_lock(self.workers.locks / "one")
         self.assertFalse(proven)
         os.close(handle)
 
@@ -262,7 +262,7 @@ class TestTheDead(WorkerCase):
 
     def test_one_that_holds_its_lock_has_more_time(self):
         [(worker_id, lock)] = self.reserve()
-        handle, _ = take_lock(self.workers.locks / lock)
+        handle, _ = create_lock(self.workers.locks / lock)
         self.clock.advance(STARTING_SECONDS + 1)
         self.assertEqual(self.dead(), {})
         self.clock.advance(STARTING_LOCKED_SECONDS)
@@ -271,7 +271,7 @@ class TestTheDead(WorkerCase):
 
     def test_looking_at_a_starting_worker_does_not_keep_its_lock(self):
         [(_, lock)] = self.reserve()
-        handle, _ = take_lock(self.workers.locks / lock)
+        handle, _ = create_lock(self.workers.locks / lock)
         os.close(handle)
         self.dead()
         second = grab_if_free(self.workers.locks / lock)

@@ -30,7 +30,7 @@ class TestPace(unittest.TestCase):
     def note(self, times=1, function="f", seconds=0.0, kind="succeeded"):
         """Learn from attempts that ended so; the size that follows."""
         for _ in range(times):
-            self.pace.note(function, Outcome(kind, seconds=seconds))
+            self.pace.learn(function, Outcome(kind, seconds=seconds))
         return self.pace.size
 
     def test_only_a_function_that_keeps_ending_quickly_gets_batches(self):
@@ -58,7 +58,7 @@ class TestPace(unittest.TestCase):
         quick = Outcome("succeeded", seconds=0.001)
         sizes = []
         for waited in (0.01,) * 5 + (0.001,):
-            self.pace.note("f", quick, waited)
+            self.pace.learn("f", quick, waited)
             sizes.append(self.pace.size)
         self.assertEqual(sizes, [1, 1, 4, 7, 10, 11])
 
@@ -311,7 +311,7 @@ class TestRemote(unittest.TestCase):
             with self.subTest(state):
                 self.take()
                 call = Mock(ends=[], news=[], given={})
-                self.remote._take_turn(call, {"attempts": {"x": state}, "tasks": []})
+                self.remote._handle_turn(call, {"attempts": {"x": state}, "tasks": []})
                 self.assertEqual((self.remote._taken, self.spool.ends), ({}, ends))
 
 
