@@ -2486,7 +2486,7 @@ class Database(Reader):
         with self._reading:
             return self._reader.all(statement, values)
 
-    def look(self, statement, values=(),
+    def read_within(self, statement, values=(),
              seconds=math.inf):
         """Return the rows of a long read and the seconds that it took; None for rows at the time limit.
 
@@ -2513,7 +2513,7 @@ class Database(Reader):
         deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
             bounds = (max(low, high - size), high) if newest else (low, min(low + size, high))
-            rows, took = self.look(
+            rows, took = self.read_within(
                 statement, (*bounds, *values), LOOK_SECONDS if size > 1 else math.inf)
             if rows is None:
                 size = max(1, size // 4)
@@ -2562,7 +2562,7 @@ class Database(Reader):
             self._deadline.at = before
 
     @contextlib.contextmanager
-    def unhurried(self):
+    def deadline_paused(self):
         """Stop the thread's deadline while the block runs, such as for reading a body."""
         started = self.clock.monotonic()
         try:
@@ -4640,7 +4640,7 @@ class Queues:
         self._database, self._clock = database, database.clock
 
     @staticmethod
-    def open(db, machine, remote=False):
+    def served_by(db, machine, remote=False):
         """Return the queues that workers of a machine serve, also queues that are full now.
 
         `remote` workers also serve queues of other machines. `head` is the priority of the first pending
@@ -5051,7 +5051,7 @@ def disk_name(name):
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
-def told_name(name):
+def shown_name(name):
     """Return the name for people of a file on the disk."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
@@ -5060,7 +5060,7 @@ def names_left(folder):
     """Return the names in a task's folder; None if there is no folder."""
     try:
         with open_folder(folder) as room:
-            return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
+            return sorted(shown_name(name) for name in os.listdir(room) if name[0] != ".")
     except FileNotFoundError:
         return None
     except OSError:                     # the folder is missing or cannot be read
@@ -5095,7 +5095,7 @@ def open_given(path):
     return open(path, "rb")
 
 
-class Portion:
+class FileSlice:
     """A reader of so many bytes of an open file, in pieces."""
 
     def __init__(self, file, size):
@@ -5177,7 +5177,7 @@ class Files:
                 folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as opened:
                 room = opened.enter_context(open_folder(path.parent))
-                with self._database.unhurried():
+                with self._database.deadline_paused():
                     part = opened.enter_context(write_part(room, pieces, row["key"]))
                 transaction = opened.enter_context(self._database.transaction())
                 if not is_held(transaction):
@@ -5200,7 +5200,7 @@ class Files:
         """Store a copy of a file for a later task; return its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            return self.receive(owner_id, told_name(Path(path).name), size, Portion(file, size))["id"]
+            return self.receive(owner_id, shown_name(Path(path).name), size, FileSlice(file, size))["id"]
 
     def _reserve(self, owner_id, size, key, task_id):
         """Reserve room for a file; return the id of its row."""
@@ -5291,7 +5291,7 @@ class Files:
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
                 paths = folder.iterdir() if kept else [folder]
-                for path in (path for path in paths if told_name(path.name) not in kept):
+                for path in (path for path in paths if shown_name(path.name) not in kept):
                     remove_whole(path)
 
     def of_task(self, task_id, db=None):
@@ -5300,10 +5300,10 @@ class Files:
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 
-    def open(self, task_id, row):
+    def open_file(self, task_id, row):
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
-        file = open_plain(path.parent, told_name(path.name))
+        file = open_plain(path.parent, shown_name(path.name))
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
@@ -5313,7 +5313,7 @@ class Files:
         for row in self.of_task(task_id):
             kind = BYTES_TYPE
             with contextlib.suppress(OSError):
-                file, kind = self.open(task_id, row)
+                file, kind = self.open_file(task_id, row)
                 file.close()
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}
@@ -5621,7 +5621,7 @@ class Adding:
                 (placed[0][1],))
 
 
-class Once:
+class IdempotencyRecord:
     """A request with an Idempotency-Key, which its client can repeat safely."""
 
     def __init__(self, person_id, key, digest):
@@ -6389,11 +6389,11 @@ class Leases:
         return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
-    def left(self, now):
+    def seconds_left(self, now):
         """Return {id: seconds until another worker may claim it} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
-    def doubt(self, now):
+    def mark_suspects(self, now):
         """Mark the leases that are late now as suspect, and clear the marks of all others."""
         late = self._late(self._database, now)
         marks = recall(self._database, "doubts") or {}
@@ -6412,7 +6412,7 @@ class Leases:
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
-    def is_doubted(self, task_id, claim):
+    def is_suspect(self, task_id, claim):
         """Return True if a claim is marked as suspect, None if it was lost."""
         row = self._database.one(
             "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))
@@ -6516,7 +6516,7 @@ class Claims:
         if db.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         served = set() if of_all else {
-            queue["name"] for queue in self._queues.open(db, self.machine)}
+            queue["name"] for queue in self._queues.served_by(db, self.machine)}
         return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED, db=db)
                     if of_all or row["queue"] in served), default=None)
 
@@ -6555,7 +6555,7 @@ class Claims:
 
     def _filled(self, db, reach=None):
         """Return the queues with tasks that a worker here, or a remote one within its Reach, may start."""
-        queues = self._queues.open(db, reach.machine if reach else self.machine, reach is not None)
+        queues = self._queues.served_by(db, reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 
@@ -6827,7 +6827,7 @@ def renew_mark(path, now, least):
     return True
 
 
-class Rhythm:
+class TickHistory:
     """The history of ticks, read and written. Tick.maybe() lists the callers."""
 
     def __init__(self, database):
@@ -7157,7 +7157,7 @@ class _Differences(NamedTuple):
     gone: "list[ScheduleRow]"
 
 
-class Firing:
+class ScheduleRunner:
     """The runner of due schedules: each slot adds its task, or records the reason why not.
 
     1. fire() finds the due schedules. For each, outside of a transaction, due_slots() returns the slots
@@ -7953,7 +7953,7 @@ class Reaper:
                     self._workers.remove_lock(row["lock"], handle)
                 elif handle is not None:    # the row has changed: the lock proves the death next time
                     os.close(handle)
-        self._leases.doubt(self._clock.now())
+        self._leases.mark_suspects(self._clock.now())
 
     def _record(self, dead):
         with self._database.transaction(durable=False) as transaction:
@@ -7985,14 +7985,14 @@ class Reaper:
         silent = self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
-            handle, why = self._look_at(row, is_silent)
+            handle, why = self._examine(row, is_silent)
             if why and (self._end_runner(row) or is_silent):
                 dead.append(DeadWorker(row, handle, why))
             elif handle is not None:
                 os.close(handle)
         return dead
 
-    def _look_at(self, row, is_silent):
+    def _examine(self, row, is_silent):
         """Return the descriptor of a worker's lock if it is free, and the reason why it is dead, or None."""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
@@ -8782,7 +8782,7 @@ class PlaceSums(NamedTuple):
     sums: "Sums"
 
 
-class Fold:
+class Rollup:
     """The rollup: adds the activity to the sums, a portion at a time.
 
     1. Read and count the rows after the mark. Other processes may write meanwhile.
@@ -8863,7 +8863,7 @@ class Metrics:
         """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(length for length in SPANS if length and seconds % length == 0)
-        counted = self._look(span, start, end)
+        counted = self._read_sums(span, start, end)
         self._add_living(counted.tally)
         points = collections.defaultdict(Sums)
         functions = collections.defaultdict(Sums)
@@ -8890,17 +8890,17 @@ class Metrics:
 
     def runs(self):
         """Return the latest runs of each function, oldest first."""
-        return self._look(HOUR, 0, 0).runs
+        return self._read_sums(HOUR, 0, 0).runs
 
     def all_time(self):
         """Return {(function, queue): Sums} of all time. They never decrease."""
         whole = collections.defaultdict(Sums)
-        for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
+        for _, place, sums in self._parts(self._read_sums(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
                 whole[place].add(sums)
         return whole
 
-    def _look(self, span, start, end):
+    def _read_sums(self, span, start, end):
         """Return the sums of a span that begin from `start` up to `end`, and the newer rows."""
         for _ in range(5):
             mark = self._fold.mark()
@@ -8988,7 +8988,7 @@ NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.sch
 KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 
 
-class Keeping:
+class Retention:
     """The retention of tasks, activity and figures, by the settings of an admin.
 
     Once an hour the oldest rows are removed, up to one that is young enough. A wrong clock must not empty
@@ -9472,7 +9472,7 @@ class Alerts:
         """Check the conditions unless another process has just done so, and send due messages."""
         now = self._clock.now()
         if renew_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
-            self.look(now)
+            self.check(now)
             self.send(now)
 
     def send(self, now):
@@ -9482,7 +9482,7 @@ class Alerts:
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
-    def look(self, now):
+    def check(self, now):
         """Compare the findings with the rows, and store the changes in one transaction.
 
         A process that was slower than another one finds a changed state and stores nothing.
@@ -9505,7 +9505,7 @@ class Alerts:
             self._open(transaction, rows, troubles, now)
             over = [row for key, row in rows.items()
                     if key not in troubles and self._end(transaction, row, now)]
-            if self._tell(transaction, troubles, over, now) or ended:
+            if self._post_messages(transaction, troubles, over, now) or ended:
                 told_at = now
             for email, lines in ended.items():
                 post_message(transaction, ("mail", email), {
@@ -9581,7 +9581,7 @@ class Alerts:
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction, troubles, over,
+    def _post_messages(self, transaction, troubles, over,
               now):
         """Add messages to `delivery`, one for each recipient; return False if there is none."""
         rows = transaction.all(
@@ -9966,7 +9966,7 @@ def _judge_answer(answer):
     raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
 
 
-class Courier:
+class DeliverySender:
     """The sender of the rows of `delivery`. `add` adds a task, `find` returns a function of tasks.py."""
 
     def __init__(self, database, settings, add,
@@ -10473,7 +10473,7 @@ class Forecast:
 
     def _crew(self, size, machine, functions, limits):
         allowed = json.loads(limits or "{}").get("queues")
-        queues = {queue["name"]: queue for queue in self._queues.open(
+        queues = {queue["name"]: queue for queue in self._queues.served_by(
             self._database, machine, functions is not None)
                   if allowed is None or queue["name"] in allowed}
         names = {each["name"] for each in json.loads(functions)} if functions else None
@@ -12193,7 +12193,7 @@ class JobQueue:
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues, self.files, self.tasks)
-        self.rhythm = Rhythm(self.database)
+        self.rhythm = TickHistory(self.database)
         self.interpreter = Interpreter(self.settings)
         self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
         self.workers = Workers(self.database, self.settings, self.claims, self.modes)
@@ -12204,7 +12204,7 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues, self.files)
-        self.fold = Fold(self.database)
+        self.fold = Rollup(self.database)
         self.metrics = Metrics(self.database, self.settings, self.fold)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
                                  self.modes, self.rhythm, self.metrics)
@@ -12215,10 +12215,10 @@ class JobQueue:
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
-        self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
+        self.firing = ScheduleRunner(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.firing,
                                    self.catalogue.schedules, self.users.owner)
-        self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
+        self.keeping = Retention(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,
                          self.keeping, self.alerts, self.files)
@@ -12271,7 +12271,7 @@ class JobQueue:
         self.start_workers()
         return Added(added["ids"], added["created"])
 
-    def add_orders(self, orders: "list[Order]", owner_id: "int", once: "Once | None" = None,
+    def add_orders(self, orders: "list[Order]", owner_id: "int", once: "IdempotencyRecord | None" = None,
                    asker: "int | None" = None) -> "JsonObject":
         """Add Orders, all or none; return {"ids", "created": how many are new}.
 
@@ -12316,19 +12316,19 @@ def default_queue() -> "JobQueue":
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of users' code."""
 
     file: "str"
     line: "int"
 
 
-def calling_place() -> "Place":
+def calling_place() -> "CodePlace":
     """Return the line of the file that called this program."""
     frame: "FrameType | None" = sys._getframe(1)
     while frame and frame.f_back and frame.f_globals is globals():
         frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno) if frame else Place("", 0)
+    return CodePlace(frame.f_code.co_filename, frame.f_lineno) if frame else CodePlace("", 0)
 
 
 class Function(Generic[P, R]):
@@ -12403,7 +12403,7 @@ class ScheduleLine(NamedTuple):
 
     name: "str"
     given: "JsonObject"
-    place: "Place"
+    place: "CodePlace"
 
 
 scheduled: "list[ScheduleLine]" = []      # filled in the same way
@@ -12894,7 +12894,7 @@ def _check_schedules(queue):
 
 def _check_tasks(queue):
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
-    leases = queue.claims.leases.left(now)
+    leases = queue.claims.leases.seconds_left(now)
     failures = database.all(
         "SELECT function, count(*) AS failed FROM activity "
         "WHERE id>(SELECT max(id) FROM activity)-200000 AND event='failed' AND at>? "
@@ -13025,7 +13025,7 @@ class Report(NamedTuple):
     findings: "list[Finding]"
 
 
-def _look(topics, about):
+def _run_checks(topics, about):
     """Yield the results of each topic's check. An error in one check does not end the others."""
     for topic, check in topics.items():
         try:
@@ -13049,9 +13049,9 @@ def check_host(queue, visit=None):
     """Check this host and this queue; return a Report. With a Request.visit() a browser waits for it."""
     looks = {
         **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
-    results = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    results = [*_run_checks(HOST_TOPICS, queue.database.folder), *_run_checks(looks, queue)]
     if visit:
-        results += _look(VISIT_TOPICS, visit)
+        results += _run_checks(VISIT_TOPICS, visit)
     with contextlib.suppress(JobQueueError):            # the topics report the error
         results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
     return _report(results)
@@ -13076,7 +13076,7 @@ def check_installation(data=None):
         topic = "Settings" if isinstance(error, Invalid) else topic
         results = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
-        return Installation(_report([*_look(HOST_TOPICS, folder), *results]), None)
+        return Installation(_report([*_run_checks(HOST_TOPICS, folder), *results]), None)
     return Installation(check_host(queue), queue)
 
 
@@ -13552,7 +13552,7 @@ class Answer:
                 headers.append(("Content-Encoding", "gzip"))
             if status != 204:
                 headers.append(("Content-Type", self._kind))
-            if status != 204 and isinstance(body, (bytes, Portion)):
+            if status != 204 and isinstance(body, (bytes, FileSlice)):
                 headers.append(("Content-Length", str(len(body))))
         content = [body] if isinstance(body, bytes) else body
         if status == 304 or request and request.method == "HEAD":
@@ -13969,7 +13969,7 @@ class Request:
             return None
         if not re.fullmatch("[ -~]{1,200}", key):
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
-        return Once(self.person.id, key, self._digest)
+        return IdempotencyRecord(self.person.id, key, self._digest)
 
     def cookies(self):
         """Return the cookie's values: an old one of another base path must not hide the right one."""
@@ -14138,7 +14138,7 @@ def _add_once(queue, request,
     """Add these tasks, unless the same Idempotency-Key did so before."""
     person = request.person
     try:
-        with queue.database.unhurried():    # reading the body may take long
+        with queue.database.deadline_paused():    # reading the body may take long
             orders = queue.requests.check(requests, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
@@ -14432,10 +14432,10 @@ def get_file(queue, request, task_id, name):
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
     with contextlib.suppress(OSError):
         if row is not None:
-            file, kind = queue.files.open(task_id, row)
+            file, kind = queue.files.open_file(task_id, row)
             where = "%s; filename*=UTF-8''%s" % (
                 "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
-            return Answer(200, Portion(file, row["size"]), kind,
+            return Answer(200, FileSlice(file, row["size"]), kind,
                           [*FILE_HEADERS, ("Content-Disposition", where)], None)
     raise NotFound("There is no file %s." % shorten(name, 60))
 
@@ -14656,7 +14656,7 @@ def get_backup(queue, _):
         raise Busy(BUSY) from None
     path.unlink(missing_ok=True)
     name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
-    return Answer(200, Portion(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
+    return Answer(200, FileSlice(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
         *FILE_HEADERS, ("Content-Disposition", "attachment; filename=" + name)], None)
 
 
@@ -14762,7 +14762,7 @@ def _wait_for_work(queue, request):
     try:
         until = clock.monotonic() + wait
         while not tasks and clock.monotonic() < until:
-            with queue.database.unhurried():
+            with queue.database.deadline_paused():
                 is_heard = request.pause(WAIT_LOOK_SECONDS)
             if not is_heard:
                 break
@@ -14795,7 +14795,7 @@ def post_worker_tasks(queue, request, task_id):
         each["name"] for each in queue.catalogue.functions()
         if each["who"] != "user" and each["name"] not in bound}
     words = "is for others: this token is bound to %s" % ", ".join(bound or ())
-    with queue.database.unhurried():
+    with queue.database.deadline_paused():
         orders = queue.requests.check(
             field_error("function", words)
             if isinstance(line, dict) and line.get("function") in barred else line
@@ -15228,12 +15228,12 @@ class Application:
 
     def _perform(self, request, route, parts):
         if request.content_type == ENVELOPE_TYPE:
-            with self.queue.database.unhurried():
+            with self.queue.database.deadline_paused():
                 most = self.queue.settings.get("max_files_mb") << 20 or INTEGER_MAX
                 request.unwrap(most if route.takes is UPLOAD else
                                LINES_MAX_BYTES if route.takes is NEW_TASKS else BODY_MAX_BYTES)
         if route.takes and route.takes is not NEW_TASKS:
-            with self.queue.database.unhurried():
+            with self.queue.database.deadline_paused():
                 is_query = route.method == "GET" or route.takes is UPLOAD
                 read = request.read_query if is_query else request.read_object
                 request.given = read(route.takes)
@@ -15362,7 +15362,7 @@ def application(environ, start_response):
 
 if TYPE_CHECKING:
     Endpoint = tuple[str, int]          # an address and a port; IPv6 has two more items
-    Source = Union[bytes, Portion, Pieces]      # a part of a response
+    Source = Union[bytes, FileSlice, Pieces]      # a part of a response
 
     class Listener(Protocol):
         """A Server, as far as an Exchange uses it."""
@@ -15621,7 +15621,7 @@ class Exchange(HandlerBase):
         [(status, headers)] = starts
         keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
-        if isinstance(content, Portion):
+        if isinstance(content, FileSlice):
             return _Answered(keep, [compose(status, headers, b"", keep), content])
         if not isinstance(content, list):
             return _Answered(False, [self._chunks(status, headers, content)])
@@ -15646,7 +15646,7 @@ class Exchange(HandlerBase):
                 file = tempfile.TemporaryFile(dir=self.server.folder, buffering=0)
                 if file.write(data) == len(data):
                     file.seek(0)
-                    return Portion(file, len(data))
+                    return FileSlice(file, len(data))
         return data
 
     def _environ(self, body):
@@ -15667,7 +15667,7 @@ class Exchange(HandlerBase):
         with contextlib.ExitStack() as opened:
             for source in sources:
                 if isinstance(source, bytes):
-                    source = Portion(io.BytesIO(source), len(source))
+                    source = FileSlice(io.BytesIO(source), len(source))
                 opened.callback(source.close)
                 for piece in source:
                     self.connection.sendall(piece)
@@ -15749,7 +15749,7 @@ class Server(ServerBase):
         """Serve until `stop`. It ends when all requests have been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
-                self._look_around()
+                self._check_connections()
             self.handle_request()
         self.server_close()
         deadline = self.clock.monotonic() + STOP_SECONDS
@@ -15765,7 +15765,7 @@ class Server(ServerBase):
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
-    def _look_around(self):
+    def _check_connections(self):
         """End late connections. Start the background thread if that was not possible before."""
         now = self.clock.monotonic()
         with self._changed:
@@ -15977,7 +15977,7 @@ def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
-    queue.database.look("SELECT 1")     # opens it before descriptors may be short
+    queue.database.read_within("SELECT 1")     # opens it before descriptors may be short
     try:
         server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))
@@ -16035,7 +16035,7 @@ class _Sent(NamedTuple):
     """The parts of a request."""
 
     query: "str"
-    body: "bytes | Portion"
+    body: "bytes | FileSlice"
     kind: "str"               # the type of the body
 
 
@@ -16045,15 +16045,15 @@ def _as_sent(method, content):
         return _Sent("", content, LINES_TYPE)
     if content is not None and not isinstance(content, dict):
         size = os.fstat(content.fileno()).st_size
-        name = urlencode({"name": told_name(Path(content.name).name)}, errors="replace")
-        return _Sent(name, Portion(content, size), BYTES_TYPE)
+        name = urlencode({"name": shown_name(Path(content.name).name)}, errors="replace")
+        return _Sent(name, FileSlice(content, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
         return _Sent("", json.dumps(content or {}).encode("ascii"), JSON_TYPE)
     query = {name: value for name, value in (content or {}).items() if value is not None}
     return _Sent(urlencode(query, errors="replace"), b"", JSON_TYPE)
 
 
-class Site:
+class Client:
     """The API that commands use: that of this host's own queue, or of another site."""
 
     clock: "AnyClock" = Clock
@@ -16067,7 +16067,7 @@ class Site:
         raise NotImplementedError
 
 
-class ThisSite(Site):
+class LocalClient(Client):
     """The API of this host's own queue, without a server in between."""
 
     def __init__(self, queue):
@@ -16095,7 +16095,7 @@ class ThisSite(Site):
         return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
-class OtherSite(Site):
+class HttpClient(Client):
     """The API of another site, over HTTP, with a token."""
 
     def __init__(self, address, token_file):
@@ -17088,11 +17088,11 @@ def _site(options):
     if name in NEED_NOTHING:
         return None
     if options.server:
-        return OtherSite(options.server, options.token_file)
+        return HttpClient(options.server, options.token_file)
     if name in LOOKING and not os.path.lexists(data_folder(options.data)):
         raise SetupError("There is no data folder %s." % data_folder(options.data))
     queue = JobQueue(options.data)
-    return queue if name in LOCAL else ThisSite(queue)
+    return queue if name in LOCAL else LocalClient(queue)
 
 
 def main(words=None):

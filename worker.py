@@ -1000,7 +1000,7 @@ def inert_name(name):
     return jobqueue.disk_name(plain)
 
 
-def told_by(answer):
+def error_in(answer):
     """Return the error in an unsuccessful answer; Fail if jobqueue itself refuses for good."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
@@ -1029,14 +1029,14 @@ class TaskSite:
         opener = http_opener(self._authorities, by_proxy=place.startswith("https:"))
         kind, head, tail = jobqueue.BYTES_TYPE, b"", b""
         for pause in FILE_PAUSES:
-            request = Request(place, file and chain([head], jobqueue.Portion(file, size), [tail]), {
+            request = Request(place, file and chain([head], jobqueue.FileSlice(file, size), [tail]), {
                 "Content-Type": kind, "Content-Length": str(len(head) + size + len(tail)),
                 "X-Api-Key": task.claim})
             try:
                 answer = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
-                problem = told_by(answer)
+                problem = error_in(answer)
                 if file and 400 <= answer.status < 500:     # a firewall in front of the site refuses it
                     kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:
@@ -1502,7 +1502,7 @@ class Leftovers:
         if self._flush_c:
             self._flush_c(None)
 
-    def left(self, is_last):
+    def restore(self, is_last):
         """Restore the state; return the names of states that remain changed, or None."""
         if self._variables:
             self._put_variables_back()
@@ -1732,7 +1732,7 @@ class Runner:
             self._claim = None
         try:
             self._leftovers.flush()
-            leftovers = self._leftovers.left(is_last)
+            leftovers = self._leftovers.restore(is_last)
         except Exception as error:      # a task can break anything in Python: its outcome must still be sent
             leftovers = "what cannot be looked at: %s" % type(error).__name__
         self._print_to(self._null)
@@ -2265,7 +2265,7 @@ class WatchedAttempt:
         """Store everything that must be stored before the start; return False if the claim was lost."""
         raise NotImplementedError
 
-    def _look_at_claim(self):
+    def _test_claim(self):
         """Test for a cancel, a lost claim, and a mark as suspect."""
         raise NotImplementedError
 
@@ -2277,13 +2277,13 @@ class WatchedAttempt:
         """Add the tasks that the function requests, at once and for the same owner."""
         raise NotImplementedError
 
-    def _tell_results(self):
+    def _answer_results(self):
         """Answer with the results of the predecessors; return False if that is not allowed here."""
         raise NotImplementedError
 
     # Common to all kinds.
 
-    def make_order(self):
+    def make_run_order(self):
         """Return the order for the runner; None if the claim was lost. First store what _may_begin()
         stores."""
         if not self._may_begin():
@@ -2314,7 +2314,7 @@ class WatchedAttempt:
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
         else:
-            return message.get("results") is True and self._tell_results()
+            return message.get("results") is True and self._answer_results()
         return True
 
     def _receive_outcome(self, sent):
@@ -2363,7 +2363,7 @@ class WatchedAttempt:
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
             with contextlib.suppress(*WRITE_LATER):
-                self._look_at_claim()
+                self._test_claim()
                 self._unclaimed = self._unclaimed if self._is_doubted else now
         if not self.is_sure(now):
             self.end("lost")
@@ -2449,7 +2449,7 @@ class Attempt(WatchedAttempt):
             return {"ids": added.ids, "created": added.new}
         self._answer(add)
 
-    def _tell_results(self):
+    def _answer_results(self):
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         return True
 
@@ -2460,7 +2460,7 @@ class Attempt(WatchedAttempt):
             kind = type(error).__name__
             self.reply({"refused": Refusal(kind, error.detail, error.errors, error.retry_after)})
 
-    def _look_at_claim(self):
+    def _test_claim(self):
         version = self._database.version_seen()
         if version == self._seen_version and self._database.hears_all:
             return
@@ -2470,7 +2470,7 @@ class Attempt(WatchedAttempt):
             self.end("lost")
         elif cancel_requested:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = bool(self._claims.leases.is_doubted(*self.key))
+        self._is_doubted = bool(self._claims.leases.is_suspect(*self.key))
 
     def _store(self, now):
         due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
@@ -2533,7 +2533,7 @@ class Batch(Generic[AnyAttempt]):
         """
         is_sure = self.running[0].is_sure(self._clock.monotonic())
         try:
-            orders_made = [attempt.make_order() for attempt in self.running if is_sure]
+            orders_made = [attempt.make_run_order() for attempt in self.running if is_sure]
         except WRITE_LATER:
             orders_made = []
         if not orders_made:
@@ -3305,7 +3305,7 @@ class NotHeard(Exception):
         self.pause = pause              # seconds, if the site said so
 
 
-class Site:
+class RemoteSite:
     """The site that a remote worker works for."""
 
     def __init__(self, address, token_file, authorities=None):
@@ -3520,7 +3520,7 @@ class RemoteAttempt(WatchedAttempt):
     def _may_begin(self):
         return True                     # the site has confirmed it
 
-    def _look_at_claim(self):
+    def _test_claim(self):
         self._is_doubted, self._unclaimed = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
@@ -3534,7 +3534,7 @@ class RemoteAttempt(WatchedAttempt):
     def _enqueue(self, requests):
         self._worker.adds.append(Addition(self, requests))
 
-    def _tell_results(self):
+    def _answer_results(self):
         return False                    # the runner asks the site for them
 
 
@@ -3603,7 +3603,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._call = None
         self._trouble = None
         self._doubts_token = False      # the last answer refused the token
-        self._next = self._told_at = 0.0
+        self._next = self._sent_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
@@ -3742,7 +3742,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 "functions": self._functions}))
         if self._before:                # the former session's functions are still announced
             return self._turn(self._before, {"leave": "was started anew"})
-        if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
+        if self.adds and time.monotonic() < self._sent_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
             lines = "\n".join(map(dump_json, requests))
             return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
@@ -3762,7 +3762,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             extra["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._spool.ends else self._wait}
-        is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
+        is_due = time.monotonic() >= self._sent_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
         is_new = any("claimed" not in row for row in self._taken.values())
         if extra or self._spool.ends or is_new or self._taken and is_due:
             return self._turn(self._session, extra)
@@ -3783,7 +3783,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             running = self._batch.running[:1]
         news = {attempt.row["claim"]: attempt.item() for attempt in running}
         rows = list(self._taken.values()) if ours else []
-        self._told_at, self._sequence = time.monotonic(), self._sequence + 1
+        self._sent_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
             "start": [claim_reference(row) for row in rows if "claimed" not in row],
@@ -3866,9 +3866,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._taken[task["claim"]] = task
 
     def _handle_added(self, _, answer):
-        self._tell_added({"ids": answer["ids"], "created": answer["created"]})
+        self._answer_added({"ids": answer["ids"], "created": answer["created"]})
 
-    def _tell_added(self, answer):
+    def _answer_added(self, answer):
         attempt = self.adds.pop(0).attempt
         attempt.enqueued += 1
         attempt.reply(answer)
@@ -3880,7 +3880,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self.adds.pop(0).attempt.end("lost")
         elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
-            self._tell_added({"refused": Refusal(
+            self._answer_added({"refused": Refusal(
                 kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:
@@ -3995,7 +3995,7 @@ def work_remotely(options):
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
                                   % jobqueue.TASKS_FILE)
-    site = Site(options.server, options.token_file, options.ca)
+    site = RemoteSite(options.server, options.token_file, options.ca)
     spool = Spool(Path(options.data or jobqueue.HOME / "data-remote"))
     worker = RemoteWorker(site, spool, options.verbose)
     if worker.run():
@@ -4008,7 +4008,7 @@ def send_messages(data):
     """Send due messages. A server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
-    jobqueue.Courier(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
+    jobqueue.DeliverySender(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
     return 0
 
 

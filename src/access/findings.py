@@ -260,7 +260,7 @@ def _check_schedules(queue: JobQueue) -> Lines:
 
 def _check_tasks(queue: JobQueue) -> Lines:
     database, now, waited = queue.database, queue.database.clock.now(), queue.claims.longest_wait()
-    leases = queue.claims.leases.left(now)
+    leases = queue.claims.leases.seconds_left(now)
     failures = database.all(
         "SELECT function, count(*) AS failed FROM activity "
         "WHERE id>(SELECT max(id) FROM activity)-200000 AND event='failed' AND at>? "
@@ -391,7 +391,7 @@ class Report(NamedTuple):
     findings: list[Finding]
 
 
-def _look(topics: Mapping[str, Callable[[About], Lines]], about: About) -> Iterator[Found]:
+def _run_checks(topics: Mapping[str, Callable[[About], Lines]], about: About) -> Iterator[Found]:
     """Yield the results of each topic's check. An error in one check does not end the others."""
     for topic, check in topics.items():
         try:
@@ -415,9 +415,9 @@ def check_host(queue: JobQueue, visit: Visit | None = None) -> Report:
     """Check this host and this queue; return a Report. With a Request.visit() a browser waits for it."""
     looks: dict[str, Callable[[JobQueue], Lines]] = {
         **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
-    results = [*_look(HOST_TOPICS, queue.database.folder), *_look(looks, queue)]
+    results = [*_run_checks(HOST_TOPICS, queue.database.folder), *_run_checks(looks, queue)]
     if visit:
-        results += _look(VISIT_TOPICS, visit)
+        results += _run_checks(VISIT_TOPICS, visit)
     with contextlib.suppress(JobQueueError):            # the topics report the error
         results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
     return _report(results)
@@ -442,7 +442,7 @@ def check_installation(data: Path | str | None = None) -> Installation:
         topic = "Settings" if isinstance(error, Invalid) else topic
         results = [(topic, Finding("unknown", why=str(error)))]
     if not queue:
-        return Installation(_report([*_look(HOST_TOPICS, folder), *results]), None)
+        return Installation(_report([*_run_checks(HOST_TOPICS, folder), *results]), None)
     return Installation(check_host(queue), queue)
 
 

@@ -31,16 +31,16 @@ from ..tasks.adding import FEW_ORDERS, Added, Adding, Order
 from ..tasks.task_list import TaskList
 from ..tasks.actions import Actions
 from ..tasks.claims import Claims
-from ..upkeep.tick_history import Rhythm
+from ..upkeep.tick_history import TickHistory
 from ..upkeep.schedule_rows import SCHEDULE_SCHEMA, SCRIPT_FUNCTION, plan_errors
-from ..upkeep.schedules import Firing, Schedules
+from ..upkeep.schedules import ScheduleRunner, Schedules
 from ..upkeep.worker_modes import Interpreter, Modes
 from ..upkeep.workers import Workers
 from ..upkeep.reaper import Reaper
 from ..upkeep.starter import Starter
 from ..upkeep.catalogue import Catalogue
-from ..upkeep.metrics import Fold, Metrics
-from ..upkeep.retention import Keeping
+from ..upkeep.metrics import Rollup, Metrics
+from ..upkeep.retention import Retention
 from ..upkeep.conditions import Conditions
 from ..upkeep.alerts import Alerts
 from ..upkeep.forecast import Forecast
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject, TaskRow
     from ..base.time_and_text import AnyClock
-    from ..tasks.adding import Once
+    from ..tasks.adding import IdempotencyRecord
     from .python_task import AddOptions, TaskOptions, UsingOptions
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class JobQueue:
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues, self.files, self.tasks)
-        self.rhythm = Rhythm(self.database)
+        self.rhythm = TickHistory(self.database)
         self.interpreter = Interpreter(self.settings)
         self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
         self.workers = Workers(self.database, self.settings, self.claims, self.modes)
@@ -102,7 +102,7 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues, self.files)
-        self.fold = Fold(self.database)
+        self.fold = Rollup(self.database)
         self.metrics = Metrics(self.database, self.settings, self.fold)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
                                  self.modes, self.rhythm, self.metrics)
@@ -113,10 +113,10 @@ class JobQueue:
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
-        self.firing = Firing(self.database, self.adding, self.requests.check, self.users.person)
+        self.firing = ScheduleRunner(self.database, self.adding, self.requests.check, self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.firing,
                                    self.catalogue.schedules, self.users.owner)
-        self.keeping = Keeping(self.database, self.settings, self.actions, self.fold)
+        self.keeping = Retention(self.database, self.settings, self.actions, self.fold)
         self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
                          self.reaper, self.starter, self.firing, self.schedules, self.fold,
                          self.keeping, self.alerts, self.files)
@@ -169,7 +169,7 @@ class JobQueue:
         self.start_workers()
         return Added(added["ids"], added["created"])
 
-    def add_orders(self, orders: list[Order], owner_id: int, once: Once | None = None,
+    def add_orders(self, orders: list[Order], owner_id: int, once: IdempotencyRecord | None = None,
                    asker: int | None = None) -> JsonObject:
         """Add Orders, all or none; return {"ids", "created": how many are new}.
 
@@ -214,19 +214,19 @@ def default_queue() -> JobQueue:
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of users' code."""
 
     file: str
     line: int
 
 
-def calling_place() -> Place:
+def calling_place() -> CodePlace:
     """Return the line of the file that called this program."""
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_back and frame.f_globals is globals():
         frame = frame.f_back
-    return Place(frame.f_code.co_filename, frame.f_lineno) if frame else Place("", 0)
+    return CodePlace(frame.f_code.co_filename, frame.f_lineno) if frame else CodePlace("", 0)
 
 
 class Function(Generic[P, R]):
@@ -301,7 +301,7 @@ class ScheduleLine(NamedTuple):
 
     name: str
     given: JsonObject
-    place: Place
+    place: CodePlace
 
 
 scheduled: list[ScheduleLine] = []      # filled in the same way

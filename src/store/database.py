@@ -163,7 +163,7 @@ class Database(Reader):
         with self._reading:
             return self._reader.all(statement, values)
 
-    def look(self, statement: str, values: Sequence[Any] = (),
+    def read_within(self, statement: str, values: Sequence[Any] = (),
              seconds: float = math.inf) -> tuple[Sequence[Row] | None, float]:
         """Return the rows of a long read and the seconds that it took; None for rows at the time limit.
 
@@ -190,7 +190,7 @@ class Database(Reader):
         deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
             bounds = (max(low, high - size), high) if newest else (low, min(low + size, high))
-            rows, took = self.look(
+            rows, took = self.read_within(
                 statement, (*bounds, *values), LOOK_SECONDS if size > 1 else math.inf)
             if rows is None:
                 size = max(1, size // 4)
@@ -239,7 +239,7 @@ class Database(Reader):
             self._deadline.at = before
 
     @contextlib.contextmanager
-    def unhurried(self) -> Iterator[None]:
+    def deadline_paused(self) -> Iterator[None]:
         """Stop the thread's deadline while the block runs, such as for reading a body."""
         started = self.clock.monotonic()
         try:

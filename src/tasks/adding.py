@@ -303,7 +303,7 @@ class Adding:
                 (placed[0][1],))
 
 
-class Once:
+class IdempotencyRecord:
     """A request with an Idempotency-Key, which its client can repeat safely."""
 
     def __init__(self, person_id: int, key: str, digest: str) -> None:

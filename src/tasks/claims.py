@@ -95,7 +95,7 @@ class Claims:
         if db.value("SELECT 1 FROM unsettled LIMIT 1"):
             return 0.0
         served: set[str] = set() if of_all else {
-            queue["name"] for queue in self._queues.open(db, self.machine)}
+            queue["name"] for queue in self._queues.served_by(db, self.machine)}
         return min((row["turn"] / 1000 for row in self._tasks.firsts(SCHEDULED, db=db)
                     if of_all or row["queue"] in served), default=None)
 
@@ -134,7 +134,7 @@ class Claims:
 
     def _filled(self, db: Reader, reach: Reach | None = None) -> list[Row]:
         """Return the queues with tasks that a worker here, or a remote one within its Reach, may start."""
-        queues = self._queues.open(db, reach.machine if reach else self.machine, reach is not None)
+        queues = self._queues.served_by(db, reach.machine if reach else self.machine, reach is not None)
         return [queue for queue in queues if queue["head"] is not None and not (
             reach and reach.queues is not None and queue["name"] not in reach.queues)]
 

@@ -124,7 +124,7 @@ def disk_name(name: str) -> str:
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
-def told_name(name: str) -> str:
+def shown_name(name: str) -> str:
     """Return the name for people of a file on the disk."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
@@ -133,7 +133,7 @@ def names_left(folder: Path | str) -> list[str] | None:
     """Return the names in a task's folder; None if there is no folder."""
     try:
         with open_folder(folder) as room:
-            return sorted(told_name(name) for name in os.listdir(room) if name[0] != ".")
+            return sorted(shown_name(name) for name in os.listdir(room) if name[0] != ".")
     except FileNotFoundError:
         return None
     except OSError:                     # the folder is missing or cannot be read
@@ -168,7 +168,7 @@ def open_given(path: Path | str) -> BinaryIO:
     return open(path, "rb")
 
 
-class Portion:
+class FileSlice:
     """A reader of so many bytes of an open file, in pieces."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
@@ -250,7 +250,7 @@ class Files:
                 folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as opened:
                 room = opened.enter_context(open_folder(path.parent))
-                with self._database.unhurried():
+                with self._database.deadline_paused():
                     part = opened.enter_context(write_part(room, pieces, row["key"]))
                 transaction = opened.enter_context(self._database.transaction())
                 if not is_held(transaction):
@@ -273,7 +273,7 @@ class Files:
         """Store a copy of a file for a later task; return its key."""
         with open_given(path) as file:
             size = os.fstat(file.fileno()).st_size
-            return self.receive(owner_id, told_name(Path(path).name), size, Portion(file, size))["id"]
+            return self.receive(owner_id, shown_name(Path(path).name), size, FileSlice(file, size))["id"]
 
     def _reserve(self, owner_id: int, size: int, key: str | None, task_id: int | None) -> int:
         """Reserve room for a file; return the id of its row."""
@@ -364,7 +364,7 @@ class Files:
         elif verdict.status == SUCCEEDED:
             with contextlib.suppress(OSError):
                 paths = folder.iterdir() if kept else [folder]
-                for path in (path for path in paths if told_name(path.name) not in kept):
+                for path in (path for path in paths if shown_name(path.name) not in kept):
                     remove_whole(path)
 
     def of_task(self, task_id: int, db: Reader | None = None) -> Sequence[Row]:
@@ -373,10 +373,10 @@ class Files:
             "SELECT key, name, size FROM file WHERE task_id=? AND name IS NOT NULL "
             "ORDER BY CASE WHEN key IS NULL THEN 0 ELSE 1 END, name, id", (task_id,))
 
-    def open(self, task_id: int, row: Row) -> OpenFile:
+    def open_file(self, task_id: int, row: Row) -> OpenFile:
         """Open a file of a task by its row."""
         path = self.path(row, task_id)
-        file = open_plain(path.parent, told_name(path.name))
+        file = open_plain(path.parent, shown_name(path.name))
         head = os.pread(file.fileno(), TYPE_BYTES, 0)
         return OpenFile(file, next((kind for pattern, kind in SHOWN_TYPES.items()
                                     if re.match(pattern, head, re.DOTALL)), BYTES_TYPE))
@@ -386,7 +386,7 @@ class Files:
         for row in self.of_task(task_id):
             kind = BYTES_TYPE
             with contextlib.suppress(OSError):
-                file, kind = self.open(task_id, row)
+                file, kind = self.open_file(task_id, row)
                 file.close()
             yield {"name": row["name"], "size": row["size"], "id": row["key"],
                    "type": kind.partition(";")[0]}

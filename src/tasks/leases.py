@@ -211,11 +211,11 @@ class Leases:
         return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
-    def left(self, now: float) -> dict[int, float]:
+    def seconds_left(self, now: float) -> dict[int, float]:
         """Return {id: seconds until another worker may claim it} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
-    def doubt(self, now: float) -> None:
+    def mark_suspects(self, now: float) -> None:
         """Mark the leases that are late now as suspect, and clear the marks of all others."""
         late = self._late(self._database, now)
         marks: dict[str, Row] = recall(self._database, "doubts") or {}
@@ -234,7 +234,7 @@ class Leases:
         return {name for name in doubts.keys() & late.keys()
                 if max(late[name], self._seconds_left(doubts[name], now)) < 0}
 
-    def is_doubted(self, task_id: int, claim: str) -> bool | None:
+    def is_suspect(self, task_id: int, claim: str) -> bool | None:
         """Return True if a claim is marked as suspect, None if it was lost."""
         row = self._database.one(
             "SELECT lease_wall FROM task WHERE id=? AND status=RUNNING AND claim=?", (task_id, claim))

@@ -101,7 +101,7 @@ class Queues:
         self._database, self._clock = database, database.clock
 
     @staticmethod
-    def open(db: Reader, machine: str, remote: bool = False) -> list[Row]:
+    def served_by(db: Reader, machine: str, remote: bool = False) -> list[Row]:
         """Return the queues that workers of a machine serve, also queues that are full now.
 
         `remote` workers also serve queues of other machines. `head` is the priority of the first pending

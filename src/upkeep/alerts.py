@@ -122,7 +122,7 @@ class Alerts:
         """Check the conditions unless another process has just done so, and send due messages."""
         now = self._clock.now()
         if renew_mark(self._database.folder / "alerts.mark", now, WATCH_SECONDS):
-            self.look(now)
+            self.check(now)
             self.send(now)
 
     def send(self, now: float) -> None:
@@ -132,7 +132,7 @@ class Alerts:
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
-    def look(self, now: float) -> None:
+    def check(self, now: float) -> None:
         """Compare the findings with the rows, and store the changes in one transaction.
 
         A process that was slower than another one finds a changed state and stores nothing.
@@ -155,7 +155,7 @@ class Alerts:
             self._open(transaction, rows, troubles, now)
             over = [row for key, row in rows.items()
                     if key not in troubles and self._end(transaction, row, now)]
-            if self._tell(transaction, troubles, over, now) or ended:
+            if self._post_messages(transaction, troubles, over, now) or ended:
                 told_at = now
             for email, lines in ended.items():
                 post_message(transaction, ("mail", email), {
@@ -231,7 +231,7 @@ class Alerts:
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
-    def _tell(self, transaction: Connection, troubles: Mapping[AlertKey, Trouble], over: list[Row],
+    def _post_messages(self, transaction: Connection, troubles: Mapping[AlertKey, Trouble], over: list[Row],
               now: float) -> bool:
         """Add messages to `delivery`, one for each recipient; return False if there is none."""
         rows = transaction.all(

@@ -19,7 +19,7 @@ from ..tasks.claims import Claims
 from .catalogue import Catalogue
 from .finding_table import Finding
 from .schedule_rows import HELD_UP, why_held_up
-from .tick_history import Rhythm
+from .tick_history import TickHistory
 from .worker_modes import Modes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Conditions:
     condition holds for. `is_open` says that its alert is open: some end later than they begin.
     """
 
-    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: Rhythm,
+    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: TickHistory,
                  modes: Modes, catalogue: Catalogue) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue

@@ -18,7 +18,7 @@ from ..store.settings import Settings
 from ..tasks.queues import Queues
 from ..tasks.followers import ENDED, next_turn
 from ..tasks.claims import Claims
-from .tick_history import Rhythm
+from .tick_history import TickHistory
 from .worker_modes import Modes
 from .metrics import Metrics
 from .plan import COUNT_BEFORE, Moment, Plan, Waiting, WorkerSlot, before_values
@@ -42,7 +42,7 @@ class Forecast:
     """The forecasts of tasks and queues, as far as they are known."""
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, queues: Queues,
-                 modes: Modes, rhythm: Rhythm, metrics: Metrics) -> None:
+                 modes: Modes, rhythm: TickHistory, metrics: Metrics) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
         self._clock, self._lock = database.clock, threading.Lock()
@@ -160,7 +160,7 @@ class Forecast:
 
     def _crew(self, size: int, machine: str, functions: str | None, limits: str | None) -> list[WorkerSlot]:
         allowed = json.loads(limits or "{}").get("queues")
-        queues = {queue["name"]: queue for queue in self._queues.open(
+        queues = {queue["name"]: queue for queue in self._queues.served_by(
             self._database, machine, functions is not None)
                   if allowed is None or queue["name"] in allowed}
         names = {each["name"] for each in json.loads(functions)} if functions else None

@@ -62,7 +62,7 @@ class PlaceSums(NamedTuple):
     sums: Sums
 
 
-class Fold:
+class Rollup:
     """The rollup: adds the activity to the sums, a portion at a time.
 
     1. Read and count the rows after the mark. Other processes may write meanwhile.
@@ -132,7 +132,7 @@ class Fold:
 class Metrics:
     """The figures of tasks and workers: folded sums and newer rows."""
 
-    def __init__(self, database: Database, settings: Settings, fold: Fold) -> None:
+    def __init__(self, database: Database, settings: Settings, fold: Rollup) -> None:
         self._database, self._settings, self._fold = database, settings, fold
 
     def read(self, start: int, end: int, step: str, wants: Callable[[str, str], bool],
@@ -143,7 +143,7 @@ class Metrics:
         """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(length for length in SPANS if length and seconds % length == 0)
-        counted = self._look(span, start, end)
+        counted = self._read_sums(span, start, end)
         self._add_living(counted.tally)
         points: dict[int, Sums] = collections.defaultdict(Sums)
         functions: dict[str, Sums] = collections.defaultdict(Sums)
@@ -170,17 +170,17 @@ class Metrics:
 
     def runs(self) -> dict[str, list[LatestRun]]:
         """Return the latest runs of each function, oldest first."""
-        return self._look(HOUR, 0, 0).runs
+        return self._read_sums(HOUR, 0, 0).runs
 
     def all_time(self) -> dict[tuple[str, str], Sums]:
         """Return {(function, queue): Sums} of all time. They never decrease."""
         whole: dict[tuple[str, str], Sums] = collections.defaultdict(Sums)
-        for _, place, sums in self._parts(self._look(ALL_TIME, 0, 1), lambda *_: True):
+        for _, place, sums in self._parts(self._read_sums(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
                 whole[place].add(sums)
         return whole
 
-    def _look(self, span: int, start: int, end: int) -> Counted:
+    def _read_sums(self, span: int, start: int, end: int) -> Counted:
         """Return the sums of a span that begin from `start` up to `end`, and the newer rows."""
         for _ in range(5):
             mark = self._fold.mark()

@@ -320,7 +320,7 @@ def _judge_answer(answer: HTTPResponse) -> None:
     raise OSError(words + (", and is not followed" if answer.status < 400 else ""))
 
 
-class Courier:
+class DeliverySender:
     """The sender of the rows of `delivery`. `add` adds a task, `find` returns a function of tasks.py."""
 
     def __init__(self, database: Database, settings: Settings, add: Callable[..., object],

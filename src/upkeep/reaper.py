@@ -66,7 +66,7 @@ class Reaper:
                     self._workers.remove_lock(row["lock"], handle)
                 elif handle is not None:    # the row has changed: the lock proves the death next time
                     os.close(handle)
-        self._leases.doubt(self._clock.now())
+        self._leases.mark_suspects(self._clock.now())
 
     def _record(self, dead: list[DeadWorker]) -> set[int]:
         with self._database.transaction(durable=False) as transaction:
@@ -98,14 +98,14 @@ class Reaper:
         silent = self._leases.silent(self._clock.now())
         for row in self._database.all("SELECT * FROM worker"):
             is_silent = lease_name(row["lock"], row) in silent
-            handle, why = self._look_at(row, is_silent)
+            handle, why = self._examine(row, is_silent)
             if why and (self._end_runner(row) or is_silent):
                 dead.append(DeadWorker(row, handle, why))
             elif handle is not None:
                 os.close(handle)
         return dead
 
-    def _look_at(self, row: WorkerRow, is_silent: bool) -> tuple[int | None, str | None]:
+    def _examine(self, row: WorkerRow, is_silent: bool) -> tuple[int | None, str | None]:
         """Return the descriptor of a worker's lock if it is free, and the reason why it is dead, or None."""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (

@@ -11,7 +11,7 @@ from ..store.settings import Settings
 from ..tasks.adding import REQUEST_SECONDS
 from ..tasks.actions import Actions
 from .rollup import HOUR_KEYS
-from .metrics import Fold
+from .metrics import Rollup
 
 KEEP_ROWS = 500                 # rows that are read, and removed in one transaction
 KEEP_ROUND_SECONDS = 3600.0
@@ -22,7 +22,7 @@ NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.sch
 KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 
 
-class Keeping:
+class Retention:
     """The retention of tasks, activity and figures, by the settings of an admin.
 
     Once an hour the oldest rows are removed, up to one that is young enough. A wrong clock must not empty
@@ -31,7 +31,7 @@ class Keeping:
     """
 
     def __init__(self, database: Database, settings: Settings, actions: Actions,
-                 fold: Fold) -> None:
+                 fold: Rollup) -> None:
         self._database, self._settings, self._actions = database, settings, actions
         self._fold, self._clock = fold, database.clock
         self._round: Iterator[bool] | None = None       # of _portions(), while it lasts

@@ -78,7 +78,7 @@ class _Differences(NamedTuple):
     gone: list[ScheduleRow]
 
 
-class Firing:
+class ScheduleRunner:
     """The runner of due schedules: each slot adds its task, or records the reason why not.
 
     1. fire() finds the due schedules. For each, outside of a transaction, due_slots() returns the slots
@@ -218,7 +218,7 @@ class Firing:
 class Schedules:
     """The schedules of people, tasks.py and folders."""
 
-    def __init__(self, database: Database, tasks: TaskList, firing: Firing,
+    def __init__(self, database: Database, tasks: TaskList, firing: ScheduleRunner,
                  announced: Callable[[], list[JsonObject]],
                  default_owner: Callable[[], Row]) -> None:
         self._database, self._clock, self._tasks = database, database.clock, tasks

@@ -12,13 +12,13 @@ from ..store.state import recall, remember
 from ..store.settings import Settings
 from ..tasks.files import Files
 from ..tasks.claims import Claims
-from .tick_history import PASSING, Rhythm, renew_mark
-from .schedules import Firing, Schedules
+from .tick_history import PASSING, TickHistory, renew_mark
+from .schedules import ScheduleRunner, Schedules
 from .workers import Workers
 from .reaper import Reaper
 from .starter import Starter
-from .metrics import Fold
-from .retention import Keeping
+from .metrics import Rollup
+from .retention import Retention
 from .alerts import Alerts
 
 TICK_PASSING_SECONDS = 5.0      # ... of processes that only pass by, such as requests
@@ -36,9 +36,9 @@ class Tick:
     processor to waiting tasks.
     """
 
-    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: Rhythm,
-                 workers: Workers, reaper: Reaper, starter: Starter, firing: Firing,
-                 schedules: Schedules, fold: Fold, keeping: Keeping, alerts: Alerts,
+    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: TickHistory,
+                 workers: Workers, reaper: Reaper, starter: Starter, firing: ScheduleRunner,
+                 schedules: Schedules, fold: Rollup, keeping: Retention, alerts: Alerts,
                  files: Files) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter

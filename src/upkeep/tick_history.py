@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         period: float | None
         comes: bool
 
-    class TickHistory(TypedDict):
+    class StoredHistory(TypedDict):
         """The stored history: when each caller ticked last, and the last visits of VISITORS."""
 
         seen: dict[str, float]
@@ -59,7 +59,7 @@ def renew_mark(path: Path, now: float, least: float) -> bool:
     return True
 
 
-class Rhythm:
+class TickHistory:
     """The history of ticks, read and written. Tick.maybe() lists the callers."""
 
     def __init__(self, database: Database) -> None:
@@ -118,6 +118,6 @@ class Rhythm:
         return min(periods + [TICK_SECONDS] * self.is_resident(), default=None)
 
     @staticmethod
-    def _known(db: Reader) -> TickHistory:
-        history: TickHistory | None = recall(db, "rhythm")
+    def _known(db: Reader) -> StoredHistory:
+        history: StoredHistory | None = recall(db, "rhythm")
         return history or {"seen": {}, "visits": {}}

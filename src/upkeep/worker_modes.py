@@ -24,7 +24,7 @@ from ..store.database import Database
 from ..store.state import recall, remember
 from ..store.settings import Settings
 from ..tasks.claims import Claims
-from .tick_history import Rhythm
+from .tick_history import TickHistory
 
 if TYPE_CHECKING:
     from typing import TypedDict, Union
@@ -167,7 +167,7 @@ class Modes:
     """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims,
-                 rhythm: Rhythm) -> None:
+                 rhythm: TickHistory) -> None:
         self._database, self._settings, self._claims = database, settings, claims
         self._rhythm, self._clock = rhythm, database.clock
 

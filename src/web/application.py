@@ -135,12 +135,12 @@ class Application:
 
     def _perform(self, request: Request, route: Route, parts: PathParts) -> Answer:
         if request.content_type == ENVELOPE_TYPE:
-            with self.queue.database.unhurried():
+            with self.queue.database.deadline_paused():
                 most = self.queue.settings.get("max_files_mb") << 20 or INTEGER_MAX
                 request.unwrap(most if route.takes is UPLOAD else
                                LINES_MAX_BYTES if route.takes is NEW_TASKS else BODY_MAX_BYTES)
         if route.takes and route.takes is not NEW_TASKS:
-            with self.queue.database.unhurried():
+            with self.queue.database.deadline_paused():
                 is_query = route.method == "GET" or route.takes is UPLOAD
                 read = request.read_query if is_query else request.read_object
                 request.given = read(route.takes)

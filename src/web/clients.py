@@ -17,7 +17,7 @@ from ..base.types import NamedTuple
 from ..base.limits import PIECE_BYTES
 from ..base.errors import JobQueueError, SetupError, field_error
 from ..base.time_and_text import Clock
-from ..tasks.files import BYTES_TYPE, Portion, told_name
+from ..tasks.files import BYTES_TYPE, FileSlice, shown_name
 from ..access.people import Person, Users
 from ..access.python_interface import JobQueue
 from .http_answer import JSON_TYPE, LINES_TYPE
@@ -72,7 +72,7 @@ class _Sent(NamedTuple):
     """The parts of a request."""
 
     query: str
-    body: bytes | Portion
+    body: bytes | FileSlice
     kind: str               # the type of the body
 
 
@@ -82,15 +82,15 @@ def _as_sent(method: str, content: Given) -> _Sent:
         return _Sent("", content, LINES_TYPE)
     if content is not None and not isinstance(content, dict):
         size = os.fstat(content.fileno()).st_size
-        name = urlencode({"name": told_name(Path(content.name).name)}, errors="replace")
-        return _Sent(name, Portion(content, size), BYTES_TYPE)
+        name = urlencode({"name": shown_name(Path(content.name).name)}, errors="replace")
+        return _Sent(name, FileSlice(content, size), BYTES_TYPE)
     if method not in ("GET", "DELETE"):
         return _Sent("", json.dumps(content or {}).encode("ascii"), JSON_TYPE)
     query = {name: value for name, value in (content or {}).items() if value is not None}
     return _Sent(urlencode(query, errors="replace"), b"", JSON_TYPE)
 
 
-class Site:
+class Client:
     """The API that commands use: that of this host's own queue, or of another site."""
 
     clock: AnyClock = Clock
@@ -104,7 +104,7 @@ class Site:
         raise NotImplementedError
 
 
-class ThisSite(Site):
+class LocalClient(Client):
     """The API of this host's own queue, without a server in between."""
 
     def __init__(self, queue: JobQueue) -> None:
@@ -132,7 +132,7 @@ class ThisSite(Site):
         return (json.loads(answer) if answer else None) if isinstance(answer, bytes) else answer
 
 
-class OtherSite(Site):
+class HttpClient(Client):
     """The API of another site, over HTTP, with a token."""
 
     def __init__(self, address: str, token_file: str | None) -> None:

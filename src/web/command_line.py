@@ -29,7 +29,7 @@ from .handlers_tasks import WHICH_TASKS
 from .handlers_site import PREVIEW, WHICH_FIGURES
 from .servers import run_cgi
 from .serve import cmd_serve
-from .clients import OtherSite, Site, ThisSite
+from .clients import HttpClient, Client, LocalClient
 from .command_rows import (PLACES, POSITIVE, SWITCH, Command, argument, arguments, asks, lists,
                            parse_rate, schedule_text, task_text)
 from .commands_tasks import (ACTION_ROUTES, cmd_act, cmd_add, cmd_files, cmd_help_of, cmd_log,
@@ -233,17 +233,17 @@ def parse_command(words: list[str]) -> ParsedCommand:
     return ParsedCommand(options, cmd_help_of if wants_help else options.run)
 
 
-def _site(options: Namespace) -> JobQueue | Site | None:
+def _site(options: Namespace) -> JobQueue | Client | None:
     """Return the queue or site for a command: this host's queue or its API, another site's, or None."""
     name = options.name_of_command
     if name in NEED_NOTHING:
         return None
     if options.server:
-        return OtherSite(options.server, options.token_file)
+        return HttpClient(options.server, options.token_file)
     if name in LOOKING and not os.path.lexists(data_folder(options.data)):
         raise SetupError("There is no data folder %s." % data_folder(options.data))
     queue = JobQueue(options.data)
-    return queue if name in LOCAL else ThisSite(queue)
+    return queue if name in LOCAL else LocalClient(queue)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from ..base.time_and_text import UNITS, Clock, dump_json, parse_time, shorten
 from ..base.values import check_value, choice_names, integer_within, parse_text
 from .routes import ID, NAME, ROUTES
 from .printing import say, show, table
-from .clients import Site
+from .clients import Client
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -69,7 +69,7 @@ def arguments(schemas: dict[str, Schema], *names: str) -> list[Argument]:
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site: Site, key: str, fields: JsonObject) -> JsonObject:
+def ask_all(site: Client, key: str, fields: JsonObject) -> JsonObject:
     """Return a list of the API with the rows of all its pages, or the first `limit`."""
     page, limit = site.ask("GET", "/api/" + key, fields), fields.get("limit")
     rows = page[key]
@@ -104,7 +104,7 @@ def asks(method: str, path: str, *rows: str | Argument, words: str | None = None
     """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
-    def run(site: Site, options: Namespace) -> None:
+    def run(site: Client, options: Namespace) -> None:
         fields = {name: value() if callable(value) else value for name, value in fixed.items()}
         fields.update(options.given)
         address = path.format(**{name: quote(str(fields.pop(name)), **IN_ADDRESS)
@@ -212,7 +212,7 @@ def columns(names: str, rows: Iterable[JsonObject]) -> str:
 
 def lists(key: str, names: str, *rows: str | Argument, words: str | None = None) -> Command:
     """Return a command that prints a list of the API as a table of the columns `names`."""
-    def run(site: Site, options: Namespace) -> None:
+    def run(site: Client, options: Namespace) -> None:
         if "format" in options.given:
             pieces = site.ask("GET", "/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):

@@ -28,7 +28,7 @@ from ..access.findings import check_installation, next_step
 from ..access.backup import back_up, export_lines, export_to, import_lines, restore
 from .handlers_site import PREVIEW, preview_rule
 from .printing import say, show, table
-from .clients import Site
+from .clients import Client
 from .command_rows import IN_ADDRESS, columns
 from .commands_tasks import known_function, typed_arguments
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
-def cmd_settings(site: Site, options: Namespace) -> None:
+def cmd_settings(site: Client, options: Namespace) -> None:
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
@@ -66,7 +66,7 @@ def read_password() -> str:
     return password
 
 
-def cmd_add_token(site: Site, options: Namespace) -> None:
+def cmd_add_token(site: Client, options: Namespace) -> None:
     """Make an API token, which is printed once or written to a file."""
     fields = dict(options.given)
     path = fields.pop("file", None)
@@ -89,7 +89,7 @@ def cmd_preview(_: None, options: Namespace) -> None:
     show(options, moments, "\n".join(moment["local"] for moment in moments["times"]))
 
 
-def cmd_add_schedule(site: Site, options: Namespace) -> None:
+def cmd_add_schedule(site: Client, options: Namespace) -> None:
     """Add a schedule and print its id."""
     fields = dict(options.given)
     name, *words = fields.pop("words") or [""]
@@ -129,7 +129,7 @@ def _figures_table(titles: Sequence[str], rows: Sequence[JsonObject], paths: Seq
          "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
 
 
-def cmd_stats(site: Site, options: Namespace) -> None:
+def cmd_stats(site: Client, options: Namespace) -> None:
     """Print how much was done and how long it took: by time, by function, and all of it."""
     fields, now = dict(options.given), site.clock.now()
     since = fields.pop("since", "1d")
@@ -145,7 +145,7 @@ def cmd_stats(site: Site, options: Namespace) -> None:
                             for name, path in SEED_FIGURES.items()])]))
 
 
-def cmd_set_queue(site: Site, options: Namespace) -> None:
+def cmd_set_queue(site: Client, options: Namespace) -> None:
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
     name = limits.pop("name")
@@ -161,7 +161,7 @@ def _channel_text(channel: JsonObject) -> str:
     return "%s %s: %s" % (channel["channel"], channel["recipient"], state)
 
 
-def cmd_test_alerts(site: Site, options: Namespace) -> int:
+def cmd_test_alerts(site: Client, options: Namespace) -> int:
     """Send a test message to every recipient of alerts, and print how that went."""
     sent = {(delivery["channel"], delivery["recipient"]): delivery["id"] for delivery in
             site.ask("POST", "/api/alerts/test", {})["deliveries"]}

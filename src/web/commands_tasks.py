@@ -19,7 +19,7 @@ from ..base.values import OPTION_SCHEMAS, parse_text
 from ..tasks.files import disk_name, file_name, open_given
 from ..access.requests import file_parameters
 from .printing import say, show, table
-from .clients import Site
+from .clients import Client
 from .command_rows import IN_ADDRESS, ask_all, columns, kind_text, parameters_text, status_text
 
 if TYPE_CHECKING:
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
-def known_function(site: Site, name: str) -> JsonObject:
+def known_function(site: Client, name: str) -> JsonObject:
     """Return the API's entry of one function, or an empty one if it is not known."""
     functions = ask_all(site, "functions", {})["functions"]
     return next((each for each in functions if each["name"] == name), {"schema": {"properties": {}}})
 
 
-def cmd_help_of(site: Site, options: Namespace) -> None:
+def cmd_help_of(site: Client, options: Namespace) -> None:
     """Print how one function is added: its parameters, and the defaults of its options."""
     function = known_function(site, options.given["function"])
     if "name" not in function:
@@ -68,7 +68,7 @@ def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
     return values
 
 
-def _hand_in(site: Site, function: JsonObject, values: JsonObject) -> JsonObject:
+def _hand_in(site: Client, function: JsonObject, values: JsonObject) -> JsonObject:
     """Return the arguments with ids in place of @paths, whose files are uploaded."""
     def send(value: Any) -> Any:
         if isinstance(value, list):
@@ -154,7 +154,7 @@ def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterat
         yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
 
-def cmd_add(site: Site, options: Namespace) -> None:
+def cmd_add(site: Client, options: Namespace) -> None:
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     request = dict(options.given)
     words, path = request.pop("words"), request.pop("each", None)
@@ -182,7 +182,7 @@ def cmd_add(site: Site, options: Namespace) -> None:
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
-def _ended_or_not(site: Site, task_id: int) -> JsonObject:
+def _ended_or_not(site: Client, task_id: int) -> JsonObject:
     """Return a task; a minimal object for one that was removed on success."""
     try:
         return site.ask("GET", "/api/tasks/%d" % task_id)
@@ -193,7 +193,7 @@ def _ended_or_not(site: Site, task_id: int) -> JsonObject:
         return {"id": task_id, "status": "succeeded", "reason": None, "finished_at": last["at"]}
 
 
-def cmd_wait(site: Site, options: Namespace) -> int:
+def cmd_wait(site: Client, options: Namespace) -> int:
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
     deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
     task = _ended_or_not(site, options.given["id"])
@@ -210,7 +210,7 @@ def cmd_wait(site: Site, options: Namespace) -> int:
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(site: Site, options: Namespace) -> None:
+def cmd_log(site: Client, options: Namespace) -> None:
     """Print the output of a task's last attempt, or of --attempt."""
     fields = dict(options.given)
     path = "/api/tasks/%d/log" % fields.pop("id")
@@ -221,7 +221,7 @@ def cmd_log(site: Site, options: Namespace) -> None:
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _save_file(site: Site, address: str, path: Path, size: int) -> None:
+def _save_file(site: Client, address: str, path: Path, size: int) -> None:
     """Save a file of the site under a new name, whole or not at all."""
     with open(path, "xb") as file:
         try:
@@ -233,7 +233,7 @@ def _save_file(site: Site, address: str, path: Path, size: int) -> None:
             raise
 
 
-def cmd_files(site: Site, options: Namespace) -> None:
+def cmd_files(site: Client, options: Namespace) -> None:
     """Print a task's files, or save those that it left into the folder --save, which is made."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
     answer = site.ask("GET", path)
@@ -249,7 +249,7 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
                  "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
-def _act_on_each(site: Site, action: str, ids: Iterable[int]) -> int:
+def _act_on_each(site: Client, action: str, ids: Iterable[int]) -> int:
     """Change one task after the other; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
@@ -261,7 +261,7 @@ def _act_on_each(site: Site, action: str, ids: Iterable[int]) -> int:
     return code
 
 
-def cmd_act(site: Site, options: Namespace) -> int:
+def cmd_act(site: Client, options: Namespace) -> int:
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
     conditions, action = dict(options.given), options.command
     ids, sure = conditions.pop("ids"), conditions.pop("yes", False)

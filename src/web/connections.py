@@ -23,7 +23,7 @@ from ..base.types import NamedTuple
 from ..base.limits import BODY_MAX_BYTES, DISK_LOW_BYTES, PIECE_BYTES
 from ..base.errors import Busy, JobQueueError, StorageFull
 from ..store.connection import free_bytes
-from ..tasks.files import Portion
+from ..tasks.files import FileSlice
 from .http_answer import HOST, problem
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Endpoint = tuple[str, int]          # an address and a port; IPv6 has two more items
-    Source = Union[bytes, Portion, Pieces]      # a part of a response
+    Source = Union[bytes, FileSlice, Pieces]      # a part of a response
 
     class Listener(Protocol):
         """A Server, as far as an Exchange uses it."""
@@ -297,7 +297,7 @@ class Exchange(HandlerBase):
         [(status, headers)] = starts
         keep = (self._may_follow and body.is_taken and status < "4" and not self.server.is_stopping
                 and self.connection.gettimeout() is None)
-        if isinstance(content, Portion):
+        if isinstance(content, FileSlice):
             return _Answered(keep, [compose(status, headers, b"", keep), content])
         if not isinstance(content, list):
             return _Answered(False, [self._chunks(status, headers, content)])
@@ -314,7 +314,7 @@ class Exchange(HandlerBase):
                 part = next(parts, b"")
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
-    def _put_aside(self, data: bytes) -> Portion | bytes:
+    def _put_aside(self, data: bytes) -> FileSlice | bytes:
         """Return the bytes to send, or a Portion of a file if they are many and there is room."""
         if len(data) > LARGE_BYTES:
             import tempfile
@@ -322,7 +322,7 @@ class Exchange(HandlerBase):
                 file = tempfile.TemporaryFile(dir=self.server.folder, buffering=0)
                 if file.write(data) == len(data):
                     file.seek(0)
-                    return Portion(file, len(data))
+                    return FileSlice(file, len(data))
         return data
 
     def _environ(self, body: Body) -> Environ:
@@ -343,7 +343,7 @@ class Exchange(HandlerBase):
         with contextlib.ExitStack() as opened:
             for source in sources:
                 if isinstance(source, bytes):
-                    source = Portion(io.BytesIO(source), len(source))
+                    source = FileSlice(io.BytesIO(source), len(source))
                 opened.callback(source.close)
                 for piece in source:
                     self.connection.sendall(piece)

@@ -16,7 +16,7 @@ from ..base.schedule_rules import parse_rule, preview
 from ..base.values import TEXT, TEXT_OR_NULL, about, integer_within, object_of, or_null, titled
 from ..store.connection import BUSY
 from ..store.log_and_activity import find_activity
-from ..tasks.files import BYTES_TYPE, Portion
+from ..tasks.files import BYTES_TYPE, FileSlice
 from ..upkeep.schedule_rows import SCHEDULE_FIELDS, UPCOMING
 from ..upkeep.rollup import DAY, STEPS, whole_steps
 from ..upkeep.metrics import counter_families, exposition
@@ -224,7 +224,7 @@ def get_backup(queue: JobQueue, _: Request) -> Answer:
         raise Busy(BUSY) from None
     path.unlink(missing_ok=True)
     name = "backup-%s%s" % (iso(queue.database.clock.now())[:10], path.suffix)
-    return Answer(200, Portion(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
+    return Answer(200, FileSlice(file, os.fstat(file.fileno()).st_size), BYTES_TYPE, [
         *FILE_HEADERS, ("Content-Disposition", "attachment; filename=" + name)], None)
 
 
@@ -330,7 +330,7 @@ def _wait_for_work(queue: JobQueue, request: Request) -> _Waited:
     try:
         until = clock.monotonic() + wait
         while not tasks and clock.monotonic() < until:
-            with queue.database.unhurried():
+            with queue.database.deadline_paused():
                 is_heard = request.pause(WAIT_LOOK_SECONDS)
             if not is_heard:
                 break
@@ -363,7 +363,7 @@ def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonOb
         each["name"] for each in queue.catalogue.functions()
         if each["who"] != "user" and each["name"] not in bound}
     words = "is for others: this token is bound to %s" % ", ".join(bound or ())
-    with queue.database.unhurried():
+    with queue.database.deadline_paused():
         orders = queue.requests.check(
             field_error("function", words)
             if isinstance(line, dict) and line.get("function") in barred else line

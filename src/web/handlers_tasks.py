@@ -24,7 +24,7 @@ from ..base.time_and_text import dump_json, iso, parse_time, shorten
 from ..base.values import (TEXT, TEXT_OR_NULL, about, integer_within, number_within, object_of,
                            or_null, titled)
 from ..store.log_and_activity import LOG_MAX_BYTES, logged_attempts, read_log
-from ..tasks.files import BYTES_TYPE, Portion
+from ..tasks.files import BYTES_TYPE, FileSlice
 from ..tasks.task_list import (FIELDS, FIELDS_ROW, LIST_ROW, NEWEST, OLDEST, RUNNING_MAX, SORTS,
                                SORT_ROWS, Filter, TaskList)
 from ..tasks.actions import ACTIONS
@@ -130,7 +130,7 @@ def _add_once(queue: JobQueue, request: Request,
     """Add these tasks, unless the same Idempotency-Key did so before."""
     person = request.person
     try:
-        with queue.database.unhurried():    # reading the body may take long
+        with queue.database.deadline_paused():    # reading the body may take long
             orders = queue.requests.check(requests, person.answerable)
         if not orders:
             raise Malformed("There is no task in the body.")
@@ -424,10 +424,10 @@ def get_file(queue: JobQueue, request: Request, task_id: int, name: str) -> Answ
     row = next((row for row in queue.files.of_task(task_id) if name in tuple(row)[:2]), None)
     with contextlib.suppress(OSError):
         if row is not None:
-            file, kind = queue.files.open(task_id, row)
+            file, kind = queue.files.open_file(task_id, row)
             where = "%s; filename*=UTF-8''%s" % (
                 "attachment" if kind == BYTES_TYPE else "inline", quote(row["name"], safe=""))
-            return Answer(200, Portion(file, row["size"]), kind,
+            return Answer(200, FileSlice(file, row["size"]), kind,
                           [*FILE_HEADERS, ("Content-Disposition", where)], None)
     raise NotFound("There is no file %s." % shorten(name, 60))
 

@@ -12,7 +12,7 @@ from ..base.types import NamedTuple
 from ..base.errors import JobQueueError, complain
 from ..base.time_and_text import dump_json
 from ..base.values import mask
-from ..tasks.files import Portion
+from ..tasks.files import FileSlice
 
 if TYPE_CHECKING:
     from typing import Any, Protocol, Union
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     Header = tuple[str, str]
     Pieces = Generator[bytes, None, None]               # of a body, none empty
-    Content = Union[list[bytes], Portion, Pieces]       # a body as WSGI wants it
+    Content = Union[list[bytes], FileSlice, Pieces]       # a body as WSGI wants it
     Environ = dict[str, Any]                            # of WSGI, and so is the next type
     StartResponse = Callable[[str, list[Header]], object]
 
@@ -76,7 +76,7 @@ class Answer:
     empty) that are made while they are sent: these are neither kept nor compressed.
     """
 
-    def __init__(self, status: int, body: bytes | Portion | Pieces = b"", kind: str = JSON_TYPE,
+    def __init__(self, status: int, body: bytes | FileSlice | Pieces = b"", kind: str = JSON_TYPE,
                  headers: Sequence[Header] = (), keep: str | None = "no-cache, private") -> None:
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.whole = body if isinstance(body, bytes) else b""   # the body, if it is in memory
@@ -119,7 +119,7 @@ class Answer:
                 headers.append(("Content-Encoding", "gzip"))
             if status != 204:
                 headers.append(("Content-Type", self._kind))
-            if status != 204 and isinstance(body, (bytes, Portion)):
+            if status != 204 and isinstance(body, (bytes, FileSlice)):
                 headers.append(("Content-Length", str(len(body))))
         content: Content = [body] if isinstance(body, bytes) else body
         if status == 304 or request and request.method == "HEAD":

@@ -22,7 +22,7 @@ from ..base.time_and_text import load_json, random_token, shorten
 from ..base.values import TRUE_WORDS, check_value, checked, parse_text
 from ..store.settings import SETTINGS, Settings, read_networks
 from ..tasks.files import BYTES_TYPE
-from ..tasks.adding import Once
+from ..tasks.adding import IdempotencyRecord
 from ..access.people import SESSION_SECONDS, Person
 from .http_answer import HOST, JSON_TYPE, STATIC_TYPES, Answer
 
@@ -390,14 +390,14 @@ class Request:
             while self.left and self._read():
                 pass
 
-    def once(self) -> Once | None:
+    def once(self) -> IdempotencyRecord | None:
         """Return the Once of a request with an Idempotency-Key whose body was read; None without a key."""
         key = self.header("Idempotency-Key")
         if key is None:
             return None
         if not re.fullmatch("[ -~]{1,200}", key):
             raise Malformed("An Idempotency-Key has 1 to 200 printable characters.")
-        return Once(self.person.id, key, self._digest)
+        return IdempotencyRecord(self.person.id, key, self._digest)
 
     def cookies(self) -> list[str]:
         """Return the cookie's values: an old one of another base path must not hide the right one."""

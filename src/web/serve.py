@@ -68,7 +68,7 @@ def cmd_serve(queue: JobQueue, options: Namespace) -> None:
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
-    queue.database.look("SELECT 1")     # opens it before descriptors may be short
+    queue.database.read_within("SELECT 1")     # opens it before descriptors may be short
     try:
         server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))

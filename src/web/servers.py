@@ -87,7 +87,7 @@ class Server(ServerBase):
         """Serve until `stop`. It ends when all requests have been answered, or after STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
-                self._look_around()
+                self._check_connections()
             self.handle_request()
         self.server_close()
         deadline = self.clock.monotonic() + STOP_SECONDS
@@ -103,7 +103,7 @@ class Server(ServerBase):
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
-    def _look_around(self) -> None:
+    def _check_connections(self) -> None:
         """End late connections. Start the background thread if that was not possible before."""
         now = self.clock.monotonic()
         with self._changed:

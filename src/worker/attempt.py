@@ -103,7 +103,7 @@ class WatchedAttempt:
         """Store everything that must be stored before the start; return False if the claim was lost."""
         raise NotImplementedError
 
-    def _look_at_claim(self) -> None:
+    def _test_claim(self) -> None:
         """Test for a cancel, a lost claim, and a mark as suspect."""
         raise NotImplementedError
 
@@ -115,13 +115,13 @@ class WatchedAttempt:
         """Add the tasks that the function requests, at once and for the same owner."""
         raise NotImplementedError
 
-    def _tell_results(self) -> bool:
+    def _answer_results(self) -> bool:
         """Answer with the results of the predecessors; return False if that is not allowed here."""
         raise NotImplementedError
 
     # Common to all kinds.
 
-    def make_order(self) -> RunOrder | None:
+    def make_run_order(self) -> RunOrder | None:
         """Return the order for the runner; None if the claim was lost. First store what _may_begin()
         stores."""
         if not self._may_begin():
@@ -152,7 +152,7 @@ class WatchedAttempt:
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
         else:
-            return message.get("results") is True and self._tell_results()
+            return message.get("results") is True and self._answer_results()
         return True
 
     def _receive_outcome(self, sent: Any) -> bool:
@@ -201,7 +201,7 @@ class WatchedAttempt:
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
             with contextlib.suppress(*WRITE_LATER):
-                self._look_at_claim()
+                self._test_claim()
                 self._unclaimed = self._unclaimed if self._is_doubted else now
         if not self.is_sure(now):
             self.end("lost")
@@ -287,7 +287,7 @@ class Attempt(WatchedAttempt):
             return {"ids": added.ids, "created": added.new}
         self._answer(add)
 
-    def _tell_results(self) -> bool:
+    def _answer_results(self) -> bool:
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         return True
 
@@ -298,7 +298,7 @@ class Attempt(WatchedAttempt):
             kind = type(error).__name__
             self.reply({"refused": Refusal(kind, error.detail, error.errors, error.retry_after)})
 
-    def _look_at_claim(self) -> None:
+    def _test_claim(self) -> None:
         version = self._database.version_seen()
         if version == self._seen_version and self._database.hears_all:
             return
@@ -308,7 +308,7 @@ class Attempt(WatchedAttempt):
             self.end("lost")
         elif cancel_requested:
             self.end("cancelled", "cancelled while it ran")
-        self._is_doubted = bool(self._claims.leases.is_doubted(*self.key))
+        self._is_doubted = bool(self._claims.leases.is_suspect(*self.key))
 
     def _store(self, now: float) -> None:
         due = self.log or self.report or now - self._renewed > jobqueue.RENEW_SECONDS
@@ -371,7 +371,7 @@ class Batch(Generic[AnyAttempt]):
         """
         is_sure = self.running[0].is_sure(self._clock.monotonic())
         try:
-            orders_made = [attempt.make_order() for attempt in self.running if is_sure]
+            orders_made = [attempt.make_run_order() for attempt in self.running if is_sure]
         except WRITE_LATER:
             orders_made = []
         if not orders_made:

@@ -25,7 +25,7 @@ from .runner import Runner, arm_lifeline
 from .child import Fork, Started, spares
 from .place import CHECK_SECONDS, STOP_SIGNALS
 from .worker import Worker
-from .remote_site import Site, Spool
+from .remote_site import RemoteSite, Spool
 from .remote import RemoteWorker
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def work_remotely(options: Namespace) -> int:
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
                                   % jobqueue.TASKS_FILE)
-    site = Site(options.server, options.token_file, options.ca)
+    site = RemoteSite(options.server, options.token_file, options.ca)
     spool = Spool(Path(options.data or jobqueue.HOME / "data-remote"))
     worker = RemoteWorker(site, spool, options.verbose)
     if worker.run():
@@ -139,7 +139,7 @@ def send_messages(data: str) -> int:
     """Send due messages. A server that hangs ends this process, not a worker."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
-    jobqueue.Courier(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
+    jobqueue.DeliverySender(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
     return 0
 
 

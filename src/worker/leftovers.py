@@ -249,7 +249,7 @@ class Leftovers:
         if self._flush_c:
             self._flush_c(None)
 
-    def left(self, is_last: bool) -> str | None:
+    def restore(self, is_last: bool) -> str | None:
         """Restore the state; return the names of states that remain changed, or None."""
         if self._variables:
             self._put_variables_back()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     class _Ended(TypedDict):
         kind: str                       # succeeded, error, fail or unknown_function
 
-    class ToldOutcome(_Ended, total=False):
+    class OutcomeMessage(_Ended, total=False):
         """The end of an attempt, as the runner reports it."""
 
         result: str                     # JSON text
@@ -56,7 +56,7 @@ def write_result(result: Any) -> str:
         return dump_json(plain_value(result))
 
 
-def outcome_of_result(result: object, keep: Callable[[Any], Any]) -> ToldOutcome:
+def outcome_of_result(result: object, keep: Callable[[Any], Any]) -> OutcomeMessage:
     """Return the outcome of a function that ran to its end. `keep` stores a file whose path it returned."""
     try:
         return {"kind": "succeeded", "result": write_result(keep(result))}
@@ -69,7 +69,7 @@ def outcome_of_result(result: object, keep: Callable[[Any], Any]) -> ToldOutcome
         return outcome
 
 
-def outcome_of_exception(error: BaseException) -> ToldOutcome:
+def outcome_of_exception(error: BaseException) -> OutcomeMessage:
     """Return an exception as an outcome: class, message, and the traceback below our own frames."""
     if isinstance(error, SystemExit) and (
             error.code is None or isinstance(error.code, int) and not error.code):
@@ -82,7 +82,7 @@ def outcome_of_exception(error: BaseException) -> ToldOutcome:
         message, lines = show_exception(error, frames)
     except BaseException:               # the owner's class raises when it is inspected
         message, lines = "its message could not be shown", show_frames(name, frames)
-    outcome: ToldOutcome = {
+    outcome: OutcomeMessage = {
         "kind": "fail" if isinstance(error, Fail) else "error", "error_type": name,
         "error_message": message[:MESSAGE_MAX_CHARACTERS],
         "traceback": storable("".join(map(cut, lines)))[-TRACEBACK_MAX_CHARACTERS:]}

@@ -24,7 +24,7 @@ from .child import Child
 from .attempt import Batch
 from .runners import Runners
 from .worker import Loop
-from .remote_site import (CALL_BYTES, Addition, Call, News, NotHeard, RemoteAttempt, Site, Spool,
+from .remote_site import (CALL_BYTES, Addition, Call, News, NotHeard, RemoteAttempt, RemoteSite, Spool,
                           claim_reference, json_bytes)
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
     5. After a signal nothing is claimed. The last turn says that the worker leaves.
     """
 
-    def __init__(self, site: Site, spool: Spool, verbose: bool) -> None:
+    def __init__(self, site: RemoteSite, spool: Spool, verbose: bool) -> None:
         self.clock: AnyClock = jobqueue.Clock
         super().__init__(self.clock, verbose)
         self.site, self.lease_seconds, self._spool = site, 0.0, spool
@@ -72,7 +72,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._call: Call | None = None
         self._trouble: str | None = None
         self._doubts_token = False      # the last answer refused the token
-        self._next = self._told_at = 0.0
+        self._next = self._sent_at = 0.0
         self._pause, self._wait = AGAIN_SECONDS[0], WAIT_SECONDS
         self.exit_code = 0
 
@@ -211,7 +211,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 "functions": self._functions}))
         if self._before:                # the former session's functions are still announced
             return self._turn(self._before, {"leave": "was started anew"})
-        if self.adds and time.monotonic() < self._told_at + 2 * HOLD_SECONDS:
+        if self.adds and time.monotonic() < self._sent_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
             lines = "\n".join(map(dump_json, requests))
             return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
@@ -231,7 +231,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             extra["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._spool.ends else self._wait}
-        is_due = time.monotonic() >= self._told_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
+        is_due = time.monotonic() >= self._sent_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
         is_new = any("claimed" not in row for row in self._taken.values())
         if extra or self._spool.ends or is_new or self._taken and is_due:
             return self._turn(self._session, extra)
@@ -252,7 +252,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             running = self._batch.running[:1]
         news = {attempt.row["claim"]: attempt.item() for attempt in running}
         rows = list(self._taken.values()) if ours else []
-        self._told_at, self._sequence = time.monotonic(), self._sequence + 1
+        self._sent_at, self._sequence = time.monotonic(), self._sequence + 1
         call = Call("turn", "attempts", dump_json({
             "session": session, "sequence": self._sequence if ours else jobqueue.INTEGER_MAX,
             "start": [claim_reference(row) for row in rows if "claimed" not in row],
@@ -335,9 +335,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._taken[task["claim"]] = task
 
     def _handle_added(self, _: Call, answer: JsonObject) -> None:
-        self._tell_added({"ids": answer["ids"], "created": answer["created"]})
+        self._answer_added({"ids": answer["ids"], "created": answer["created"]})
 
-    def _tell_added(self, answer: ToRunner) -> None:
+    def _answer_added(self, answer: ToRunner) -> None:
         attempt = self.adds.pop(0).attempt
         attempt.enqueued += 1
         attempt.reply(answer)
@@ -349,7 +349,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self.adds.pop(0).attempt.end("lost")
         elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
-            self._tell_added({"refused": Refusal(
+            self._answer_added({"refused": Refusal(
                 kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
         @property
         def lease_seconds(self) -> float: ...
         @property
-        def site(self) -> Site: ...
+        def site(self) -> RemoteSite: ...
         @property
         def adds(self) -> list[Addition]: ...
 
@@ -103,7 +103,7 @@ class NotHeard(Exception):
         self.pause = pause              # seconds, if the site said so
 
 
-class Site:
+class RemoteSite:
     """The site that a remote worker works for."""
 
     def __init__(self, address: str, token_file: str, authorities: str | None = None) -> None:
@@ -165,7 +165,7 @@ class Call:
         self.given: JsonObject = {}
         self.session = ""
 
-    def start(self, site: Site, waker: int) -> None:
+    def start(self, site: RemoteSite, waker: int) -> None:
         """Start the call in a thread, which writes to `waker` at the end."""
         def run() -> None:
             try:
@@ -318,7 +318,7 @@ class RemoteAttempt(WatchedAttempt):
     def _may_begin(self) -> bool:
         return True                     # the site has confirmed it
 
-    def _look_at_claim(self) -> None:
+    def _test_claim(self) -> None:
         self._is_doubted, self._unclaimed = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
@@ -332,7 +332,7 @@ class RemoteAttempt(WatchedAttempt):
     def _enqueue(self, requests: list[JsonObject]) -> None:
         self._worker.adds.append(Addition(self, requests))
 
-    def _tell_results(self) -> bool:
+    def _answer_results(self) -> bool:
         return False                    # the runner asks the site for them
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from jobqueue import Announcement, FieldError, FileSite, JsonObject
 
-    from .outcomes import Report, ToldOutcome
+    from .outcomes import Report, OutcomeMessage
 
 if TYPE_CHECKING:
     # The processor seconds of this process with ended children, and its peak memory in bytes. It is made
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         enqueue: list[JsonObject]       # requests for tasks
         more: bool                      # more of them follow
         results: bool                   # asks for the results of the tasks that this one comes after
-        outcome: ToldOutcome
+        outcome: OutcomeMessage
 
     class RunOrder(TypedDict):
         """An order for the runner: an attempt that it must run."""
@@ -204,7 +204,7 @@ class Runner:
             self._claim = None
         try:
             self._leftovers.flush()
-            leftovers = self._leftovers.left(is_last)
+            leftovers = self._leftovers.restore(is_last)
         except Exception as error:      # a task can break anything in Python: its outcome must still be sent
             leftovers = "what cannot be looked at: %s" % type(error).__name__
         self._print_to(self._null)
@@ -230,7 +230,7 @@ class Runner:
         for name, stream in self._streams.items():
             setattr(sys, name, stream)
 
-    def _outcome(self, order: RunOrder, context: TaskContext, files: TaskFiles) -> ToldOutcome:
+    def _outcome(self, order: RunOrder, context: TaskContext, files: TaskFiles) -> OutcomeMessage:
         function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",

@@ -41,7 +41,7 @@ def inert_name(name: str) -> str:
     return jobqueue.disk_name(plain)
 
 
-def told_by(answer: HTTPResponse) -> str:
+def error_in(answer: HTTPResponse) -> str:
     """Return the error in an unsuccessful answer; Fail if jobqueue itself refuses for good."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
@@ -70,14 +70,14 @@ class TaskSite:
         opener = http_opener(self._authorities, by_proxy=place.startswith("https:"))
         kind, head, tail = jobqueue.BYTES_TYPE, b"", b""
         for pause in FILE_PAUSES:
-            request = Request(place, file and chain([head], jobqueue.Portion(file, size), [tail]), {
+            request = Request(place, file and chain([head], jobqueue.FileSlice(file, size), [tail]), {
                 "Content-Type": kind, "Content-Length": str(len(head) + size + len(tail)),
                 "X-Api-Key": task.claim})
             try:
                 answer: HTTPResponse = opener.open(request, timeout=FILE_SECONDS)
                 if answer.status < 300:
                     return answer
-                problem: str | Exception = told_by(answer)
+                problem: str | Exception = error_in(answer)
                 if file and 400 <= answer.status < 500:     # a firewall in front of the site refuses it
                     kind, head, tail = jobqueue.envelope(jobqueue.BYTES_TYPE)
             except (HTTPException, OSError) as error:

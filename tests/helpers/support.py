@@ -397,7 +397,7 @@ class TestCase(unittest.TestCase):
         """Time passes, and nobody renews a lease; somebody looks all the time who is late."""
         for _ in range(round(2 * seconds)):
             self.clock.advance(0.5)
-            self.queue.claims.leases.doubt(self.clock.now())
+            self.queue.claims.leases.mark_suspects(self.clock.now())
 
     def row(self, task_id):
         """The raw row of a task, hidden or not."""

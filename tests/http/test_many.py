@@ -322,7 +322,7 @@ class TestEach(TestCase):
         options, run = jobqueue.parse_command(
             ["add", function, *more, "--owner", "bob", "--each", str(path)])
         with mock.patch("sys.stdout", io.StringIO()) as out:
-            run(jobqueue.ThisSite(self.queue), options)
+            run(jobqueue.LocalClient(self.queue), options)
         return out.getvalue().strip()
 
     def wrong(self, text, *words, function="add"):
@@ -428,7 +428,7 @@ class TestEach(TestCase):
         for path, words in ((self.folder / "none.csv", "No such file"), (self.folder, "Is a directory")):
             options, run = jobqueue.parse_command(["add", "add", "--each", str(path)])
             with self.refused(jobqueue.Malformed, words) as caught:
-                run(jobqueue.ThisSite(self.queue), options)
+                run(jobqueue.LocalClient(self.queue), options)
             self.assertEqual(caught.exception.exit_code, 2)
 
 

@@ -94,14 +94,14 @@ class CutOff(Searching):
             self.assertEqual(self.found_in_all(self.bob, HARD)[0], [])
 
     def test_a_look_is_cut_off_in_the_midst_of_its_statement(self):
-        rows, _ = self.database.look("SELECT id FROM task", (), 1.0)
+        rows, _ = self.database.read_within("SELECT id FROM task", (), 1.0)
         self.assertEqual(len(rows), 151)
         with self.slowly():
-            self.assertIsNone(self.database.look("SELECT id FROM task", (), 0.0)[0])
-        self.assertEqual(len(self.database.look("SELECT id FROM task", (), 0.0)[0]), 151)
+            self.assertIsNone(self.database.read_within("SELECT id FROM task", (), 0.0)[0])
+        self.assertEqual(len(self.database.read_within("SELECT id FROM task", (), 0.0)[0]), 151)
 
     def test_who_searches_reads_few_tasks_at_once_where_they_take_long(self):
-        looked, look = [], self.database.look
+        looked, look = [], self.database.read_within
 
         def note(statement, values=(), seconds=1.0):
             rows, spent = look(statement, values, seconds)
@@ -109,10 +109,10 @@ class CutOff(Searching):
                 looked.append(values[1] - values[0])
             return rows, spent
 
-        with mock.patch.object(self.database, "look", note), self.slowly():
+        with mock.patch.object(self.database, "read_within", note), self.slowly():
             self.found(self.bob, HARD)
             slow = looked[:]
-        with mock.patch.object(self.database, "look", note):
+        with mock.patch.object(self.database, "read_within", note):
             looked.clear()
             self.found(self.bob, HARD[1:])
         self.assertEqual(slow[0], jobqueue.SEARCH_ROWS)

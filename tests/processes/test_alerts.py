@@ -60,7 +60,7 @@ class SendingCase(TestCase):
         super().setUp()
         self.patch(jobqueue, "STEP_SECONDS", 2.0)
         self.change_settings(alert_mail="ops@example.org", mail_from="jobs@example.org")
-        self.queue.alerts.look(self.clock.now())
+        self.queue.alerts.check(self.clock.now())
 
     def serve_mail(self, how="ok", certificate=None, **settings):
         server = MailServer(how, certificate)
@@ -91,7 +91,7 @@ class SendingCase(TestCase):
         return self.send_again()
 
     def send_again(self):
-        jobqueue.Courier(self.database, self.queue.settings, self.queue.enqueue,
+        jobqueue.DeliverySender(self.database, self.queue.settings, self.queue.enqueue,
                          self.queue.catalogue.find).run()
         return self.database.one("SELECT * FROM delivery ORDER BY id DESC LIMIT 1")
 

@@ -93,10 +93,10 @@ plant_kill_points()
 # A lease of seconds, and a host whose locks prove nothing: only the lease tells who is dead.
 SHORT_LEASE = '''
 LEASE_SECONDS, RENEW_SECONDS, SELF_FENCE_SECONDS, TICK_SECONDS = 8.0, 0.5, 6.0, 0.3
-take_real_lock, open_real_database = take_lock, open_database
+take_real_lock, open_real_database = create_lock, open_database
 
 
-def take_lock(path):
+def create_lock(path):
     return take_real_lock(path)[0], False
 
 

@@ -126,12 +126,12 @@ FileConnection.many = _many
 
 # No limit, rate, quota, key, order or turn holds, and schedules do not look back.
 LIMITS_FAULT_TEXT = """
-assert Queues.room and Adding._check_quota and Adding._holders and Firing.unfinished
+assert Queues.room and Adding._check_quota and Adding._holders and ScheduleRunner.unfinished
 assert Adding._predecessors and turn_after
 Queues.room = staticmethod(lambda *_: INTEGER_MAX)
 Adding._check_quota = lambda *_: None
 Adding._holders = staticmethod(lambda *_: {})
-Firing.unfinished = staticmethod(lambda *_: [])
+ScheduleRunner.unfinished = staticmethod(lambda *_: [])
 
 
 def _predecessors(transaction, owner_id, orders, new):

@@ -229,7 +229,7 @@ class TestCommands(TestCase):
         """(exit code, what was printed, what was complained about)"""
         options, run = jobqueue.parse_command(list(words))
         with mock.patch("sys.stdout", io.StringIO()) as out, mock.patch("sys.stderr", io.StringIO()) as err:
-            code = run(jobqueue.ThisSite(self.queue), options)
+            code = run(jobqueue.LocalClient(self.queue), options)
         return code, out.getvalue().strip(), err.getvalue().strip()
 
     def test_several_ids_are_done_one_after_the_other(self):

@@ -30,7 +30,7 @@ class AlertsCase(TestCase):
         for _ in range(times):
             self.clock.advance(seconds)
             self.queue.fold.fold()
-            self.queue.alerts.look(self.clock.now())
+            self.queue.alerts.check(self.clock.now())
 
     def pass_time(self, seconds):
         """Somebody looks every half minute."""
@@ -418,15 +418,15 @@ class TestConditions(AlertsCase):
         self.set_code_error()
         for _ in range(10):
             self.clock.advance(31)
-            self.queue.alerts.look(self.clock.now())
-            other.alerts.look(self.clock.now())
+            self.queue.alerts.check(self.clock.now())
+            other.alerts.check(self.clock.now())
         self.assertEqual(len(self.messages()), 1)
 
     def test_what_another_process_counts_in_the_same_moment_is_counted_once(self):
         other, look = self.another_queue(), self.queue.conditions.disk
 
         def looked_at(held=False):
-            other.alerts.look(self.clock.now())
+            other.alerts.check(self.clock.now())
             return look(held)
         self.break_one()
         self.queue.conditions.disk = looked_at
@@ -670,7 +670,7 @@ class TestCourier(AlertsCase):
         super().setUp()
         self.told, self.error = [], None
         self.patch(jobqueue, "send_mail", self.send)
-        self.courier = jobqueue.Courier(
+        self.courier = jobqueue.DeliverySender(
             self.database, self.queue.settings, self.queue.enqueue, self.queue.catalogue.find)
         with self.database.transaction() as transaction:
             jobqueue.post_message(transaction, ("mail", "ops@example.org"), {
@@ -709,7 +709,7 @@ class TestCourier(AlertsCase):
                 jobqueue.post_message(transaction, ("mail", "ops@example.org"), {
                     "kind": "alert", "subject": str(number), "lines": ["y"]}, self.clock.now())
         other = self.another_queue()
-        threads = [threading.Thread(target=courier.run) for courier in (self.courier, jobqueue.Courier(
+        threads = [threading.Thread(target=courier.run) for courier in (self.courier, jobqueue.DeliverySender(
             other.database, other.settings, other.enqueue, other.catalogue.find))]
         for thread in threads:
             thread.start()

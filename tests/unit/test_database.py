@@ -352,7 +352,7 @@ class TestBusy(DatabaseCase):
 
     def test_what_is_done_unhurried_puts_the_deadline_off(self):
         with self.database.deadline(3):
-            with self.database.unhurried():
+            with self.database.deadline_paused():
                 self.clock.advance(60)
             self.clock.advance(1)
             self.assertAlmostEqual(self.database.seconds_left(), 2)
@@ -872,7 +872,7 @@ class TestOurMistakes(DatabaseCase):
                 self.assertIs(jobqueue.storage_error(caught.exception, ""), caught.exception)
                 self.assertIsNone(jobqueue.recall(self.database, ".x"))
                 if statement.startswith("SEL"):
-                    for read in (self.database.all, self.database.look):
+                    for read in (self.database.all, self.database.read_within):
                         with self.assertRaises(sqlite3.Error):
                             read(statement, values)
 

@@ -424,9 +424,9 @@ class Server(unittest.TestCase):
     def test_a_reading_that_nobody_limits_is_busy_in_the_end(self):
         queue = self.open_with_an_admin()
         with mock.patch.object(jobqueue, "LOOK_SECONDS_MAX", 0.05), queue.database.deadline(0.2):
-            self.assertIsNone(queue.database.look("SELECT pg_sleep(9)", (), 0.01)[0])
+            self.assertIsNone(queue.database.read_within("SELECT pg_sleep(9)", (), 0.01)[0])
             with self.assertRaises(jobqueue.Busy):
-                queue.database.look("SELECT pg_sleep(9)")
+                queue.database.read_within("SELECT pg_sleep(9)")
 
     def test_what_is_no_number_is_no_task(self):
         queue = self.open_with_an_admin()

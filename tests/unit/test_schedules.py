@@ -280,7 +280,7 @@ class TestOverlap(ScheduleCase):
                          % row["id"])
         self.assertRegex(shown["history"][0]["message"], "skipped: task %d waits for its retry until 20"
                          % row["id"])
-        self.queue.alerts.look(self.clock.now())
+        self.queue.alerts.check(self.clock.now())
         self.assertIn("held_up", [row["code"] for row in self.database.all("SELECT code FROM alert")])
         self.write("UPDATE schedule SET overlap='allow'")
         self.assertIsNone(self.shown(schedule_id)["warning"])
