@@ -3712,8 +3712,8 @@ GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # other products of the f
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_SCHEMAS = """SELECT count(DISTINCT relnamespace) FROM pg_class
 WHERE oid IN (to_regclass('jobqueue'), to_regclass('task'), to_regclass('queue'))"""
-UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
-          "Please look before you try again.")
+UNSURE = ("The connection to the database broke at the last moment, and this may have been stored. Please "
+          "look before you try again.")
 POOLED = ("The database %(path)s is reached through a pooler, which shares the sessions of a server "
           "among programs (%(said)s). Give the server's own address instead.")
 # How an SQLSTATE begins, the error, and its sentence.
@@ -4302,8 +4302,8 @@ def read_networks(text):
             networks.append(ip_network(word, strict=False))
             if networks[-1].prefixlen:
                 continue
-        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, not "
-                         "everybody's; %s is none" % shorten(word, 60))
+        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8; %s is not "
+                         "allowed" % shorten(word, 60))
     return networks
 
 
@@ -4376,11 +4376,11 @@ SETTING_GROUPS = {"Workers": {
     "runner_memory": ("Replace its process above", "MB", integer_within(16, 1000000), 512,
         "Memory that it uses."),
     "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
-        "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
+        "So that no state reaches another owner's task. Each change starts Python and tasks.py again."),
     "nice": ("Give way", "", integer_within(0, 19), 10, "To other processes; 19 is the most."),
     "pass_environment": ("Environment", "", text_up_to(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found by itself."),
+    "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found automatically."),
 }, "Tasks": {
     "max_pending": ("Most pending tasks", "tasks", integer_within(0, 1000000), 200000,
         "Of one user, to be run; 0: no limit. Admins have none."),
@@ -4390,11 +4390,11 @@ SETTING_GROUPS = {"Workers": {
     "keep_activity_days": ("Keep the activity", "days", integer_within(0, 36500), 90, "0: for ever."),
     "keep_hours_days": ("Keep hourly figures", "days", integer_within(0, 36500), 400, "0: for ever."),
     "max_file_mb": ("Largest file", "MB", integer_within(1, 100_000), 64,
-        "Of those that are handed in. The web server may allow less."),
+        "Of an uploaded file. The web server may allow less."),
     "max_files_mb": ("Files of one user", "MB", integer_within(0, 10_000_000), 1000,
         "Of all tasks that are kept; 0: no limit."),
     "throughput_base": ("Full throughput", "tasks per hour", integer_within(0, 10000000), 0,
-        "Utilization is measured by that; 0: by what a worker would do if it never waited."),
+        "Utilization is measured against this; 0: against a worker that never waits."),
 }, "Backup": {
     "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
         "Into the folder backups of the data folder; empty: never."),
@@ -4403,24 +4403,24 @@ SETTING_GROUPS = {"Workers": {
 }, "Web address": {
     "host_names": ("Host names", "", text_up_to(2000), "", "Of our own server, besides localhost."),
     "base_path": ("Base path", "", text_up_to(200), "",
-        "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
-        "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
-        "password is set anew with a file setup-code-WORD.txt."),
+        "Path below which browsers find this page, such as /jq; empty: found automatically. Only if your "
+        "proxy does not send the prefix. A wrong path locks all users out until an admin's password is set "
+        "anew with a file setup-code-WORD.txt."),
     "page_address": ("Address of this page", "", text_up_to(2000), "",
         "Where workers of other machines reach this page, such as https://example.org/jq: they "
         "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
     "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
-        "Where that is not so, nobody can log in: see base_path."),
+        "If that is wrong, no user can log in: see base_path."),
     "trusted_proxies": ("Trusted proxies", "", text_up_to(2000), "",
-        "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
-        "are believed; everybody who can send from there is. Empty: none."),
+        "Addresses and networks of your proxies. Their X-Forwarded-For, -Proto and -Host headers are "
+        "trusted, so only your proxies may be there. Empty: none."),
 }, "Alerts": {
     "alert_mail": ("Mail to", "", {
         **EMAIL, **text_up_to(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
-        "Addresses, told when something goes wrong."),
+        "Addresses that get a mail when something goes wrong."),
     "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
-    "mail_user": ("Mail user", "", text_up_to(300), "", "Who logs in there; empty: nobody does."),
+    "mail_user": ("Mail user", "", text_up_to(300), "", "User name on that server; empty: no log-in."),
     "mail_password_file": ("Password", "", text_up_to(1000), "",
         "Path of a file that holds it; empty: mail-password-WORD.txt in the data folder, if there is one. "
         "With a password, mail_server is changed on the host only, too."),
@@ -4731,7 +4731,7 @@ class Queues:
             row = self._row(transaction, name)
             for limit in ("max_running", "rate", "machines"):
                 if row["external"] == 1 and changes.get(limit) is not None:
-                    raise field_error(limit, "is up to those who run the tasks of %s" % name)
+                    raise field_error(limit, "is set by the programs that run the tasks of %s" % name)
             values = self._pause(row, changes, who, now)
             if "max_running" in changes:
                 values["max_running"] = changes["max_running"]
@@ -5580,7 +5580,7 @@ class Adding:
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
-                 "message": "must name tasks of the same owner; %d is none" % before}
+                 "message": "must name tasks of the same owner; %d is not one of them" % before}
                 for index, order in enumerate(orders)
                 for before in order.after if before in missing], len(orders) == 1)
         return {before: statuses[before] for before in wanted_ids}
@@ -5594,7 +5594,7 @@ class Adding:
             if missing:
                 raise tasks_refused([
                     {"field": "arguments", "index": orders.index(order), "message":
-                     "name the file %s, which is not there (any more), or not yours" % key}
+                     "name the file %s, which does not exist or is not yours" % key}
                     for key in missing], len(orders) == 1)
 
     @staticmethod
@@ -5887,7 +5887,7 @@ class TaskList:
         if cursor is None:
             return ids
         if cursor not in ids:
-            raise Malformed("The task with which the page before ended has gone. Begin anew.")
+            raise Malformed("The last task of the page before was removed. Begin at the first page.")
         return ids[ids.index(cursor) + 1:]
 
     def _rows(self, select, ids):
@@ -6674,7 +6674,7 @@ class Claims:
 
     def _refuse(self, transaction, rows, now):
         """Fail claimed tasks of functions for admins that a former admin has added."""
-        words = "%s is for admins only, and who asked for this task is none any more"
+        words = "%s is for admins only, and the user who added this task is no longer an admin"
         if rows:
             self.end_all(transaction, [
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))
@@ -7370,7 +7370,7 @@ class Schedules:
             current = self._row(transaction, schedule_id, scope)
             if columns:
                 if as_given(current) != as_given(row):
-                    raise Conflict("Somebody else changed it meanwhile; look at it again.")
+                    raise Conflict("Another user has changed it meanwhile; look at it again.")
                 owner_id = owner_id or current["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
                 self.store(transaction, current, {**columns, "owner_id": owner_id}, actor_name(person))
@@ -7690,7 +7690,7 @@ class Interpreter:
             if chosen or "python" in os.path.basename(path):    # the first candidate may be a web server
                 return path
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
-                         % (chosen or "what was found"))
+                         % (chosen or "the Python found here"))
 
     def environment(self, ours=os.environ):
         """Return the environment of workers. It is an allow-list: a web process may hold secrets of
@@ -9106,7 +9106,7 @@ _ROWS = {
     "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
                     "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, "{why}"),
-    "program_open": ("Program", BAD, "every user of this machine can change what runs here",
+    "program_open": ("Program", BAD, "every user of this machine can change the program",
                      "chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
                          "must run as {user}, too; other sites that do can change it"),
@@ -9117,8 +9117,8 @@ _ROWS = {
                      "chmod 600 {path}"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
                   "storage", "The data folder is gone or cannot be read."),
-    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
-                    "your quota is full, remove something; else see to its owner and rights"),
+    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or your quota "
+                    "is full, remove files; else check its owner and rights"),
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
@@ -9130,17 +9130,17 @@ _ROWS = {
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
     "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
-    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
+    "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put "
                 ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
-    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
-                         "get it", "move the folder, and write its path into a file called data"),
-    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
+    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: a browser that guesses a name can "
+                         "fetch it", "move the folder, and write its path into a file called data"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which tests it"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
                   "open the page by https://, which nearly every host offers"),
-    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
-                      "it is your host's proxy, set trusted_proxies, or https to always"),
+    "proxy_unknown": ("Web server", NOTE, "headers from {client} about its visitors are ignored: if it is "
+                      "your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service is there",
@@ -9163,7 +9163,7 @@ _ROWS = {
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "nobody_comes": ("Cron", NOTE, "much waits for visitors",
+    "nobody_comes": ("Cron", NOTE, "due work waits for the next visitor",
                      "give your host's cron a line to copy, or the tick address"),
     "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
             "must be ended (fuser '{path}' names it)", "", "storage",
@@ -9176,23 +9176,23 @@ _ROWS = {
     "backup": ("Backup", NOTE, "the last one was made {days} days ago", "download one from the page "
                "This host, set backup_hour for one every day, or run python3 jobqueue.py {command} FILE",
                "", "", "the backup is old"),
-    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room",
+    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "make room on the disk",
                       "", "", "the daily backup failed", "disk"),
     "copy_lags": (
-        "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
-        "answered last may be lost", "put the copy into synchronous_standby_names"),
+        "Journal", NOTE, "the server does not wait for its replica: after a failover the newest changes "
+        "may be lost", "put the replica into synchronous_standby_names"),
     "snapshot_old": (
         "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
         "removed rows stay in the tables, so claims become slower",
-        "let that session end, or drop the slot, on the server"),
+        "end that session, or drop the slot, on the server"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "different files were read as tasks.py within the last hour: {places}",
                      "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
-    "hint_unclear": ("Functions", NOTE, "types that are not known, so that their values arrive as they "
-                     "were given, from the page as texts: {names}",
+    "hint_unclear": ("Functions", NOTE, "unknown types, whose values arrive unchanged, from the page as "
+                     "texts: {names}",
                      "use one of the types that the handbook lists (Functions), or none"),
-    "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
+    "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
              "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
@@ -9202,14 +9202,14 @@ _ROWS = {
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
-    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
-                  "takes it over", "open the page or run python3 jobqueue.py tick"),
+    "task_lost": ("Tasks", BAD, "task {id} has had no heartbeat for {seconds:.0f} s, and no worker takes "
+                  "it over", "open the page or run python3 jobqueue.py tick"),
     "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
                 "tasks wait long", "disk,code,no_worker"),
     "failed": ("", NOTE, "{function}: {why} (task {id})", "", "", "", "failed"),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
-                   "({at}): it was put back, or was wrong before"),
-    "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
+                   "back, or was wrong before"),
+    "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
                      "process that sends them starts")}
@@ -9655,7 +9655,7 @@ class Alerts:
         """Send each recipient a message with a single try."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
-            raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
+            raise Conflict("There are no recipients: set alert_mail, alert_webhook or alert_function.")
         content = {"kind": "test", "subject": "a test", "lines": [
             "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:
@@ -9692,7 +9692,7 @@ MAIL_WORD_CHARACTERS = 75       # of an encoded word, at most (RFC 2047, section
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
-CUT_OFF = "It was not answered in time."
+CUT_OFF = "There was no answer in time."
 
 
 class Refused(Exception):
@@ -9794,8 +9794,7 @@ def _log_in(server, user, password):
         if code != 235:
             raise _as_refused(code, words)
     else:
-        raise Refused("The password or the mail user has characters that this server cannot be sent: "
-                      "choose others.")
+        raise Refused("This mail server takes only ASCII in the mail user and the password: choose others.")
 
 
 def _as_refused(code, words):
@@ -10013,7 +10012,7 @@ class DeliverySender:
     def _by_channel(self, row, content):
         channel, recipient = row["channel"], row["recipient"]
         if not self._may_be_told(content["kind"], Recipient(channel, recipient)):
-            raise Refused("This recipient was taken out meanwhile.")
+            raise Refused("This recipient was removed meanwhile.")
         if channel == "mail":
             send_mail(self._settings, recipient, content, row)
         elif channel == "webhook":
@@ -10423,7 +10422,7 @@ class Forecast:
         if task.queue not in plan.queues:
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
-            return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
+            return forecast_json(before, reason=words if is_said else "No worker runs at the moment.")
         if status == SCHEDULED:
             start, end = plan.of_scheduled(task, max(0.0, (run_at or 0.0) - plan.now))
         else:
@@ -11134,8 +11133,8 @@ class SetUp:
             if file_code and digest(file_code) == digest(code):     # comparing digests reveals nothing
                                                                     # about the code
                 return code
-        words = ("is not that of a file whose name begins with setup-code, which can be read here "
-                 "(rights 644), is not older than an hour and has %d or more characters"
+        words = ("is in no file setup-code*.txt here. Such a file must be readable (rights 644), at most "
+                 "an hour old, and hold %d or more characters"
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 
@@ -11471,7 +11470,7 @@ class Requests:
             chosen_queue, own_queue = (self._database.one("SELECT * FROM queue WHERE name=?", (name,))
                            for name in (queue, own))
             if any(row and row["external"] for row in (chosen_queue, own_queue)):
-                errors += wrong("queue", "must be %s: nobody else runs this function" % own)
+                errors += wrong("queue", "must be %s: no other queue runs this function" % own)
             elif is_user and (own != TASK_DEFAULTS["queue"] or not chosen_queue
                               or own_queue and is_limited(own_queue)):
                 errors += wrong("queue", "must be %s: only an admin can choose another" % own)
@@ -12802,7 +12801,7 @@ def _check_machines(queue):
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
     yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
-        "no worker is there")
+        "no worker runs")
     other_versions = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
     if other_versions:
         yield Finding("versions_differ", version=VERSION, names=", ".join(other_versions))
@@ -12816,7 +12815,7 @@ def _check_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
-        yield "somebody looks for what is due " + how_often(period)
+        yield "due work is looked for " + how_often(period)
     elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
@@ -12920,8 +12919,8 @@ def _check_alerts(queue):
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND " + IS_OPEN)
-    yield "%d open; told: %s" % (open_ones, ", ".join(
-        state["recipient"] for state in states) or "nobody")
+    yield "%d open; recipients: %s" % (open_ones, ", ".join(
+        state["recipient"] for state in states) or "none")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
     for state in states:
@@ -13032,7 +13031,7 @@ def _run_checks(topics, about):
             yield from ((topic, result) for result in check(about))
         except Exception as error:      # an error must not hide the other topics
             yield topic, Finding("unknown", why=getattr(error, "detail", None) or (
-                "this could not be looked at: %s: %s" % (
+                "this could not be checked: %s: %s" % (
                     type(error).__name__, storable(shorten(str(error), 300)))))
 
 
@@ -13084,7 +13083,7 @@ def next_step(report):
     """Return the next step: the first remedy, of bad findings if there are any."""
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
-                  "see to what is bad" if bad else "")
+                  "mend the bad findings" if bad else "")
     return "Next, %s." % remedy if remedy else "Nothing has to be done."
 
 
@@ -13584,7 +13583,7 @@ def problem(error, accepts=""):
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
         sys.__excepthook__(type(error), error, error.__traceback__)     # an unexpected error
-        error = JobQueueError("Something went wrong here; the server's log says what.")
+        error = JobQueueError("Something went wrong here; see the server's log.")
     if error.public:
         complain(error.detail)
     detail, headers = error.public or error.detail, list(error.headers)
@@ -14179,7 +14178,7 @@ def wanted_owner(queue, request, fields,
     if not name:
         return scope
     if scope is not None and name != request.person.name:
-        raise Denied("Only admins see what is other people's.")
+        raise Denied("Only admins see other people's tasks.")
     return queue.users.find(name)["id"]
 
 
@@ -14794,7 +14793,7 @@ def post_worker_tasks(queue, request, task_id):
     barred = set() if bound is None else {
         each["name"] for each in queue.catalogue.functions()
         if each["who"] != "user" and each["name"] not in bound}
-    words = "is for others: this token is bound to %s" % ", ".join(bound or ())
+    words = "is not allowed: this token is bound to %s" % ", ".join(bound or ())
     with queue.database.deadline_paused():
         orders = queue.requests.check(
             field_error("function", words)

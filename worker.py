@@ -612,7 +612,7 @@ def check_runnable(function: "Function") -> None:
     try:
         inspect.signature(target)
     except ValueError:
-        raise refused(function, "nothing tells its parameters: declare a function that calls it") from None
+        raise refused(function, "its parameters cannot be read: declare a function that calls it") from None
     above = getattr(sys.modules.get(function.__module__), getattr(target, "__name__", ""), None)
     if callable(above) and getattr(above, "__wrapped__", None) is function:
         raise refused(function, "a decorator above @task does not count: put @task on top")
@@ -1044,7 +1044,7 @@ class TaskSite:
             time.sleep(pause)
             if file:
                 file.seek(0)
-        raise ConnectionError("the site is not heard: %s" % problem)
+        raise ConnectionError("the site does not answer: %s" % problem)
 
 
 class TaskFiles:
@@ -1065,7 +1065,7 @@ class TaskFiles:
             return [self.bring(item, schema.get("items", {})) for item in value]
         if not (isinstance(value, str) and re.fullmatch(jobqueue.FILE_KEY, value)):
             if value is not None and schema.get("format") == "file":
-                raise Fail("a file is named by the id that it got when it was handed in")
+                raise Fail("a file must be the id of an upload")
             return value
         folder = self._context.folder / GIVEN / value
         folder.mkdir(parents=True, exist_ok=True)
@@ -3804,7 +3804,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                     "ids": self._handle_added}[call.wanted]
             return (take if call.wanted in call.found else self._handle_refusal)(call, call.found)
         if error.why != self._trouble and not self.stopping:
-            jobqueue.complain("the site is not heard: %s" % error.why)
+            jobqueue.complain("the site does not answer: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
             self._wait /= 2             # a proxy may allow no longer waiting
         self._trouble = error.why

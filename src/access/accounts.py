@@ -119,8 +119,8 @@ class SetUp:
             if file_code and digest(file_code) == digest(code):     # comparing digests reveals nothing
                                                                     # about the code
                 return code
-        words = ("is not that of a file whose name begins with setup-code, which can be read here "
-                 "(rights 644), is not older than an hour and has %d or more characters"
+        words = ("is in no file setup-code*.txt here. Such a file must be readable (rights 644), at most "
+                 "an hour old, and hold %d or more characters"
                  % SETUP_CODE_MIN_CHARACTERS)
         raise Denied("This code %s." % words, wrong("code", words))
 

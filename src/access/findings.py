@@ -168,7 +168,7 @@ def _check_machines(queue: JobQueue) -> Lines:
     rows = database.all("SELECT machine, version, count(*) AS workers FROM worker "
                         "GROUP BY machine, version ORDER BY machine, version")
     yield "; ".join("%d on %s" % (row["workers"], row["machine"]) for row in rows) or (
-        "no worker is there")
+        "no worker runs")
     other_versions = ["%s has %s" % tuple(row)[:2] for row in rows if row["version"] != VERSION]
     if other_versions:
         yield Finding("versions_differ", version=VERSION, names=", ".join(other_versions))
@@ -182,7 +182,7 @@ def _check_ticks(queue: JobQueue) -> Lines:
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
-        yield "somebody looks for what is due " + how_often(period)
+        yield "due work is looked for " + how_often(period)
     elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
@@ -286,8 +286,8 @@ def _check_alerts(queue: JobQueue) -> Lines:
     states = list(queue.alerts.channels())
     open_ones = queue.database.value("SELECT count(*) FROM alert WHERE ended_at IS NULL "
                                      "AND " + IS_OPEN)
-    yield "%d open; told: %s" % (open_ones, ", ".join(
-        state["recipient"] for state in states) or "nobody")
+    yield "%d open; recipients: %s" % (open_ones, ", ".join(
+        state["recipient"] for state in states) or "none")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
     for state in states:
@@ -398,7 +398,7 @@ def _run_checks(topics: Mapping[str, Callable[[About], Lines]], about: About) ->
             yield from ((topic, result) for result in check(about))
         except Exception as error:      # an error must not hide the other topics
             yield topic, Finding("unknown", why=getattr(error, "detail", None) or (
-                "this could not be looked at: %s: %s" % (
+                "this could not be checked: %s: %s" % (
                     type(error).__name__, storable(shorten(str(error), 300)))))
 
 
@@ -450,5 +450,5 @@ def next_step(report: Report) -> str:
     """Return the next step: the first remedy, of bad findings if there are any."""
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
-                  "see to what is bad" if bad else "")
+                  "mend the bad findings" if bad else "")
     return "Next, %s." % remedy if remedy else "Nothing has to be done."

@@ -184,7 +184,7 @@ class Requests:
             chosen_queue, own_queue = (self._database.one("SELECT * FROM queue WHERE name=?", (name,))
                            for name in (queue, own))
             if any(row and row["external"] for row in (chosen_queue, own_queue)):
-                errors += wrong("queue", "must be %s: nobody else runs this function" % own)
+                errors += wrong("queue", "must be %s: no other queue runs this function" % own)
             elif is_user and (own != TASK_DEFAULTS["queue"] or not chosen_queue
                               or own_queue and is_limited(own_queue)):
                 errors += wrong("queue", "must be %s: only an admin can choose another" % own)

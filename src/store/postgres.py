@@ -67,8 +67,8 @@ GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # other products of the f
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_SCHEMAS = """SELECT count(DISTINCT relnamespace) FROM pg_class
 WHERE oid IN (to_regclass('jobqueue'), to_regclass('task'), to_regclass('queue'))"""
-UNSURE = ("The database went away at the last moment: nobody knows whether this was stored. "
-          "Please look before you try again.")
+UNSURE = ("The connection to the database broke at the last moment, and this may have been stored. Please "
+          "look before you try again.")
 POOLED = ("The database %(path)s is reached through a pooler, which shares the sessions of a server "
           "among programs (%(said)s). Give the server's own address instead.")
 # How an SQLSTATE begins, the error, and its sentence.

@@ -52,8 +52,8 @@ def read_networks(text: str) -> list[IPv4Network | IPv6Network]:
             networks.append(ip_network(word, strict=False))
             if networks[-1].prefixlen:
                 continue
-        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8, not "
-                         "everybody's; %s is none" % shorten(word, 60))
+        raise ValueError("must list addresses or networks, such as 127.0.0.1 or 10.0.0.0/8; %s is not "
+                         "allowed" % shorten(word, 60))
     return networks
 
 
@@ -126,11 +126,11 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
     "runner_memory": ("Replace its process above", "MB", integer_within(16, 1000000), 512,
         "Memory that it uses."),
     "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
-        "So that nothing can be left for its task. Each change starts Python and tasks.py anew."),
+        "So that no state reaches another owner's task. Each change starts Python and tasks.py again."),
     "nice": ("Give way", "", integer_within(0, 19), 10, "To other processes; 19 is the most."),
     "pass_environment": ("Environment", "", text_up_to(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
-    "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found by itself."),
+    "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found automatically."),
 }, "Tasks": {
     "max_pending": ("Most pending tasks", "tasks", integer_within(0, 1000000), 200000,
         "Of one user, to be run; 0: no limit. Admins have none."),
@@ -140,11 +140,11 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
     "keep_activity_days": ("Keep the activity", "days", integer_within(0, 36500), 90, "0: for ever."),
     "keep_hours_days": ("Keep hourly figures", "days", integer_within(0, 36500), 400, "0: for ever."),
     "max_file_mb": ("Largest file", "MB", integer_within(1, 100_000), 64,
-        "Of those that are handed in. The web server may allow less."),
+        "Of an uploaded file. The web server may allow less."),
     "max_files_mb": ("Files of one user", "MB", integer_within(0, 10_000_000), 1000,
         "Of all tasks that are kept; 0: no limit."),
     "throughput_base": ("Full throughput", "tasks per hour", integer_within(0, 10000000), 0,
-        "Utilization is measured by that; 0: by what a worker would do if it never waited."),
+        "Utilization is measured against this; 0: against a worker that never waits."),
 }, "Backup": {
     "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
         "Into the folder backups of the data folder; empty: never."),
@@ -153,24 +153,24 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
 }, "Web address": {
     "host_names": ("Host names", "", text_up_to(2000), "", "Of our own server, besides localhost."),
     "base_path": ("Base path", "", text_up_to(200), "",
-        "Path below which browsers find this page, such as /jq; empty: found by itself. Only for a "
-        "proxy in front that does not tell. A wrong one locks everybody out until an admin's "
-        "password is set anew with a file setup-code-WORD.txt."),
+        "Path below which browsers find this page, such as /jq; empty: found automatically. Only if your "
+        "proxy does not send the prefix. A wrong path locks all users out until an admin's password is set "
+        "anew with a file setup-code-WORD.txt."),
     "page_address": ("Address of this page", "", text_up_to(2000), "",
         "Where workers of other machines reach this page, such as https://example.org/jq: they "
         "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
     "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
-        "Where that is not so, nobody can log in: see base_path."),
+        "If that is wrong, no user can log in: see base_path."),
     "trusted_proxies": ("Trusted proxies", "", text_up_to(2000), "",
-        "Addresses and networks of the proxies in front, whose X-Forwarded-For, -Proto and -Host "
-        "are believed; everybody who can send from there is. Empty: none."),
+        "Addresses and networks of your proxies. Their X-Forwarded-For, -Proto and -Host headers are "
+        "trusted, so only your proxies may be there. Empty: none."),
 }, "Alerts": {
     "alert_mail": ("Mail to", "", {
         **EMAIL, **text_up_to(2000), "pattern": r"[\s,]*(%s([\s,]+|$))*" % MAIL_ADDRESS}, "",
-        "Addresses, told when something goes wrong."),
+        "Addresses that get a mail when something goes wrong."),
     "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
-    "mail_user": ("Mail user", "", text_up_to(300), "", "Who logs in there; empty: nobody does."),
+    "mail_user": ("Mail user", "", text_up_to(300), "", "User name on that server; empty: no log-in."),
     "mail_password_file": ("Password", "", text_up_to(1000), "",
         "Path of a file that holds it; empty: mail-password-WORD.txt in the data folder, if there is one. "
         "With a password, mail_server is changed on the host only, too."),

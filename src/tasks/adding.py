@@ -262,7 +262,7 @@ class Adding:
         if missing:
             raise tasks_refused([
                 {"field": "after", "index": index,
-                 "message": "must name tasks of the same owner; %d is none" % before}
+                 "message": "must name tasks of the same owner; %d is not one of them" % before}
                 for index, order in enumerate(orders)
                 for before in order.after if before in missing], len(orders) == 1)
         return {before: statuses[before] for before in wanted_ids}
@@ -276,7 +276,7 @@ class Adding:
             if missing:
                 raise tasks_refused([
                     {"field": "arguments", "index": orders.index(order), "message":
-                     "name the file %s, which is not there (any more), or not yours" % key}
+                     "name the file %s, which does not exist or is not yours" % key}
                     for key in missing], len(orders) == 1)
 
     @staticmethod

@@ -253,7 +253,7 @@ class Claims:
 
     def _refuse(self, transaction: Connection, rows: list[ClaimedTask], now: float) -> None:
         """Fail claimed tasks of functions for admins that a former admin has added."""
-        words = "%s is for admins only, and who asked for this task is none any more"
+        words = "%s is for admins only, and the user who added this task is no longer an admin"
         if rows:
             self.end_all(transaction, [
                 (row["id"], row["claim"], Outcome("fail", None, "Denied", words % row["function"]))

@@ -192,7 +192,7 @@ class Queues:
             row = self._row(transaction, name)
             for limit in ("max_running", "rate", "machines"):
                 if row["external"] == 1 and changes.get(limit) is not None:
-                    raise field_error(limit, "is up to those who run the tasks of %s" % name)
+                    raise field_error(limit, "is set by the programs that run the tasks of %s" % name)
             values = self._pause(row, changes, who, now)
             if "max_running" in changes:
                 values["max_running"] = changes["max_running"]

@@ -261,7 +261,7 @@ class TaskList:
         if cursor is None:
             return ids
         if cursor not in ids:
-            raise Malformed("The task with which the page before ended has gone. Begin anew.")
+            raise Malformed("The last task of the page before was removed. Begin at the first page.")
         return ids[ids.index(cursor) + 1:]
 
     def _rows(self, select: str, ids: list[int]) -> list[TaskRow]:

@@ -305,7 +305,7 @@ class Alerts:
         """Send each recipient a message with a single try."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
-            raise Conflict("Nobody is told: set alert_mail, alert_webhook or alert_function.")
+            raise Conflict("There are no recipients: set alert_mail, alert_webhook or alert_function.")
         content: MessageContent = {"kind": "test", "subject": "a test", "lines": [
             "This is a test of the alerts of jobqueue. Nothing is wrong."]}
         with self._database.transaction() as transaction:

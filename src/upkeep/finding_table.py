@@ -41,7 +41,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "files_mixed": ("Program", BAD, "missing, or of another version: {names}",
                     "copy all files of one version"),
     "scrypt_missing": ("Program", BAD, "{why}"),
-    "program_open": ("Program", BAD, "every user of this machine can change what runs here",
+    "program_open": ("Program", BAD, "every user of this machine can change the program",
                      "chmod o-w {paths}"),
     "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
                          "must run as {user}, too; other sites that do can change it"),
@@ -52,8 +52,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
                      "chmod 600 {path}"),
     "data_gone": ("Data", BAD, "it is gone or cannot be read", "",
                   "storage", "The data folder is gone or cannot be read."),
-    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or "
-                    "your quota is full, remove something; else see to its owner and rights"),
+    "data_closed": ("Disk", BAD, "nothing can be written to {folder} ({why})", "if the disk or your quota "
+                    "is full, remove files; else check its owner and rights"),
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
@@ -65,17 +65,17 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
     "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
-    "exposed": ("Exposure", BAD, "the web server gives away what is private: {addresses}", "put "
+    "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put "
                 ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
-    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: whoever guesses a name can "
-                         "get it", "move the folder, and write its path into a file called data"),
-    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which looks"),
+    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: a browser that guesses a name can "
+                         "fetch it", "move the folder, and write its path into a file called data"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which tests it"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
                   "open the page by https://, which nearly every host offers"),
-    "proxy_unknown": ("Web server", NOTE, "what {client} says of its visitors does not count: if "
-                      "it is your host's proxy, set trusted_proxies, or https to always"),
+    "proxy_unknown": ("Web server", NOTE, "headers from {client} about its visitors are ignored: if it is "
+                      "your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service is there",
@@ -98,7 +98,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "nobody_comes": ("Cron", NOTE, "much waits for visitors",
+    "nobody_comes": ("Cron", NOTE, "due work waits for the next visitor",
                      "give your host's cron a line to copy, or the tick address"),
     "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
             "must be ended (fuser '{path}' names it)", "", "storage",
@@ -111,23 +111,23 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "backup": ("Backup", NOTE, "the last one was made {days} days ago", "download one from the page "
                "This host, set backup_hour for one every day, or run python3 jobqueue.py {command} FILE",
                "", "", "the backup is old"),
-    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "see that there is room",
+    "backup_failed": ("Backup", BAD, "the daily one failed: {why}", "make room on the disk",
                       "", "", "the daily backup failed", "disk"),
     "copy_lags": (
-        "Journal", NOTE, "the server does not wait for its copy: if that takes over, what was "
-        "answered last may be lost", "put the copy into synchronous_standby_names"),
+        "Journal", NOTE, "the server does not wait for its replica: after a failover the newest changes "
+        "may be lost", "put the replica into synchronous_standby_names"),
     "snapshot_old": (
         "Journal", NOTE, "{holder} of the server has kept its snapshot for more than 10 minutes: "
         "removed rows stay in the tables, so claims become slower",
-        "let that session end, or drop the slot, on the server"),
+        "end that session, or drop the slot, on the server"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
                      "different files were read as tasks.py within the last hour: {places}",
                      "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
-    "hint_unclear": ("Functions", NOTE, "types that are not known, so that their values arrive as they "
-                     "were given, from the page as texts: {names}",
+    "hint_unclear": ("Functions", NOTE, "unknown types, whose values arrive unchanged, from the page as "
+                     "texts: {names}",
                      "use one of the types that the handbook lists (Functions), or none"),
-    "samples": ("Functions", FINE, "", "write what your tasks are to do into tasks.py"),
+    "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
              "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
@@ -137,14 +137,14 @@ _ROWS: dict[str, tuple[str, ...]] = {
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
-    "task_lost": ("Tasks", BAD, "nobody has answered for task {id} for {seconds:.0f} s and nobody "
-                  "takes it over", "open the page or run python3 jobqueue.py tick"),
+    "task_lost": ("Tasks", BAD, "task {id} has had no heartbeat for {seconds:.0f} s, and no worker takes "
+                  "it over", "open the page or run python3 jobqueue.py tick"),
     "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
                 "tasks wait long", "disk,code,no_worker"),
     "failed": ("", NOTE, "{function}: {why} (task {id})", "", "", "", "failed"),
-    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind what was last recorded "
-                   "({at}): it was put back, or was wrong before"),
-    "channel_fails": ("Alerts", BAD, "{recipient} could not be told by {channel}: {error}",
+    "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
+                   "back, or was wrong before"),
+    "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "mend that, then try python3 jobqueue.py alert test"),
     "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
                      "process that sends them starts")}

@@ -110,7 +110,7 @@ class Forecast:
         if task.queue not in plan.queues:
             code, words = self._queues.blocked(task.queue, self._claims.machine)
             is_said = code in ("paused", "external", "machines")
-            return forecast_json(before, reason=words if is_said else "Nobody works at the moment.")
+            return forecast_json(before, reason=words if is_said else "No worker runs at the moment.")
         if status == SCHEDULED:
             start, end = plan.of_scheduled(task, max(0.0, (run_at or 0.0) - plan.now))
         else:

@@ -46,7 +46,7 @@ MAIL_WORD_CHARACTERS = 75       # of an encoded word, at most (RFC 2047, section
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
-CUT_OFF = "It was not answered in time."
+CUT_OFF = "There was no answer in time."
 
 
 class Refused(Exception):
@@ -148,8 +148,7 @@ def _log_in(server: SMTP, user: str, password: str) -> None:
         if code != 235:
             raise _as_refused(code, words)
     else:
-        raise Refused("The password or the mail user has characters that this server cannot be sent: "
-                      "choose others.")
+        raise Refused("This mail server takes only ASCII in the mail user and the password: choose others.")
 
 
 def _as_refused(code: int, words: bytes | str) -> Refused | OSError:
@@ -367,7 +366,7 @@ class DeliverySender:
     def _by_channel(self, row: Row, content: MessageContent) -> None:
         channel, recipient = row["channel"], row["recipient"]
         if not self._may_be_told(content["kind"], Recipient(channel, recipient)):
-            raise Refused("This recipient was taken out meanwhile.")
+            raise Refused("This recipient was removed meanwhile.")
         if channel == "mail":
             send_mail(self._settings, recipient, content, row)
         elif channel == "webhook":

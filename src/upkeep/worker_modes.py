@@ -139,7 +139,7 @@ class Interpreter:
             if chosen or "python" in os.path.basename(path):    # the first candidate may be a web server
                 return path
         raise SetupError("%s cannot be run: the setting python must be the path of a Python"
-                         % (chosen or "what was found"))
+                         % (chosen or "the Python found here"))
 
     def environment(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Return the environment of workers. It is an allow-list: a web process may hold secrets of

@@ -362,7 +362,7 @@ def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonOb
     barred = set() if bound is None else {
         each["name"] for each in queue.catalogue.functions()
         if each["who"] != "user" and each["name"] not in bound}
-    words = "is for others: this token is bound to %s" % ", ".join(bound or ())
+    words = "is not allowed: this token is bound to %s" % ", ".join(bound or ())
     with queue.database.deadline_paused():
         orders = queue.requests.check(
             field_error("function", words)

@@ -171,7 +171,7 @@ def wanted_owner(queue: JobQueue, request: Request, fields: JsonObject,
     if not name:
         return scope
     if scope is not None and name != request.person.name:
-        raise Denied("Only admins see what is other people's.")
+        raise Denied("Only admins see other people's tasks.")
     return queue.users.find(name)["id"]
 
 

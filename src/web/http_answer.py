@@ -151,7 +151,7 @@ def problem(error: Exception, accepts: str = "") -> Answer:
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
         sys.__excepthook__(type(error), error, error.__traceback__)     # an unexpected error
-        error = JobQueueError("Something went wrong here; the server's log says what.")
+        error = JobQueueError("Something went wrong here; see the server's log.")
     if error.public:
         complain(error.detail)
     detail, headers = error.public or error.detail, list(error.headers)

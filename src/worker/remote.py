@@ -273,7 +273,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                     "ids": self._handle_added}[call.wanted]
             return (take if call.wanted in call.found else self._handle_refusal)(call, call.found)
         if error.why != self._trouble and not self.stopping:
-            jobqueue.complain("the site is not heard: %s" % error.why)
+            jobqueue.complain("the site does not answer: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
             self._wait /= 2             # a proxy may allow no longer waiting
         self._trouble = error.why

@@ -235,7 +235,7 @@ def check_runnable(function: Function) -> None:
     try:
         inspect.signature(target)
     except ValueError:
-        raise refused(function, "nothing tells its parameters: declare a function that calls it") from None
+        raise refused(function, "its parameters cannot be read: declare a function that calls it") from None
     above = getattr(sys.modules.get(function.__module__), getattr(target, "__name__", ""), None)
     if callable(above) and getattr(above, "__wrapped__", None) is function:
         raise refused(function, "a decorator above @task does not count: put @task on top")

@@ -85,7 +85,7 @@ class TaskSite:
             time.sleep(pause)
             if file:
                 file.seek(0)
-        raise ConnectionError("the site is not heard: %s" % problem)
+        raise ConnectionError("the site does not answer: %s" % problem)
 
 
 class TaskFiles:
@@ -106,7 +106,7 @@ class TaskFiles:
             return [self.bring(item, schema.get("items", {})) for item in value]
         if not (isinstance(value, str) and re.fullmatch(jobqueue.FILE_KEY, value)):
             if value is not None and schema.get("format") == "file":
-                raise Fail("a file is named by the id that it got when it was handed in")
+                raise Fail("a file must be the id of an upload")
             return value
         folder = self._context.folder / GIVEN / value
         folder.mkdir(parents=True, exist_ok=True)

@@ -259,7 +259,7 @@ class Former(WebTestCase):
         task = self.check(self.ana.get("/api/tasks/%d" % task_id), 200)
         self.assertEqual((task["status"], task["reason"]), ("failed", "error"))
         self.assertEqual(task["error"]["message"],
-                         "restart is for admins only, and who asked for this task is none any more")
+                         "restart is for admins only, and the user who added this task is no longer an admin")
 
     def test_a_task_that_waits_is_not_run_for_who_was_demoted_or_disabled(self):
         for change in ({"role": "user"}, {"disabled": True}):

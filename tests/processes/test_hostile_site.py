@@ -104,7 +104,7 @@ class HostileSite(unittest.TestCase):
         self.assertIsNone(self.worker.poll())
         self.said.seek(0)
         said = self.said.read()
-        self.assertIn("the site is not heard: an answer", said)
+        self.assertIn("the site does not answer: an answer", said)
         self.assertNotIn("Traceback", said)
 
     def test_arguments_are_judged_here_too(self):

@@ -158,7 +158,7 @@ class FirstAdmin(FirstAdminCase):
     def test_an_old_code_is_refused(self):
         code = self.make_code()
         self.clock.advance(3601)
-        with self.refused(jobqueue.Denied, "older than an hour"):
+        with self.refused(jobqueue.Denied, "at most an hour old"):
             self.setup.redeem(code, "root", "correct horse")
 
     def test_wrong_codes_are_refused(self):
@@ -198,7 +198,7 @@ class FirstAdmin(FirstAdminCase):
         self.upload(CODE, name="setup-code-2.txt", age=3601)
         with self.assertRaises(jobqueue.Denied) as caught:
             self.setup.redeem(CODE, "root", "correct horse")
-        for words in ("can be read here (rights 644)", "not older than an hour", "16 or more"):
+        for words in ("must be readable (rights 644)", "at most an hour old", "16 or more"):
             self.assertIn(words, caught.exception.detail)
         self.assertNotIn(self.code_file.name, caught.exception.detail)
 
@@ -281,7 +281,7 @@ class LostPassword(FirstAdminCase):
 
     def test_a_file_that_lies_there_for_an_hour_is_worth_nothing(self):
         self.upload(CODE, age=3601)
-        with self.refused(jobqueue.Denied, "older than an hour"):
+        with self.refused(jobqueue.Denied, "at most an hour old"):
             self.reset()
 
     def test_only_an_admin_who_can_log_in_gets_it_and_a_mistake_names_them(self):

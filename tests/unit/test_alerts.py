@@ -745,7 +745,7 @@ class TestCourier(AlertsCase):
             self.courier.run()
             self.write("UPDATE user SET disabled=1 WHERE name='bob'")
         self.assertEqual([one[1] for one in self.told], ["x", "t"])
-        self.assertIn("taken out", self.delivery()["error"])
+        self.assertIn("was removed", self.delivery()["error"])
 
     def test_a_function_gets_a_task_with_what_it_takes(self):
         self.change_settings(alert_function="greet")

@@ -102,7 +102,7 @@ class Adding(CommandTestCase):
         self.assertEqual(self.status(3), "pending")
         for wrong in ("x", "0", "1,", ""):
             self.fails(2, "add", "add", "a=1", "--after", wrong)
-        self.fails(2, "add", "add", "a=1", "--after", "99", words="99 is none")
+        self.fails(2, "add", "add", "a=1", "--after", "99", words="99 is not one")
 
     def test_texts_become_what_the_parameter_is(self):
         kinds = {"text": {"type": "string"}, "count": {"type": "integer"}, "ratio": {"type": "number"},

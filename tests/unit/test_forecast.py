@@ -191,10 +191,10 @@ class Reasons(ForecastCase):
     def test_no_worker(self):
         task_id = self.add()
         self.change_settings(NbMaxWorker=0)
-        self.assertIsNone(self.check_reason(task_id, "Nobody works")["expected_start"])
+        self.assertIsNone(self.check_reason(task_id, "No worker runs")["expected_start"])
         self.change_settings(NbMaxWorker=1, worker_mode="service")
         self.write("DELETE FROM worker")
-        self.check_reason(task_id, "Nobody works")
+        self.check_reason(task_id, "No worker runs")
 
     def test_another_machine(self):
         self.queue.queues.change("default", {"machines": ["far"]}, "ana")

@@ -121,10 +121,10 @@ class TestChecks(HostTestCase):
         self.claim()
         self.assertEqual(self.verdict("Tasks", "1 running"), "ok")
         self.clock.advance(2 * self.database.lease_seconds + 10)
-        self.assertEqual(self.verdict("Tasks", "nobody takes it over"), "bad")
+        self.assertEqual(self.verdict("Tasks", "no worker takes it over"), "bad")
 
     def test_machines_and_other_versions_on_them_are_told(self):
-        self.assertEqual(self.verdict("Machines", "no worker is there"), "ok")
+        self.assertEqual(self.verdict("Machines", "no worker runs"), "ok")
         self.live("service")
         self.assertEqual(self.verdict("Machines", "1 on machine-1"), "ok")
         self.write("UPDATE worker SET machine='b2', version='0.9.0'")
@@ -332,7 +332,7 @@ class TestFindings(HostTestCase):
 
         self.assertEqual(next_of("no_admin", "files_mixed"), "Next, copy all files of one version.")
         self.assertIn("make the first admin", next_of("locks_missing", "no_admin", "samples"))
-        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next, see to what is bad.")
+        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next, mend the bad findings.")
         self.assertEqual(next_of("locks_missing"), "Nothing has to be done.")
 
 
@@ -393,7 +393,7 @@ class TestWhoComes(HostTestCase):
 
     def test_a_queue_without_anything_waits_for_visitors(self):
         self.assertEqual(self.verdict("Cron", "no cron has come"), "note")
-        self.assertIn("waits for visitors", self.said())
+        self.assertIn("waits for the next visitor", self.said())
 
     def test_where_no_worker_may_start_that_is_said(self):
         self.change_settings(NbMaxWorker=0)
@@ -403,10 +403,10 @@ class TestWhoComes(HostTestCase):
         for _ in range(4):
             self.clock.advance(900)
             self.queue.tick.run("cron")
-        self.assertIn("somebody looks for what is due every 15 minutes", self.said())
+        self.assertIn("due work is looked for every 15 minutes", self.said())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "ok")
         self.clock.advance(2 * 3600)
-        self.assertIn("waits for visitors", self.said())
+        self.assertIn("waits for the next visitor", self.said())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
 
     def test_a_service_that_is_not_there_is_bad(self):
@@ -414,7 +414,7 @@ class TestWhoComes(HostTestCase):
         self.assertEqual(self.verdict("Workers", "No service is there"), "bad")
         self.live("service", proven=False, pid=1)
         self.assertEqual(self.verdict("Workers", "service"), "ok")
-        self.assertIn("due every 2 seconds", self.said())
+        self.assertIn("looked for every 2 seconds", self.said())
 
 
 class TestKindsOfHosts(HostTestCase):
@@ -457,7 +457,7 @@ class TestKindsOfHosts(HostTestCase):
 
     def test_cgi_where_workers_live(self):
         self.says({"door": "cgi", "worker": "lives"}, "CGI, a new process", "whenever there is work",
-                  "waits for visitors", "line to copy")
+                  "waits for the next visitor", "line to copy")
 
     def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
         self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron works on the tasks",
@@ -465,7 +465,7 @@ class TestKindsOfHosts(HostTestCase):
 
     def test_an_hourly_cron_and_a_network_folder(self):
         self.says({"door": "cgi", "worker": "dies", "cron": 3600, "network": True},
-                  "due every hour")
+                  "looked for every hour")
 
     def test_a_cron_that_only_calls_addresses(self):
         self.says({"door": "cgi", "worker": "dies", "address": 300},
@@ -473,7 +473,7 @@ class TestKindsOfHosts(HostTestCase):
 
     def test_an_always_on_task_on_a_shared_file_server(self):
         kind = {"door": "uwsgi", "mode": "service", "network": True}
-        self.says({**kind, "service": True}, "uWSGI", "service. ", "due every 2 seconds",
+        self.says({**kind, "service": True}, "uWSGI", "service. ", "looked for every 2 seconds",
                   "Nothing has to be done")
 
     def test_an_always_on_task_that_is_not_there(self):
@@ -481,18 +481,18 @@ class TestKindsOfHosts(HostTestCase):
 
     def test_a_free_account_with_neither_cron_nor_processes(self):
         self.says({"door": "uwsgi", "worker": "dies", "network": True}, "while this page is open",
-                  "waits for visitors", "or the tick address")
+                  "waits for the next visitor", "or the tick address")
 
     def test_a_cron_that_was_chosen_and_does_not_come(self):
         self.says({"door": "cgi", "mode": "cron"}, "cron. ", "a line to copy")
 
     def test_a_shell_and_a_server(self):
         self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server",
-                  "whenever there is work", "due every 2 seconds", "Nothing has to be done")
+                  "whenever there is work", "looked for every 2 seconds", "Nothing has to be done")
 
     def test_apache_with_mod_wsgi_and_a_cron_every_minute(self):
         self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi",
-                  "due every minute")
+                  "looked for every minute")
 
 
 class TestSampleTask(HostTestCase):
@@ -623,7 +623,7 @@ class TestHostOverHttp(WebTestCase):
         said = self.ana.get("/api/host", X_Forwarded_For="203.0.113.9").json
         checks = {one["name"]: one["text"] for one in said["checks"]}
         self.assertIn("a WSGI server", checks["Web server"])
-        self.assertIn("says of its visitors does not count", checks["Web server"])
+        self.assertIn("about its visitors are ignored", checks["Web server"])
         files = {one["name"]: one["text"] for one in said["files"]}
         self.assertIn("://jobs.example.org/", files["crontab"])
 

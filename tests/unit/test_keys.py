@@ -131,13 +131,13 @@ class TestRemovedOnSuccess(TestCase):
     def test_others_come_after_it(self):
         row = self.row(self.add("bob", options={"after": [self.gone]}))
         self.assertEqual(row["status"], jobqueue.PENDING)
-        with self.refused(jobqueue.Invalid, "after must name tasks of the same owner; 1 is none"):
+        with self.refused(jobqueue.Invalid, "after must name tasks of the same owner; 1 is not one of them"):
             self.add("eve", options={"after": [self.gone]})
         failed = self.add("bob")
         self.run_one()
         self.run_one("fail") if self.status(failed) != "failed" else None
         self.delete(failed)
-        with self.refused(jobqueue.Invalid, "%d is none" % failed):
+        with self.refused(jobqueue.Invalid, "%d is not one" % failed):
             self.add("bob", options={"after": [failed]})
 
     def test_one_can_wait_for_it_in_python(self):

@@ -21,7 +21,7 @@ PLACE = re.compile(r"{(\w+)}")
 VALUE = re.compile(r"{\w*[^}]*}|%(?:\(\w+\))?[.0-9]*[a-z]")
 # What the server puts together of parts of which none looks like it.
 TOGETHER = re.compile("|".join((
-    ", and .*", "(?:every|what was found) .*", "(?:WAL|TRUNCATE) on .*",
+    ", and .*", "(?:every|the Python found here) .*", "(?:WAL|TRUNCATE) on .*",
     "{count} tasks(?: of {filter})?",
     "(?:idle|limit|refused) after .*", "{name}: (?:else|every)where", "must be at (?:least|most) .*",
     "It is not known yet how long tasks before it take.", ".*, and is not followed", "is not understood: .*",

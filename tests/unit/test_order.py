@@ -248,7 +248,7 @@ class TestRefusals(OrderCase):
     def test_unknown_and_foreign_tasks_are_refused_in_the_same_words(self):
         foreign = self.add("eve")
         for wrong in (foreign, 4711):
-            with self.refused(jobqueue.Invalid, "tasks of the same owner; %d is none" % wrong) as caught:
+            with self.refused(jobqueue.Invalid, "tasks of the same owner; %d is not one" % wrong) as caught:
                 self.after(wrong)
             self.assertEqual([error["field"] for error in caught.exception.errors], ["after"])
         with self.assertRaises(jobqueue.Invalid) as caught:
