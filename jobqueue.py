@@ -1688,7 +1688,7 @@ STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
 
 BUSY = "The queue is busy; nothing was changed. Please try again."
 FULL = "The disk or the quota is full; nothing was changed."
-OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
+OWNER_GONE = "This user was deleted meanwhile; nothing was changed."
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 
@@ -4358,50 +4358,56 @@ class Setting(NamedTuple):
 
 
 SETTING_GROUPS = {"Workers": {
-    "NbMaxWorker": ("Most workers", "", integer_within(0, 256), 2,
+    "NbMaxWorker": ("Maximum workers", "", integer_within(0, 256), 2,
         "Processes at once; 0 stops all work. Cheap hosts allow 25 to 100 processes in all."),
-    "worker_mode": ("Who starts workers", "", {"enum": "auto detached cron slice service".split()},
-        "auto", "detached: whatever adds a task; cron: a cron job that calls worker.py; slice: "
-        "this page while it is open, and the tick address; service: the host keeps worker.py "
-        "--service alive. auto finds out what works here."),
-    "linger": ("Wait for more work", "seconds", integer_within(0, 3600), 15, "Then a worker ends."),
-    "linger_due": ("Wait for what is due", "seconds", integer_within(0, 86400), 300,
-        "A worker also stays while a task or a schedule is due within this time."),
-    "stay_asleep": ("Keep one asleep", "", NO_OR_YES, "no",
-        "While anything is scheduled. For hosts with neither cron nor a resident server."),
-    "worker_seconds": ("Replace a worker after", "seconds", integer_within(10, 86400), 3000,
+    "worker_mode": ("How workers are started", "", {"enum": "auto detached cron slice service".split()},
+        "auto", "detached: the program that adds a task starts one; cron: a cron job calls worker.py; "
+        "slice: this page while it is open, and the tick address, run tasks; service: the host keeps "
+        "worker.py --service alive. auto finds out what works here."),
+    "linger": ("Wait for more work", "seconds", integer_within(0, 3600), 15,
+        "An idle worker ends after this time."),
+    "linger_due": ("Keep workers for upcoming runs", "seconds", integer_within(0, 86400), 300,
+        "A worker stays while a task or a schedule is due within this time."),
+    "stay_asleep": ("Keep one idle worker", "", NO_OR_YES, "no",
+        "While a schedule exists. For hosts with neither cron nor a resident server."),
+    "worker_seconds": ("New worker after", "seconds", integer_within(10, 86400), 3000,
         "Some hosts kill older processes."),
-    "runner_tasks": ("Replace its process after", "tasks", integer_within(1, 1000000), 10000,
-        "The process that runs the functions."),
-    "runner_memory": ("Replace its process above", "MB", integer_within(16, 1000000), 512,
-        "Memory that it uses."),
-    "runner_per_owner": ("Replace its process for another owner", "", NO_OR_YES, "no",
-        "So that no state reaches another owner's task. Each change starts Python and tasks.py again."),
-    "nice": ("Give way", "", integer_within(0, 19), 10, "To other processes; 19 is the most."),
+    "runner_tasks": ("New process after", "tasks", integer_within(1, 1000000), 10000,
+        "One process runs the functions of so many tasks."),
+    "runner_memory": ("New process above", "MB", integer_within(16, 1000000), 512,
+        "Memory of the process that runs the functions."),
+    "runner_per_owner": ("New process for each owner", "", NO_OR_YES, "no",
+        "No state reaches another owner's task. Each change of owner starts Python and tasks.py again."),
+    "nice": ("CPU priority (nice)", "", integer_within(0, 19), 10,
+        "0: as other programs. 19: other programs go first."),
     "pass_environment": ("Environment", "", text_up_to(2000), "",
         "Names of environment variables that workers get besides the usual ones."),
     "python": ("Python", "", text_up_to(1000), "", "Interpreter for workers; empty: found automatically."),
 }, "Tasks": {
-    "max_pending": ("Most pending tasks", "tasks", integer_within(0, 1000000), 200000,
-        "Of one user, to be run; 0: no limit. Admins have none."),
+    "max_pending": ("Maximum pending tasks", "tasks", integer_within(0, 1000000), 200000,
+        "Per user; 0: no limit. Admins have no limit."),
     "default_owner": ("Default owner", "", text_up_to(100), "",
-        "Of tasks added by code and command line; empty: the first admin."),
-    "keep_days": ("Keep finished tasks", "days", integer_within(0, 36500), 30, "0: for ever."),
-    "keep_activity_days": ("Keep the activity", "days", integer_within(0, 36500), 90, "0: for ever."),
-    "keep_hours_days": ("Keep hourly figures", "days", integer_within(0, 36500), 400, "0: for ever."),
+        "The owner of tasks added by code and command line; empty: the first admin."),
+    "keep_days": ("Keep finished tasks", "days", integer_within(0, 36500), 30, "0: keep them for ever."),
+    "keep_activity_days": ("Keep the activity", "days", integer_within(0, 36500), 90,
+        "0: keep them for ever."),
+    "keep_hours_days": ("Keep hourly figures", "days", integer_within(0, 36500), 400,
+        "0: keep them for ever."),
     "max_file_mb": ("Largest file", "MB", integer_within(1, 100_000), 64,
-        "Of an uploaded file. The web server may allow less."),
+        "The size of an uploaded file. The web server may allow less."),
     "max_files_mb": ("Files of one user", "MB", integer_within(0, 10_000_000), 1000,
-        "Of all tasks that are kept; 0: no limit."),
-    "throughput_base": ("Full throughput", "tasks per hour", integer_within(0, 10000000), 0,
+        "The files of all tasks of a user; 0: no limit."),
+    "throughput_base": ("Maximum throughput", "tasks per hour", integer_within(0, 10000000), 0,
         "Utilization is measured against this; 0: against a worker that never waits."),
 }, "Backup": {
     "backup_hour": ("Back up every day at", "o'clock UTC", {"enum": ["", *map(str, range(24))]}, "",
-        "Into the folder backups of the data folder; empty: never."),
-    "backup_keep": ("Keep the newest", "backups", integer_within(1, 1000), 7, "Of the daily ones."),
+        "The backup is written to the folder backups of the data folder; empty: never."),
+    "backup_keep": ("Keep the newest", "backups", integer_within(1, 1000), 7,
+        "The number of daily backups that are kept."),
     "alert_backup_days": ("Warn when older than", "days", integer_within(0, 3650), 7, "0: never."),
 }, "Web address": {
-    "host_names": ("Host names", "", text_up_to(2000), "", "Of our own server, besides localhost."),
+    "host_names": ("Host names", "", text_up_to(2000), "",
+        "Names of this site for the built-in server, besides localhost."),
     "base_path": ("Base path", "", text_up_to(200), "",
         "Path below which browsers find this page, such as /jq; empty: found automatically. Only if your "
         "proxy does not send the prefix. A wrong path locks all users out until an admin's password is set "
@@ -4429,9 +4435,10 @@ SETTING_GROUPS = {"Workers": {
         "Sender; an address of a domain of yours."),
     "alert_webhook": ("Webhooks", "", {**text_up_to(2000), "writeOnly": True}, "",
         "Slack, Discord, ntfy, Telegram, or a program of yours; secrets, and not shown again."),
-    "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no", "To this host."),
-    "alert_function": ("Function to run", "", text_up_to(200), "", "It is given subject and text."),
-    "alert_wait": ("Longest wait", "seconds", integer_within(0, 30 * 86400), 900,
+    "alert_webhook_inside": ("Webhooks may lead inside", "", NO_OR_YES, "no",
+        "Webhooks may lead to this host and its network."),
+    "alert_function": ("Function to run", "", text_up_to(200), "", "It gets subject and text."),
+    "alert_wait": ("Alert after waiting", "seconds", integer_within(0, 30 * 86400), 900,
         "A task that could start and has waited longer is an alert; 0: never."),
 }}
 SETTINGS = {name: Setting(group, *row) for group, rows in SETTING_GROUPS.items()
@@ -4696,8 +4703,8 @@ class Queues:
                 name, row["paused_by"] and " by " + row["paused_by"] or "",
                 row["paused_why"] and ": " + row["paused_why"].rstrip(".") or ""))
         if row["external"]:
-            return Blocked("external", "The queue %s is served by %s." % (
-                name, "programs of its own" if row["external"] == 1 else "remote workers"))
+            return Blocked("external", "Only %s work on the queue %s." % (
+                "your own programs" if row["external"] == 1 else "remote workers", name))
         machines = json.loads(row["machines"] or "[]")
         if machines and not {machine, *self.machines()} & set(machines):
             return Blocked("machines", "The queue %s waits for a worker on %s." % (
@@ -5554,11 +5561,11 @@ class Adding:
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
             raise TooMany(
-                "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
-                "when some of them have been run." % (
+                "%s: at most %d of %s's tasks may be pending, and %s. Try again "
+                "when some of them have run." % (
                     refusal or "Nothing was added", limit, owner["name"],
-                    "so many do" if waiting == limit else
-                    "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+                    "so many are" if waiting == limit else
+                    "%d more would make %d" % (count, waiting + count)), retry_after=60)
         if waiting > COUNT_MAX:
             self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
         return limit - waiting
@@ -6913,8 +6920,8 @@ SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
 LATE_TOLD_SECONDS = 86400.0     # for how long late runs are shown
 LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
-GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
-              "what it was.")
+GONE_WORDS = ("It is no longer in tasks.py or the folder schedules. If it comes back within 30 days, it "
+              "goes on as before.")
 STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # so many runs that wait for a task for so long are reported
 UPCOMING = 10                   # upcoming times that are shown
 
@@ -7057,7 +7064,7 @@ def _warning(row, now):
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
-        "Runs were late or fell together at %s." % time_of_day(row["late_at"]) if was_late else None)
+        "Runs were late or merged at %s." % time_of_day(row["late_at"]) if was_late else None)
 
 
 def schedule_json(row, now):
@@ -7370,7 +7377,7 @@ class Schedules:
             current = self._row(transaction, schedule_id, scope)
             if columns:
                 if as_given(current) != as_given(row):
-                    raise Conflict("Another user has changed it meanwhile; look at it again.")
+                    raise Conflict("Another user has changed it meanwhile. Reload it, then try again.")
                 owner_id = owner_id or current["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
                 self.store(transaction, current, {**columns, "owner_id": owner_id}, actor_name(person))
@@ -9130,30 +9137,30 @@ _ROWS = {
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
     "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
-    "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put "
-                ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
+    "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put .htaccess "
+                "there, or move all files out of the web site: the handbook (Hosts) shows how"),
     "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: a browser that guesses a name can "
                          "fetch it", "move the folder, and write its path into a file called data"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which tests it"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
-                  "open the page by https://, which nearly every host offers"),
+                  "open the page by https://: nearly every host offers it"),
     "proxy_unknown": ("Web server", NOTE, "headers from {client} about its visitors are ignored: if it is "
                       "your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
-    "service_missing": ("Workers", BAD, "No service is there",
+    "service_missing": ("Workers", BAD, "No service runs",
                         "let the host keep worker.py --service running", "no_worker",
-                        "Nothing is running: worker.py --service is not there."),
+                        "No task starts: worker.py --service is not running."),
     "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
     "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
-            "off", "Nothing is running: NbMaxWorker is 0."),
+            "off", "No task starts: the number of workers (NbMaxWorker) is 0."),
     "start_failed": ("Workers", BAD, "{why} at {at}", "",
-                     "no_worker", "Nothing is running: {why}. Next try {next}."),
+                     "no_worker", "No task starts: {why}. Next try {next}."),
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
     "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
     "paused": ("", NOTE, "", "", "paused", "{words}"),
@@ -9163,7 +9170,7 @@ _ROWS = {
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "nobody_comes": ("Cron", NOTE, "due work waits for the next visitor",
+    "nobody_comes": ("Cron", NOTE, "due tasks and schedules wait until a page is opened",
                      "give your host's cron a line to copy, or the tick address"),
     "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
             "must be ended (fuser '{path}' names it)", "", "storage",
@@ -9194,11 +9201,11 @@ _ROWS = {
                      "use one of the types that the handbook lists (Functions), or none"),
     "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
-             "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
+             "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
-    "missed": ("", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
+    "missed": ("", NOTE, "{name}: runs were late or merged at {at}", "", "", "",
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
@@ -9210,9 +9217,9 @@ _ROWS = {
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
                    "back, or was wrong before"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
-                      "mend that, then try python3 jobqueue.py alert test"),
-    "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
-                     "process that sends them starts")}
+                      "fix this, then send a test alert: python3 jobqueue.py alert test"),
+    "outbox_waits": ("Alerts", BAD, "messages have waited for over {minutes} min: the process that sends "
+                     "them does not start")}
 FINDINGS = {code: FindingRow(*row) for code, row in _ROWS.items()}
 HIDDEN = {"why": "an admin sees why", "more": ""}
 
@@ -10410,7 +10417,8 @@ class Forecast:
         slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
         if times and elapsed > times[-1] and not row["progress"]:
-            return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
+            return forecast_json(
+                reason="It runs longer than the newest tasks of this function did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
                              slow)
@@ -10434,8 +10442,8 @@ class Forecast:
     @staticmethod
     def _unknown(function, plan):
         """Return why a time is unknown. Other users' functions may be secret."""
-        return "It is not known yet how long %s." % (
-            "tasks before it take" if function in plan.runs else function + " takes")
+        return "The running time of %s is not known yet." % (
+            "tasks before it" if function in plan.runs else function)
 
     def _current(self):
         """Return the newest plan, or make a new one."""
@@ -10672,7 +10680,7 @@ NEW_USER = titled("NewUser", object_of(
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
-                      "most tasks that wait to be run; 0: no limit, null: as the setting says"),
+                      "maximum of pending tasks; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
     email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
     current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
@@ -12565,7 +12573,7 @@ WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public
 DOORS = {                       # servers and gateways that run the page
     "server": "the built-in server",
     "cgi": "CGI, a new process for each request",
-    "passenger": "Passenger, which ends it while nobody asks for it",
+    "passenger": "Passenger, which stops it when no page is open",
     "mod_wsgi daemon": "mod_wsgi in processes of its own",
     "mod_wsgi embedded": "mod_wsgi within Apache",
     "uwsgi": "uWSGI",
@@ -12776,13 +12784,13 @@ def _check_exposure(queue):
     elif inside and not (folder / ".htaccess").exists():
         yield Finding("htaccess_missing")
     elif visible["at"]:
-        yield "an admin's browser could fetch nothing private, %s" % readable_time(visible["at"])
+        yield "an admin's browser found no private file, %s" % readable_time(visible["at"])
     else:
         yield Finding("unlooked")
 
 
 def _check_workers(queue):
-    yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
+    yield "%d of %d running" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
@@ -12815,7 +12823,7 @@ def _check_ticks(queue):
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
-        yield "due work is looked for " + how_often(period)
+        yield "due tasks and schedules are checked " + how_often(period)
     elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
@@ -13083,8 +13091,8 @@ def next_step(report):
     """Return the next step: the first remedy, of bad findings if there are any."""
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
-                  "mend the bad findings" if bad else "")
-    return "Next, %s." % remedy if remedy else "Nothing has to be done."
+                  "fix the bad findings" if bad else "")
+    return "Next, %s." % remedy if remedy else "No action is needed."
 
 
 # access/import_checks.py -----------------------------------------------------
@@ -16321,7 +16329,7 @@ def _range_text(moments):
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
     if high == 0:
-        return "at any moment"
+        return "right away"
     unit += "s" * (high > 1)
     return ("within %d %s" % (high, unit) if low == 0 else "in about %d %s" % (high, unit)
             if low == high else "in %d to %d %s" % (low, high, unit))
@@ -16333,7 +16341,7 @@ def _forecast_text(forecast):
     before = forecast["before"] if forecast["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
     parts = [None if before is None else "%s before it" % before, *(
         forecast[key] and word + _range_text(forecast[key])
-        for key, word in (("expected_start", "begins "), ("expected_end", "ends ")))]
+        for key, word in (("expected_start", "starts "), ("expected_end", "ends ")))]
     return ", ".join(filter(None, [*parts, forecast["reason"], forecast["slow"] and "slower than usual"]))
 
 
@@ -16954,7 +16962,7 @@ COMMANDS = {
         words="Change a password, which is asked for, or read from standard input."),
     "user quota": asks("PATCH", ACCOUNT, argument(
         "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
-                       words="Set how many tasks of a user may wait to be run."),
+                       words="Set how many tasks of a user may be pending."),
     "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
     "token add": Command(cmd_add_token, [
         PLACES["name"], OWNER,

@@ -261,7 +261,7 @@ def _places(items):
     """Return the type of a tuple that has a place for each of its values."""
     def convert(values):
         if len(values) != len(items):
-            raise ValueError("a list of %d values is wanted, not of %d" % (len(items), len(values)))
+            raise ValueError("must have %d values, not %d" % (len(items), len(values)))
         return tuple(map(_converted, items, values))
     return ValueType({"type": "array", "prefixItems": [item.schema for item in items],
                       "minItems": len(items), "maxItems": len(items)}, convert)

@@ -31,8 +31,8 @@ export async function show({ params }, signal) {
   const empty = h('p', { class: 'help' });
   const patch = (/** @type {{activity: Activity[], next: string|null}} */ { activity, next }) => {
     patchRows(body, activity, ({ id }) => id, activityRow);
-    empty.textContent = activity.length ? '' : next ? t('Nothing so far. Look at older activity.')
-      : t('Nothing that matches happened.');
+    empty.textContent = activity.length ? '' : next ? t('No match so far. Search older activity.')
+      : t('No activity matches.');
     const links = [];
     const link = (/** @type {string} */ cursor, /** @type {string} */ words) => links.push(
       h('a', { href: address(params, { cursor }, 'activity') }, words));

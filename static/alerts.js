@@ -77,7 +77,7 @@ export async function show(_, signal) {
   patch(await get('api/alerts', signal));
   if (signal.aborted) return;
   page(t('Alerts'), none, openTable, endedPart,
-    h('h2', {}, t('Who is told')), ...told);
+    h('h2', {}, t('Recipients')), ...told);
   poll(signal, async () => patch(await get('api/alerts', signal)), 10);
 }
 
@@ -89,7 +89,7 @@ function alertRow(alert) {
   const mute = (/** @type {string} */ how, /** @type {string} */ words) => button(words, async () => {
     await request('POST', `api/alerts/${alert.id}/mute`, { how });
     store.dispatchEvent(new Event('wake'));
-    say(how === 'no' ? t('It is told again.') : t('It is muted.'), true);
+    say(how === 'no' ? t('It is no longer muted.') : t('It is muted.'), true);
   }, { 'aria-label': `${words}: ${title}` });
   const end = muted && Date.parse(String(until)) < FOR_EVER;
   return h('tr', {}, h('th', { scope: 'row' }, title, h('p', { class: 'help text' }, text,
@@ -98,8 +98,8 @@ function alertRow(alert) {
   cell(t('Told'), told ? t.n('{count} time | {count} times', told) : t('not yet')),
   h('td', {}, h('div', { class: 'actions' }, ...(muted
     ? [h('span', { class: 'help' }, ...end
-      ? textWith('Muted, told again {time}', { time: timeElement(String(until)) })
-      : [t('Muted until it ends')]), mute('no', t('Tell again'))]
+      ? textWith('Muted, ends {time}', { time: timeElement(String(until)) })
+      : [t('Muted until it ends')]), mute('no', t('Unmute'))]
     : MUTES.map(([how, words]) => mute(how, words))))));
 }
 
@@ -115,7 +115,7 @@ function channelParts(body) {
   const test = button(t('Send a test'), async () => {
     await request('POST', 'api/alerts/test', {});
     store.dispatchEvent(new Event('wake'));
-    say(t('A test is on its way; the table shows what the servers say.'), true);
+    say(t('A test was sent. The table shows the servers\' answers.'), true);
   });
   const here = button(t('Notify me in this browser'), async () => {
     const answer = 'Notification' in window ? await Notification.requestPermission() : 'denied';
@@ -123,9 +123,9 @@ function channelParts(body) {
     say(answer === 'granted' ? t('This browser shows alerts while this page is open.')
       : t('The browser does not allow that.'), true);
   });
-  return [table('plain', t('Who is told'),
-    [t('Recipient'), t('How'), t('Last told'), t('Problem')], body),
-  h('p', { class: 'help' }, ...textWith('The {settings} say who is told: {names}.', {
+  return [table('plain', t('Recipients'),
+    [t('Recipient'), t('How'), t('Last sent'), t('Problem')], body),
+  h('p', { class: 'help' }, ...textWith('Recipients are set in the {settings}: {names}.', {
     settings: h('a', { href: '#/settings?q=alert_' }, t('settings')),
     names: 'alert_mail, alert_webhook, alert_function' })),
     h('div', { class: 'actions' }, test, here)];
@@ -134,6 +134,6 @@ function channelParts(body) {
 /** One recipient. @param {Channel} channel */
 function channelRow({ channel, error, recipient, sent_at: sent }) {
   return h('tr', {}, h('th', { scope: 'row' }, h('bdi', {}, recipient)), cell(t('How'), channel),
-    cell(t('Last told'), sent ? timeElement(sent) : t('never')),
+    cell(t('Last sent'), sent ? timeElement(sent) : t('never')),
     cell(t('Problem'), error ? said(error) : t('none')));
 }

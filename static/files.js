@@ -51,7 +51,7 @@ export class FilesView {
     const seen = PICTURES.includes(type) ? () => h('img', { src: path, alt: name })
       : /^text\//.test(type) && size > 0 && (() => beginningOf(path, name));
     return h('li', {}, h('p', {}, h('b', {}, h('bdi', {}, name)), h('span', { class: 'help' },
-      sizeWords(size), id && ` · ${t('handed in')}`), this.link(file, t('Download'))),
+      sizeWords(size), id && ` · ${t('uploaded')}`), this.link(file, t('Download'))),
     seen && preview(seen, open));
   }
 }
@@ -74,7 +74,7 @@ async function beginningOf(path, name) {
   const isTable = /\.(csv|tsv)$/i.test(name);
   const [shown, cut] = isTable ? await rowsOf(text, name) : linesOf(text);
   return h('div', {}, shown, (cut || !whole) && h('p', { class: 'help' },
-    t('This is only its beginning.')));
+    t('Only its beginning is shown.')));
 }
 
 /** @param {string} text @returns {[HTMLElement, boolean]} */

@@ -103,7 +103,7 @@ export function patchFilters(list) {
   const chips = ['error', 'ended_since', 'ids'].filter((name) => params.has(name));
   const many = list.page.counts[params.get('status') || 'all'] > SORTED;
   find('.chips', filters).replaceChildren(/[nt]$/.test(params.get('sort') || '') && many
-    ? t('Of so many, only the newest {count} are sorted.', { count: grouped(SORTED) }) : '',
+    ? t('Too many to sort: only the newest {count} are sorted.', { count: grouped(SORTED) }) : '',
   ...chips.map((name) => {
     const value = params.get(name) || '';
     const words = name === 'ended_since' ? t('since {time}', { time: timeWords(new Date(value)) })

@@ -110,7 +110,7 @@ export function rangeWords(range) {
   const [size, unit] = RANGE_UNITS.find(([, , most]) => ahead[1] < most) || RANGE_UNITS[3];
   const [low, high] = ahead.map((seconds) => Math.round(seconds / size));
   const time = unitWords(high, unit);
-  if (!high) return t('at any moment');
+  if (!high) return t('right away');
   if (!low) return t('within {time}', { time });
   return low === high ? t('in about {time}', { time }) : t('in {low} to {time}', { low, time });
 }

@@ -27,7 +27,7 @@ export async function readFunctions(signal) {
 
 /** Who only looks is not shown a form. */
 export function needChange() {
-  if (!mayChange()) throw new ApiError(403, { detail: t('Viewers change nothing.') });
+  if (!mayChange()) throw new ApiError(403, { detail: t('Viewers cannot change anything.') });
 }
 
 /** What is used most lately comes first. @param {TaskFunction[]} functions @param {AbortSignal} signal */
@@ -71,7 +71,7 @@ export const introduction = ({ name, title, description, remote }) => [
   saysMore(title, name) && h('p', { class: 'lead' }, title),
   description && h('p', { class: 'help text' }, description),
   remote && h('p', { class: 'help' },
-    t('Only a worker elsewhere can run it: {names}.', { names: remote.join(', ') })),
+    t('Only a remote worker can run it: {names}.', { names: remote.join(', ') })),
 ];
 
 /** Leads back to the choice. @param {string} href */
@@ -102,7 +102,7 @@ export function optionFields({ options }, values, queues) {
     field(t('Queue'), choice({ name: 'queue' }, [['', options.queue],
       ...[...names].map((name) => /** @type {[string, string]} */ ([name, name]))], chosen)),
     field(t('Retries'), number({ ...usual('max_retries'), min: 0 }),
-      { help: t('How often it is tried again after an error.') }),
+      { help: t('Number of retries after an error.') }),
     field(t('Time limit'), durationInput('timeout', values.timeout,
       { placeholder: durationText(options.timeout) }), { help: t('Such as 90 min or 2 h.') }),
   ];

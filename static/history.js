@@ -51,7 +51,7 @@ const CHARTS = [
   [{ title: t('Running time'), kind: 'lines', names: PERCENTILES, least: 1, words: duration,
     sentence: longest },
   ({ ran }) => [ran?.p50 ?? null, ran?.p95 ?? ran?.max ?? null]],
-  [{ title: t('Use of the workers'), kind: 'bars', names: [t('busy')], least: 1, words: percent,
+  [{ title: t('Worker utilization'), kind: 'bars', names: [t('busy')], least: 1, words: percent,
     sentence: (steps) => t('At most {share} of what NbMaxWorker allows.',
       { share: percent(most(steps, 0)) }) },
   ({ busy_seconds: busy }, step, maximum) => [
@@ -117,7 +117,7 @@ export class History {
     patchRows(this.functions, functions, ({ name }) => name || '', functionRow);
     patchRows(this.machines, workers, ({ machine }) => machine, (worker) => h('li', {},
       h('b', {}, worker.machine), h('span', {}, t.n('{count} task | {count} tasks', worker.tasks)),
-      h('span', { class: 'help' }, t('busy for {busy} of the {alive} that its workers lived', {
+      h('span', { class: 'help' }, t('busy for {busy} of {alive}', {
         busy: duration(worker.busy_seconds), alive: duration(worker.alive_seconds) }))));
   }
 }
@@ -162,7 +162,7 @@ function functionRow(figures) {
 function spread(times) {
   if (times?.p50 == null) return '–';
   const [median, high] = [times.p50, times.p95 ?? times.max].map(duration);
-  return median === high ? median : t('{median}, 95 of 100 in {high}', { median, high });
+  return median === high ? median : t('{median} (95 %: {high})', { median, high });
 }
 
 /**

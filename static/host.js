@@ -23,7 +23,7 @@ const GROUPS = [['bad', 'failed', t('Needs fixing')],
   ['note', 'alert', t('Worth knowing')], ['ok', 'succeeded', t('OK')]];
 /** @type {Record<string, string>} */
 const MODES = {
-  detached: t('Whatever adds a task'), cron: t('A cron job'), service: t('The host'),
+  detached: t('The program that adds a task'), cron: t('A cron job'), service: t('The host'),
   slice: t('This page while it is open, and the tick address'),
 };
 /** @type {Record<string, string>} */
@@ -68,7 +68,7 @@ export async function lookForExposed(canary) {
 export async function show(_, signal) {
   const back = h('a', { class: 'back', href: '#/settings' }, t('← Settings'));
   render(t('This host'), back, h('h1', { tabindex: -1 }, t('This host')),
-    h('p', { class: 'lead' }, t('Looking…')));
+    h('p', { class: 'lead' }, t('Checking…')));
   const view = new HostView(await get('api/host', signal), signal);
   if (signal.aborted) return;
   view.enter(back);
@@ -101,14 +101,14 @@ class HostView {
     const [bad, notes, fine] = this.groups.map(({ root }) => root);
     render('', back, h('div', { class: 'head' }, this.title,
       button(t('Check again'), again)), this.advice, bad, notes,
-    h('h2', {}, t('Who starts workers')), this.mode,
+    h('h2', {}, t('How workers are started')), this.mode,
     h('div', { class: 'actions' },
       button(t('Run a sample task'), () => this.startSample()),
       h('p', { class: 'help' },
         t('It takes 10 s; its page shows whether this host lets workers live.'))),
     h('h2', {}, t('Maintenance')), this.ticks,
     h('h2', {}, t('Backup')), h('p', {}, ...textWith(
-      'A checked copy of everything, while all goes on; {settings} can have one made every day.',
+      'A verified copy of everything; work continues meanwhile. {settings} can make one every day.',
       { settings: h('a', { href: '#/settings?q=backup' }, t('Settings')) })),
     h('div', { class: 'doing' }, h('a', { class: 'button', href: 'api/backup', download: '' },
       t('Download a backup'))),
@@ -179,9 +179,9 @@ class HostView {
   patchOutside() {
     const { exposed, looked_at: at } = this.host;
     const list = (exposed || []).map((address) => `\n${new URL(address, document.baseURI)}`);
-    const words = !exposed ? t('No browser has looked yet.')
+    const words = !exposed ? t('No browser has checked yet.')
       : list.length ? t('Anybody can read these files:')
-        : t('Your browser could fetch nothing private.');
+        : t('Your browser found no private file.');
     this.outside.replaceChildren(words, ' ',
       exposed && at && !list.length ? timeElement(at) : '', ...list);
   }
@@ -210,7 +210,7 @@ function tickPairs(ticks) {
   const pairs = [
     [t('Last'), last ? [timeElement(last), by && `, ${t('by {name}', { name: by })}`]
       : [t('never')]],
-    [t('While nobody visits'), resident ? [t('a server runs all the time')]
+    [t('While no page is open'), resident ? [t('a server runs all the time')]
       : [period ? every(period) : t('not known yet')]],
     [t('Cron'), cron?.last_at ? [...textWith('last {time}', { time: timeElement(cron.last_at) }),
       cron.period ? `, ${every(cron.period)}` : ''] : [t('not seen')]],

@@ -176,7 +176,7 @@ function patchEmpty({ empty, page, params, rows }) {
   empty.dataset.kind = kind;
   if (kind === 'none') empty.replaceChildren();
   if (kind === 'partly') {
-    empty.replaceChildren(h('p', {}, t('No task matches so far. Look at older tasks.')));
+    empty.replaceChildren(h('p', {}, t('No task matches so far. Search older tasks.')));
   }
   if (kind === 'filtered') {
     empty.replaceChildren(h('p', {}, t('No task matches.'), ' ',

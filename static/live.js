@@ -22,7 +22,7 @@ const LINES = ['connection', 'exposed', 'service', 'code'];
 export function initializeLines() {
   find('.lines').append(...LINES.map((id) => (
     h('p', { id, hidden: true }, icon('alert'), h('span')))));
-  find('#exposed').append(' ', h('a', { href: '#/settings/host' }, t('What was found')));
+  find('#exposed').append(' ', h('a', { href: '#/settings/host' }, t('Show the files')));
   store.on('trouble', patchConnection);
   store.on('service', patchService);
   store.on('session', patchService);
@@ -231,9 +231,9 @@ const KEYS = [
   ['n', t('new task'), () => { location.hash = '#/new'; }],
   ['j', t('next row or task'), () => step(1)],
   ['k', t('previous row or task'), () => step(-1)],
-  ['Enter', t('open it')],
-  ['h', t('status before'), () => turn(-1)],
-  ['l', t('status after'), () => turn(1)],
+  ['Enter', t('open the row')],
+  ['h', t('previous tab'), () => turn(-1)],
+  ['l', t('next tab'), () => turn(1)],
   ['c', t('cancel the task'), () => press('c')],
   ['r', t('retry the task'), () => press('r')],
   ['x', t('select the row'), tick],

@@ -126,8 +126,8 @@ export function groupRow({ function: name, error, message, count, newest }, more
   const filter = new URLSearchParams({ ...more, status: 'failed', function: name,
     error: error || '' });
   const last = message && saidWhole(message);
-  const words = error && last && count > 1 ? t('{error}, the last: {message}', { error, message: last })
-    : [error, last].filter(Boolean).join(': ') || t('no error was told');
+  const words = error && last && count > 1 ? t('{error}, the newest: {message}', { error, message: last })
+    : [error, last].filter(Boolean).join(': ') || t('no error message');
   return h('li', {}, badge('failed', countWords(count)),
     h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
     h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
@@ -171,7 +171,7 @@ class Bulk {
         : askingButton(words, `${words}?`, work));
     }));
     const some = /** @type {HTMLElement[]} */ (offers.filter(Boolean));
-    this.choices.replaceChildren(...some.length ? some : [t('There is nothing to do to them.')]);
+    this.choices.replaceChildren(...some.length ? some : [t('No action is possible for these.')]);
     if (some.length === 1) some[0].focus();
     this.bar.hidden = true;
     this.choices.hidden = false;

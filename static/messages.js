@@ -62,5 +62,5 @@ export async function act(button, work) {
 /** What went wrong; what got no answer may have been done. @param {any} error */
 export function problemWords({ message, safe, status }) {
   if (safe || ![0, 502, 504].includes(status)) return message;
-  return message.replace(t('Please try again'), t('See whether it was done before you try again'));
+  return message.replace(t('Please try again'), t('Check whether it was done before you try again'));
 }

@@ -74,8 +74,8 @@ function showForm(chosen, queues, task, last, signal) {
   }, ...argumentFields(chosen.schema, given || {}), laterFields(chosen, options, queues));
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
-    h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Many at once')),
-    h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('On a schedule')));
+    h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Add many')),
+    h('a', { class: 'button', href: `#/schedules/new?function=${name}` }, t('Schedule it')));
   render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name),
     ...introduction(chosen), last && chosen.schema.properties && lastLine(name, last), form);
 }
@@ -124,7 +124,7 @@ function showMany(chosen, queues, signal) {
     say(t.n('{count} task added. | {count} tasks added.', created), true);
   }, fields.root, laterFields(chosen, {}, queues));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;
-  form.lastElementChild?.append(h('a', { class: 'button', href: one }, t('Only one')));
+  form.lastElementChild?.append(h('a', { class: 'button', href: one }, t('Add one')));
   render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name, ' ',
     h('span', { class: 'summary' }, t('many at once'))), ...introduction(chosen), form);
 }

@@ -100,8 +100,8 @@ class View {
     const rest = counts.running - running.length;
     setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
       { count: running.length, all: countWords(counts.running) })
-      : running.length ? '' : seesAll() ? t('Nothing is running.') : t('None of yours is running.'));
-    setText(this.calm, failed.more ? t('There are more than these; all are in the list of tasks.')
+      : running.length ? '' : seesAll() ? t('Nothing is running.') : t('None of your tasks is running.'));
+    setText(this.calm, failed.more ? t('The list of tasks shows more.')
       : failed.groups.length ? '' : t('Nothing failed.'));
     this.patchComing(found.schedules);
     this.history.maximum = workers.maximum;
@@ -123,7 +123,7 @@ class View {
       '#/tasks?status=pending'],
       [countWords(many) + (failed.more ? '+' : ''), t('failed in 24 hours'),
         '#/tasks?status=failed'],
-      [due ? timeWords(new Date(due)) : '–', !due ? t('nothing is planned')
+      [due ? timeWords(new Date(due)) : '–', !due ? t('none planned')
         : due === nextAt ? t('the next scheduled task') : t('the next schedule'),
       due && due !== nextAt ? '#/schedules' : '#/tasks?status=scheduled']];
     this.glance.forEach((item, place) => {
@@ -156,7 +156,7 @@ class View {
 /** How often within the day. @param {Planned} planned */
 const timesWords = ({ times: { length } }) => (
   length < 2 ? t('once') : length < MOST_TIMES ? t.n('{count} time | {count} times', length)
-    : t('{count} or more times', { count: length }));
+    : t('at least {count} times', { count: length }));
 
 /**
  * Puts something at its time on the line of a day.

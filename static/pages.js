@@ -69,7 +69,7 @@ function showSetup(code) {
   const first = store.state.setup;
   const place = first ? t('It is in the data folder, in the file whose name begins with '
     + 'setup-code. Open it in your file manager. If you may not, {upload}.', { upload: UPLOAD })
-    : t('What the file says that you have uploaded.');
+    : t('The characters in the file that you uploaded.');
   const codeInput = h('input', {
     name: 'code', value: code, required: true, autocomplete: 'one-time-code', spellcheck: 'false',
   });
@@ -124,7 +124,8 @@ function roleFields(role) {
   };
   update();
   return [field(t('Role'), select, { help: t(
-    "Viewers see everyone's tasks and change nothing. Admins see and change everything.") }), own];
+    'Users see and change their own tasks. Viewers see all tasks and cannot change them. '
+    + 'Admins see and change everything.') }), own];
 }
 
 /** One's own password, where a log-in alone is not enough. */
@@ -185,7 +186,7 @@ function changeButton(actions, row, user) {
     number(t('Maximum pending tasks for {name}', user), 'max_pending', 0,
       t('Empty: as in the settings. 0: no limit.')),
     field(t('Mail address of {name}', user), h('input', { type: 'email', name: 'email',
-      value: user.email || '', autocomplete: 'off' }), { help: t('Tasks that were added with notify tell it.') }),
+      value: user.email || '', autocomplete: 'off' }), { help: t('It gets mail about tasks added with notify.') }),
     ...roleFields(user.role)));
 }
 
@@ -209,15 +210,15 @@ async function showWorkers(signal) {
   const rows = table('plain', t('Workers'), titles, body);
   const help = h('p', { class: 'help' },
     t('Workers start when there is work, and exit when nothing is left to do.'), ' ',
-    isAdmin() && h('a', { href: '#/settings/host' }, t('Who starts them')));
+    isAdmin() && h('a', { href: '#/settings/host' }, t('How they are started')));
   const refresh = async () => {
     const { workers, maximum } = await get('api/workers', signal);
     const here = workers.filter(({ mode }) => mode !== 'remote').length;
     const places = { count: here, maximum, elsewhere: workers.length - here };
     setText(lead, places.elsewhere
-      ? t('{count} of at most {maximum} running, and {elsewhere} elsewhere.', places)
-      : here ? t('{count} of at most {maximum} running.', places)
-        : t('None of at most {maximum} running.', places));
+      ? t('{count} of {maximum} workers running here, {elsewhere} on other machines.', places)
+      : here ? t('{count} of {maximum} workers running.', places)
+        : t('No worker is running (at most {maximum}).', places));
     rows.hidden = !workers.length;
     body.replaceChildren(...workers.map(workerRow));
     return workers.length ? 3 : 10;
@@ -230,7 +231,7 @@ async function showWorkers(signal) {
 
 /** What started it, or keeps it. @type {Record<string, string>} */
 const MODES = { detached: t('started when there was work'), cron: t('started by cron'),
-  service: t('kept by its host'), slice: t('working for an open page or the tick address'),
+  service: t('kept alive by the host'), slice: t('working for an open page or the tick address'),
   remote: t('of another machine') };
 
 /** One worker and its task. @param {Worker} worker */
@@ -298,15 +299,15 @@ function mailParts(name) {
   const save = async (/** @type {string|null} */ email) => {
     const user = await request('PATCH', path({ name }), { email });
     if (session) session.user.email = user.email;
-    say(user.email ? t('You are told there.') : t('You have no address now.'), true);
+    say(user.email ? t('Mail about your tasks goes there.') : t('You have no address now.'), true);
   };
   if (session?.user.role === 'admin') {
     return [sendingForm(t('Save address'), ({ email }) => save(email || null),
       field(t('Address'), h('input', { name: 'email', type: 'email', value: current,
-        autocomplete: 'email' }), { help: t('Tasks that were added with notify tell you there.') }))];
+        autocomplete: 'email' }), { help: t('You get mail here about tasks added with notify.') }))];
   }
   if (!current) return [h('p', {}, t('None. An admin can enter one for you.'))];
-  const parts = [h('p', {}, t('Tasks that were added with notify tell {email}.', { email: current })),
+  const parts = [h('p', {}, t('Mail about tasks added with notify goes to {email}.', { email: current })),
     h('div', { class: 'actions' }, askingButton(t('Remove address'), t('Remove it?'), async () => {
       await save(null);
       parts.forEach((part) => part.remove());
@@ -323,10 +324,10 @@ function tokenParts(tokens) {
   list.hidden = !tokens.length;
   /** @type {[string, string, boolean][]} and whether one may choose it */
   const scopes = [['user', t('everything you can do'), true],
-    ['read', t('seeing what you can see, changing nothing'), true],
+    ['read', t('read only: everything that you can see'), true],
     ['tick', t('only the tick address, for cron that calls addresses'), mayChange()],
-    ['worker', t('only the tasks of a worker elsewhere'), isAdmin()],
-    ['metrics', t('only the figures, for Prometheus'), isAdmin()]];
+    ['worker', t('only the tasks of a remote worker'), isAdmin()],
+    ['metrics', t('only metrics, for Prometheus'), isAdmin()]];
   const scope = choice({ name: 'scope', oninput: () => showLimits() },
     scopes.flatMap(([value, words, may]) => (may ? [[value, words]] : [])));
   const limits = h('div', {}, wordsField(t('Queues'), 'queues'),
@@ -344,7 +345,7 @@ function tokenParts(tokens) {
     showLimits();
     find('pre', made).focus();
   }, field(t('Name'), h('input', { name: 'name', required: true, autocomplete: 'off' }),
-    { help: t('What it is for, so that you recognise it.') }),
+    { help: t('Its purpose, so that you recognise it.') }),
   field(t('Permission'), scope), limits,
   secretField(t('Your password'), 'password', 'current-password'));
   const help = h('p', { class: 'help' }, ...textWith('A program that sends {header} (or {other}, '
@@ -358,7 +359,7 @@ function tokenParts(tokens) {
 
 /** What a worker's token may be bound to. @param {string} label @param {string} name */
 const wordsField = (label, name) => field(label, h('input', { name, autocomplete: 'off' }),
-  { optional: true, help: t('Of these only, with commas between; empty: of all.') });
+  { optional: true, help: t('Names, with commas between. Empty: all.') });
 
 /** What is written with commas between. @param {unknown} text */
 const words = (text) => String(text || '').split(',').map((one) => one.trim()).filter(Boolean);
@@ -368,7 +369,7 @@ function madeParts({ name, scope, token = '' }) {
   const once = { name: h('b', {}, name) };
   if (scope !== 'tick') {
     const site = document.baseURI.replace(/\/$/, '');
-    const there = scope !== 'worker' ? [] : [h('p', {}, t('With it in the file token.txt, there:')),
+    const there = scope !== 'worker' ? [] : [h('p', {}, t('Put it into the file token.txt there, then run:')),
       copyBox(`python3 worker.py --server ${site} --token-file token.txt`,
         t('Command of the worker'))];
     return [h('p', {}, ...textWith('This is the token {name}. Copy it now; it is not shown again.',

@@ -102,9 +102,9 @@ function blockedElement(queue) {
   if (!blocked && !queue.paused) return null;
   const words = {
     paused: pauseWords(queue),
-    max_running: t('as many run as it allows'),
-    rate: next ? t('its rate is used up, goes on {time}', { time: timeWords(new Date(next)) })
-      : t('its rate is used up'),
+    max_running: t('limit of running tasks reached'),
+    rate: next ? t('rate limit reached, next start {time}', { time: timeWords(new Date(next)) })
+      : t('rate limit reached'),
     machines: t('waits for {names}', { names: machines?.join(', ') }),
     external: t('waits for other programs'),
   }[blocked || 'paused'];
@@ -140,7 +140,7 @@ const pathOf = (name) => `api/queues/${encodeURIComponent(name)}`;
  */
 function showQueueForm(queue, { machines }, signal) {
   const title = queue ? t('Queue {name}', queue) : t('New queue');
-  const seen = machines.length && t('Seen so far: {names}.', { names: machines.join(', ') });
+  const seen = machines.length && t('Known machines: {names}.', { names: machines.join(', ') });
   const form = sendingForm(queue ? t('Save') : t('Add queue'), async (now, before) => {
     const limits = limitsFrom(now);
     if (queue) await change(pathOf(queue.name), limitsFrom(before), limits);
@@ -149,10 +149,10 @@ function showQueueForm(queue, { machines }, signal) {
     say(t('Saved.'), true);
   }, !queue && field(t('Name'), h('input', { name: 'name', required: true, autocomplete: 'off',
     spellcheck: 'false' })),
-  field(t('Runs at most'), number({ name: 'max_running', min: 1, value: queue?.max_running }),
-    { help: t('At once. Empty: no limit.') }),
+  field(t('Running at the same time'), number({ name: 'max_running', min: 1, value: queue?.max_running }),
+    { help: t('At most. Empty: no limit.') }),
   field(t('Starts at most'), number({ name: 'rate', min: 1, value: queue?.rate?.count }), {
-    help: t('Spread over that time. Empty: no limit.'),
+    help: t('Starts are spread evenly. Empty: no limit.'),
     after: h('span', { class: 'with span' }, t('in'),
       durationInput('span', queue?.rate?.seconds || 3600, {
         'aria-label': t('Length of the time') })) }),
@@ -167,7 +167,7 @@ function showQueueForm(queue, { machines }, signal) {
 function limitsFrom(values) {
   const { max_running: most, rate, machines } = values;
   const seconds = secondsFrom(values, 'span');
-  if (rate && !seconds) throw refusal([{ field: 'rate', message: t('In which time?') }]);
+  if (rate && !seconds) throw refusal([{ field: 'rate', message: t('Please enter the time for this number.') }]);
   const names = machines.split(',').map((machine) => machine.trim()).filter(Boolean);
   return {
     max_running: most ? Number(most) : null,

@@ -120,7 +120,7 @@ export function forecastWords(forecast) {
   const { before, expected_start: start, expected_end: end, reason, slow } = forecast;
   return [
     before && t('{count} before this one', { count: countWords(before) }),
-    start ? t('begins {when}', { when: rangeWords(start) })
+    start ? t('starts {when}', { when: rangeWords(start) })
       : end && t('ends {when}', { when: rangeWords(end) }),
     slow && t('slower than usual'),
     !start && reason && said(reason),

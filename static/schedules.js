@@ -300,11 +300,11 @@ function otherFields(chosen, schedule, queues) {
   return h('details', {}, h('summary', {}, t('Missed runs, overlaps and options')),
     h('div', { class: 'grid' },
       field(t('Missed runs'), choice({ name: 'catch_up' }, entries(CATCH_UP),
-        schedule?.catch_up), { help: t('After the computer was off, or while nothing checked.') }),
+        schedule?.catch_up), { help: t('Runs that were due while the computer was off.') }),
       field(t('If the last run has not ended'), choice({ name: 'overlap' }, entries(OVERLAP),
         schedule?.overlap)),
       ...optionFields(chosen, schedule?.options || {}, queues),
       isAdmin() && !schedule && field(t('Owner'), h('input', { name: 'owner', autocomplete: 'off',
         spellcheck: 'false', placeholder: store.state.session?.user.name }),
-      { help: t('Whose tasks it adds.') })));
+      { help: t('The owner of its tasks.') })));
 }

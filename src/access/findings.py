@@ -143,13 +143,13 @@ def _check_exposure(queue: JobQueue) -> Lines:
     elif inside and not (folder / ".htaccess").exists():
         yield Finding("htaccess_missing")
     elif visible["at"]:
-        yield "an admin's browser could fetch nothing private, %s" % readable_time(visible["at"])
+        yield "an admin's browser found no private file, %s" % readable_time(visible["at"])
     else:
         yield Finding("unlooked")
 
 
 def _check_workers(queue: JobQueue) -> Lines:
-    yield "%d of at most %d run" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
+    yield "%d of %d running" % (len(queue.workers.rows()), queue.settings.get("NbMaxWorker"))
     yield ("%s. %s" % queue.modes.decide()).rstrip(".")
 
 
@@ -182,7 +182,7 @@ def _check_ticks(queue: JobQueue) -> Lines:
     cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
-        yield "due work is looked for " + how_often(period)
+        yield "due tasks and schedules are checked " + how_often(period)
     elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
@@ -450,5 +450,5 @@ def next_step(report: Report) -> str:
     """Return the next step: the first remedy, of bad findings if there are any."""
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
-                  "mend the bad findings" if bad else "")
-    return "Next, %s." % remedy if remedy else "Nothing has to be done."
+                  "fix the bad findings" if bad else "")
+    return "Next, %s." % remedy if remedy else "No action is needed."

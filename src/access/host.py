@@ -51,7 +51,7 @@ WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public
 DOORS = {                       # servers and gateways that run the page
     "server": "the built-in server",
     "cgi": "CGI, a new process for each request",
-    "passenger": "Passenger, which ends it while nobody asks for it",
+    "passenger": "Passenger, which stops it when no page is open",
     "mod_wsgi daemon": "mod_wsgi in processes of its own",
     "mod_wsgi embedded": "mod_wsgi within Apache",
     "uwsgi": "uWSGI",

@@ -73,7 +73,7 @@ NEW_USER = titled("NewUser", object_of(
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
-                      "most tasks that wait to be run; 0: no limit, null: as the setting says"),
+                      "maximum of pending tasks; 0: no limit, null: as the setting says"),
     max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
     email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
     current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "

@@ -48,7 +48,7 @@ STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
 
 BUSY = "The queue is busy; nothing was changed. Please try again."
 FULL = "The disk or the quota is full; nothing was changed."
-OWNER_GONE = "The user whom this is for was deleted meanwhile; nothing was changed."
+OWNER_GONE = "This user was deleted meanwhile; nothing was changed."
 UNUSABLE = "The database %(path)s cannot be used: %(said)s."
 
 

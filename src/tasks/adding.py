@@ -236,11 +236,11 @@ class Adding:
             "LIMIT ?) AS found" % BY_TURN, (owner_id, limit))
         if waiting + count > limit:
             raise TooMany(
-                "%s: at most %d of %s's tasks may wait to be run, and %s. Try again "
-                "when some of them have been run." % (
+                "%s: at most %d of %s's tasks may be pending, and %s. Try again "
+                "when some of them have run." % (
                     refusal or "Nothing was added", limit, owner["name"],
-                    "so many do" if waiting == limit else
-                    "with %d more it would be %d" % (count, waiting + count)), retry_after=60)
+                    "so many are" if waiting == limit else
+                    "%d more would make %d" % (count, waiting + count)), retry_after=60)
         if waiting > COUNT_MAX:
             self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)
         return limit - waiting

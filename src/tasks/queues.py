@@ -157,8 +157,8 @@ class Queues:
                 name, row["paused_by"] and " by " + row["paused_by"] or "",
                 row["paused_why"] and ": " + row["paused_why"].rstrip(".") or ""))
         if row["external"]:
-            return Blocked("external", "The queue %s is served by %s." % (
-                name, "programs of its own" if row["external"] == 1 else "remote workers"))
+            return Blocked("external", "Only %s work on the queue %s." % (
+                "your own programs" if row["external"] == 1 else "remote workers", name))
         machines = json.loads(row["machines"] or "[]")
         if machines and not {machine, *self.machines()} & set(machines):
             return Blocked("machines", "The queue %s waits for a worker on %s." % (

@@ -65,30 +65,30 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
     "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
-    "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put "
-                ".htaccess there or move all out of the web site, as the handbook says (Hosts)"),
+    "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put .htaccess "
+                "there, or move all files out of the web site: the handbook (Hosts) shows how"),
     "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: a browser that guesses a name can "
                          "fetch it", "move the folder, and write its path into a file called data"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which tests it"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
-                  "open the page by https://, which nearly every host offers"),
+                  "open the page by https://: nearly every host offers it"),
     "proxy_unknown": ("Web server", NOTE, "headers from {client} about its visitors are ignored: if it is "
                       "your host's proxy, set trusted_proxies, or https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
-    "service_missing": ("Workers", BAD, "No service is there",
+    "service_missing": ("Workers", BAD, "No service runs",
                         "let the host keep worker.py --service running", "no_worker",
-                        "Nothing is running: worker.py --service is not there."),
+                        "No task starts: worker.py --service is not running."),
     "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
     "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
-            "off", "Nothing is running: NbMaxWorker is 0."),
+            "off", "No task starts: the number of workers (NbMaxWorker) is 0."),
     "start_failed": ("Workers", BAD, "{why} at {at}", "",
-                     "no_worker", "Nothing is running: {why}. Next try {next}."),
+                     "no_worker", "No task starts: {why}. Next try {next}."),
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
     "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
     "paused": ("", NOTE, "", "", "paused", "{words}"),
@@ -98,7 +98,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
                         "copy the same files to all machines"),
     "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
                       "which counts", "set the time of this machine by NTP"),
-    "nobody_comes": ("Cron", NOTE, "due work waits for the next visitor",
+    "nobody_comes": ("Cron", NOTE, "due tasks and schedules wait until a page is opened",
                      "give your host's cron a line to copy, or the tick address"),
     "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
             "must be ended (fuser '{path}' names it)", "", "storage",
@@ -129,11 +129,11 @@ _ROWS: dict[str, tuple[str, ...]] = {
                      "use one of the types that the handbook lists (Functions), or none"),
     "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
-             "Nothing new is started: an admin has to fix tasks.py.", "tasks.py is broken"),
+             "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
-    "missed": ("", NOTE, "{name}: runs were late or fell together at {at}", "", "", "",
+    "missed": ("", NOTE, "{name}: runs were late or merged at {at}", "", "", "",
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
@@ -145,9 +145,9 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
                    "back, or was wrong before"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
-                      "mend that, then try python3 jobqueue.py alert test"),
-    "outbox_waits": ("Alerts", BAD, "messages have waited to be sent for over {minutes} min: no "
-                     "process that sends them starts")}
+                      "fix this, then send a test alert: python3 jobqueue.py alert test"),
+    "outbox_waits": ("Alerts", BAD, "messages have waited for over {minutes} min: the process that sends "
+                     "them does not start")}
 FINDINGS = {code: FindingRow(*row) for code, row in _ROWS.items()}
 HIDDEN = {"why": "an admin sees why", "more": ""}
 

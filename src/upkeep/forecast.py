@@ -98,7 +98,8 @@ class Forecast:
         slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
         if times and elapsed > times[-1] and not row["progress"]:
-            return forecast_json(reason="It runs longer than the latest ones did.", slow=slow)
+            return forecast_json(
+                reason="It runs longer than the newest tasks of this function did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
                              slow)
@@ -122,8 +123,8 @@ class Forecast:
     @staticmethod
     def _unknown(function: str, plan: Plan) -> str:
         """Return why a time is unknown. Other users' functions may be secret."""
-        return "It is not known yet how long %s." % (
-            "tasks before it take" if function in plan.runs else function + " takes")
+        return "The running time of %s is not known yet." % (
+            "tasks before it" if function in plan.runs else function)
 
     def _current(self) -> Plan:
         """Return the newest plan, or make a new one."""

@@ -42,8 +42,8 @@ SLOTS_AT_ONCE = 100             # filled in one transaction
 CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
 LATE_TOLD_SECONDS = 86400.0     # for how long late runs are shown
 LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
-GONE_WORDS = ("It is not in tasks.py or the folder schedules any more; what comes back within 30 days is "
-              "what it was.")
+GONE_WORDS = ("It is no longer in tasks.py or the folder schedules. If it comes back within 30 days, it "
+              "goes on as before.")
 STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # so many runs that wait for a task for so long are reported
 UPCOMING = 10                   # upcoming times that are shown
 
@@ -186,7 +186,7 @@ def _warning(row: ScheduleRow, now: float) -> str | None:
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
-        "Runs were late or fell together at %s." % time_of_day(row["late_at"]) if was_late else None)
+        "Runs were late or merged at %s." % time_of_day(row["late_at"]) if was_late else None)
 
 
 def schedule_json(row: ScheduleRow, now: float) -> JsonObject:

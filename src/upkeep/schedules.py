@@ -291,7 +291,7 @@ class Schedules:
             current = self._row(transaction, schedule_id, scope)
             if columns:
                 if as_given(current) != as_given(row):
-                    raise Conflict("Another user has changed it meanwhile; look at it again.")
+                    raise Conflict("Another user has changed it meanwhile. Reload it, then try again.")
                 owner_id = owner_id or current["owner_id"]
                 self._check_room(transaction, owner_id, schedule_id)
                 self.store(transaction, current, {**columns, "owner_id": owner_id}, actor_name(person))

@@ -106,7 +106,7 @@ COMMANDS: dict[str, Command] = {
         words="Change a password, which is asked for, or read from standard input."),
     "user quota": asks("PATCH", ACCOUNT, argument(
         "max_pending", CHANGED_USER["properties"]["max_pending"], null="none", metavar="N|none"),
-                       words="Set how many tasks of a user may wait to be run."),
+                       words="Set how many tasks of a user may be pending."),
     "token list": lists("tokens", "id owner name scope last_used_at", OWNER),
     "token add": Command(cmd_add_token, [
         PLACES["name"], OWNER,

@@ -148,7 +148,7 @@ def _range_text(moments: Iterable[str]) -> str:
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
     if high == 0:
-        return "at any moment"
+        return "right away"
     unit += "s" * (high > 1)
     return ("within %d %s" % (high, unit) if low == 0 else "in about %d %s" % (high, unit)
             if low == high else "in %d to %d %s" % (low, high, unit))
@@ -160,7 +160,7 @@ def _forecast_text(forecast: JsonObject | None) -> str | None:
     before = forecast["before"] if forecast["before"] != COUNT_MAX else "more than %d" % (COUNT_MAX - 1)
     parts = [None if before is None else "%s before it" % before, *(
         forecast[key] and word + _range_text(forecast[key])
-        for key, word in (("expected_start", "begins "), ("expected_end", "ends ")))]
+        for key, word in (("expected_start", "starts "), ("expected_end", "ends ")))]
     return ", ".join(filter(None, [*parts, forecast["reason"], forecast["slow"] and "slower than usual"]))
 
 

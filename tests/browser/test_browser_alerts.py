@@ -28,7 +28,7 @@ class AlertsPage(BrowserTestCase):
         ana.click("main button", "Mute until it ends")
         ana.see("Muted until it ends", "main")
         ana.see_no("Alerts (1)", "header")
-        ana.click("main button", "Tell again")
+        ana.click("main button", "Unmute")
         ana.see("Alerts (1)", "header")
 
     def test_on_a_phone_the_chosen_page_stays_in_sight_when_the_bell_rings(self):
@@ -60,10 +60,10 @@ class AlertsPage(BrowserTestCase):
         ana = self.open("ana", "#/account")
         ana.type("[name=email]", "ana@example.org")
         ana.click("main button", "Save address")
-        ana.see("You are told there.")
+        ana.see("Mail about your tasks goes there.")
         self.site.run("user", "set", "bob", "--email", "bob@example.org")
         bob = self.open("bob", "#/account")
-        bob.see("Tasks that were added with notify tell bob@example.org.", "main")
+        bob.see("Mail about tasks added with notify goes to bob@example.org.", "main")
         bob.click("main button", "Remove address")
         bob.click(".question button", "Remove address")
         bob.see("You have no address now.")

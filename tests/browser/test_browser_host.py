@@ -96,7 +96,7 @@ class HostPage(BrowserTestCase):
         ana.see("not known yet")
         self.assertNotIn("Lines to copy", ana.text("main"))
         self.assertNotIn("null", ana.text("main"))
-        ana.see("Your browser could fetch nothing private")
+        ana.see("Your browser found no private file")
 
     def test_a_file_that_comes_back_turns_every_page_red_for_admins(self):
         ana = self.open("ana")

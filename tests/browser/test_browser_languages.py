@@ -153,13 +153,13 @@ class Languages(BrowserTestCase):
         told = {
             "Next, remove files: the disk is full.":
                 "Als Nächstes: entfernen Sie Dateien: Die Festplatte ist voll.",
-            "Nothing is running: tasks. Next try 12:00.": "Nichts läuft: tasks. Nächster Versuch 12:00.",
+            "No task starts: tasks. Next try 12:00.": "Keine Aufgabe startet: tasks. Nächster Versuch 12:00.",
             "Waiting for cron, which comes about every 5 minutes; it came last at 10:00.":
                 "Warten auf Cron, der etwa alle 5 Minuten kommt; zuletzt kam er um 10:00.",
             "All workers are busy, and a worker could not be started (process limit).":
                 "Alle Worker sind beschäftigt, und: Ein Worker konnte nicht gestartet werden (Grenze für "
                 "Prozesse).",
-            "It is not known yet how long search takes.": "Noch ist nicht bekannt, wie lange search dauert.",
+            "The running time of search is not known yet.": "Die Laufzeit von search ist noch nicht bekannt.",
             "no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else":
                 "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron "
                 "kam; else",

@@ -146,7 +146,7 @@ class Listing(BrowserTestCase):
         for text in ("first", "second"):
             self.done("fail", "bob", text=text)
         bob = self.open("bob", "#/tasks?status=failed")
-        bob.see("ValueError, the last: second", ".works")
+        bob.see("ValueError, the newest: second", ".works")
         bob.click("button", "Retry these: fail, ValueError")
         bob.see("fail · ValueError", "dialog")
         bob.find("dialog button", "Retry 2")

@@ -47,7 +47,7 @@ class Narrow(BrowserTestCase):
         ana.ask("POST", "/element/%s/value" % ana.find("[type=file]")[ELEMENT], {"text": str(photo)})
         ana.see("stored", "main")
         ana.click("button", "Add task")
-        ana.see("handed in", "main")
+        ana.see("uploaded", "main")
         ana.click("button", "Delete")
         ana.click(".question button", "Delete")
         ana.see("deleted")

@@ -88,7 +88,7 @@ class Overview(BrowserTestCase):
     def test_what_failed_is_grouped_and_retried_together(self):
         self.add_failures("no such city", "no such town")
         ana = self.show("ana")
-        ana.see("ValueError, the last: no such town")
+        ana.see("ValueError, the newest: no such town")
         ana.find(".works .state", "2")
         ana.click("button", "Retry these: fail, ValueError")
         ana.see("· failed · fail · ValueError", "dialog")
@@ -102,7 +102,7 @@ class Overview(BrowserTestCase):
         self.add_failures("what bob did", owner="bob")
         bob = self.show("bob")
         bob.see("what bob did")
-        bob.see("None of yours is running.")
+        bob.see("None of your tasks is running.")
         self.assertNotIn("a secret", bob.text())
         ana = self.show("ana")
         ana.find(".works .state", "2")
@@ -111,7 +111,7 @@ class Overview(BrowserTestCase):
         self.site.run("schedule", "add", "send", "every 7h", "city=Oslo")
         self.site.run("schedule", "add", "send", "every 1m", "city=Rome")
         ana = self.show("ana")
-        ana.see("Rome\n24 or more times")
+        ana.see("Rome\nat least 24 times")
         ana.see("Oslo\n3 times")
         self.assertEqual(ana.count(".day i"), 24 + 1 + 3)
 
@@ -155,7 +155,7 @@ class Overview(BrowserTestCase):
             name="report", succeeded=39, failed=1, waited=times(0, 0), ran=times(30, 90), recent=runs,
             peak_memory=50 << 20)]))
         ana.see("97.5 %", ".functions")
-        ana.see("30 s, 95 of 100 in 1 min", ".functions")
+        ana.see("30 s (95 %: 1 min)", ".functions")
         self.assertEqual(ana.text(".functions td:nth-child(4)"), "0 s")
         ana.see("50 MB", ".functions")
         self.assertEqual((ana.count(".dots i"), ana.count(".dots [data-state=failed]")), (20, 1))

@@ -239,7 +239,7 @@ class BusyHost(BrowserTestCase):
         self.host.own["POST /api/tasks/%d/cancel" % number] = [(504, {}, "<html>")]
         self.bob.go("#/tasks/%d" % number)
         self.bob.click("button", "Cancel")
-        self.bob.see("The server answered 504. See whether it was done before you try again.", "#live")
+        self.bob.see("The server answered 504. Check whether it was done before you try again.", "#live")
         self.assertEqual(len(self.asked("POST /api/tasks/%d/cancel" % number)), 1)
 
     def test_what_our_server_refuses_is_not_repeated(self):

@@ -97,7 +97,7 @@ class Viewer(PeopleCase):
         self.assertEqual(self.site.value("SELECT status FROM task WHERE id=?", (failed,)), 3)
         for page in ("#/new/report", "#/schedules/new?function=report", "#/schedules/%d?change=1" % schedule):
             vera.go(page)
-            vera.see("Viewers change nothing.", "main")
+            vera.see("Viewers cannot change anything.", "main")
             self.assertEqual(vera.count("main form"), 0)
         for page in ("#/users", "#/settings"):
             self.assertEqual(vera.count("header a[href='%s']:not([hidden] *, [hidden])" % page), 0)

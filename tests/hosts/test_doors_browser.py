@@ -77,7 +77,7 @@ class Exposed(BehindDoor, BrowserTestCase):
         self.visitor.post("/api/setup", {"code": self.door.setup_code(), "name": "ana", "password": PASSWORD})
         ana = self.open("ana")
         self.look(ana)
-        ana.see("nothing private", "main")
+        ana.see("no private file", "main")
         self.assertEqual(ana.count("#exposed:not([hidden])"), 0)
         self.door.allow("None")
         self.look(ana)

@@ -133,7 +133,7 @@ class Life(RemoteTestCase):
         self.declare(*FUNCTIONS)                    # tasks.py was read anew
         self.assertIsNone(self.claim())
         shown = self.bob.get("/api/tasks/%d" % task_id).json
-        self.assertEqual(shown["blocked_text"], "The queue remote is served by remote workers.")
+        self.assertEqual(shown["blocked_text"], "Only remote workers work on the queue remote.")
 
     def test_what_the_site_can_run_too_is_taken_by_who_comes_first(self):
         self.hello(functions=[RENDER, {**function_json("add", {}), "external": False}])

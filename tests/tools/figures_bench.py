@@ -333,7 +333,7 @@ class Day(RemoteTestCase):
         self.dead.append(hand)
 
     def see_burials(self):
-        """What was found out just now about workers that were killed or fell silent."""
+        """Show the files out just now about workers that were killed or fell silent."""
         if not self.dead:
             return
         there = {row[0] for row in self.database.all("SELECT id FROM worker")}

@@ -327,7 +327,7 @@ class TestConversion(unittest.TestCase):
             self.assertEqual((found, type(found)), (wanted, type(wanted)), kind)
 
     def test_a_tuple_of_several_types_has_a_place_for_each(self):
-        with self.assertRaisesRegex(ValueError, "a list of 2 values is wanted, not of 3"):
+        with self.assertRaisesRegex(ValueError, "must have 2 values, not 3"):
             convert(typing.Tuple[str, int], ["a", 1, 2])
 
     def test_a_moment_keeps_its_offset(self):

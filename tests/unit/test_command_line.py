@@ -288,7 +288,7 @@ class Tasks(CommandTestCase):
             self.write("INSERT INTO activity (at, event, function, queue, seconds) "
                        "VALUES (0, 'succeeded', 'add', 'default', 600)")
         self.add_many("bob", 3)
-        self.assertIn("forecast        2 before it, begins in 1", self.ok("show", 3))
+        self.assertIn("forecast        2 before it, starts in 1", self.ok("show", 3))
         self.assertIn(" minutes, ends in ", self.ok("show", 3))
         self.queue.queues.change("default", {"paused": True}, "ana")
         self.clock.advance(60)
@@ -418,7 +418,7 @@ class Owners(CommandTestCase):
         users = self.json("user", "list")["users"]
         self.assertEqual([user["max_pending"] for user in users], [None, 1, None])
         self.ok("add", "add", "a=1", "--owner", "bob")
-        self.fails(5, "add", "add", "a=1", "--owner", "bob", words="at most 1 of bob's tasks may wait")
+        self.fails(5, "add", "add", "a=1", "--owner", "bob", words="at most 1 of bob's tasks may be pending")
         self.ok("user", "quota", "bob", "none")
         self.ok("add", "add", "a=1", "--owner", "bob")
         self.fails(2, "user", "quota", "bob", words="required: N|none")

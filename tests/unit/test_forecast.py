@@ -205,9 +205,9 @@ class Reasons(ForecastCase):
         self.check_reason(self.add(options={"after": [first]}), "waits for other tasks")
 
     def test_nothing_is_known_of_a_function(self):
-        told = self.check_reason(self.add("bob", "greet", name="x"), "how long greet takes")
+        told = self.check_reason(self.add("bob", "greet", name="x"), "The running time of greet")
         self.check_range(told["expected_start"], 0, 0)
-        self.check_reason(self.add(), "how long tasks before it take")
+        self.check_reason(self.add(), "running time of tasks before it")
 
     def test_what_has_ended_has_none(self):
         task_id = self.add()
@@ -241,7 +241,7 @@ class Place(ForecastCase):
         last = self.add("bob")
         told = self.told(last)
         self.assertEqual((told["before"], told["expected_start"]), (10_000, None))
-        self.assertIn("tasks before it take", told["reason"])
+        self.assertIn("running time of tasks before it", told["reason"])
         other = self.told(self.add("bob"))
         self.assertEqual(other["before"], jobqueue.COUNT_MAX)
         self.assertIn("more than 10000 before it", jobqueue._forecast_text(other))
@@ -314,7 +314,7 @@ class Running(ForecastCase):
         self.clock.advance(80)
         told = self.told(row["id"])
         self.assertEqual((told["expected_end"], told["slow"]), (None, False))
-        self.assertIn("longer than the latest", told["reason"])
+        self.assertIn("longer than the newest", told["reason"])
         self.clock.advance(101)
         self.assertTrue(self.told(row["id"])["slow"])
 

@@ -162,7 +162,7 @@ class TestChecks(HostTestCase):
         jobqueue.store_exposure(self.queue, ["data/canary.txt"])
         self.assertEqual(self.verdict("Exposure", "data/canary.txt"), "bad")
         jobqueue.store_exposure(self.queue, [])
-        self.assertEqual(self.verdict("Exposure", "nothing private"), "ok")
+        self.assertEqual(self.verdict("Exposure", "no private file"), "ok")
 
     def test_tasks_py_that_somebody_else_is_just_reading_is_waited_for(self):
         waits = []
@@ -332,8 +332,8 @@ class TestFindings(HostTestCase):
 
         self.assertEqual(next_of("no_admin", "files_mixed"), "Next, copy all files of one version.")
         self.assertIn("make the first admin", next_of("locks_missing", "no_admin", "samples"))
-        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next, mend the bad findings.")
-        self.assertEqual(next_of("locks_missing"), "Nothing has to be done.")
+        self.assertEqual(next_of("scrypt_missing", "no_admin"), "Next, fix the bad findings.")
+        self.assertEqual(next_of("locks_missing"), "No action is needed.")
 
 
 class TestHostFiles(HostTestCase):
@@ -393,7 +393,7 @@ class TestWhoComes(HostTestCase):
 
     def test_a_queue_without_anything_waits_for_visitors(self):
         self.assertEqual(self.verdict("Cron", "no cron has come"), "note")
-        self.assertIn("waits for the next visitor", self.said())
+        self.assertIn("wait until a page is opened", self.said())
 
     def test_where_no_worker_may_start_that_is_said(self):
         self.change_settings(NbMaxWorker=0)
@@ -403,18 +403,18 @@ class TestWhoComes(HostTestCase):
         for _ in range(4):
             self.clock.advance(900)
             self.queue.tick.run("cron")
-        self.assertIn("due work is looked for every 15 minutes", self.said())
+        self.assertIn("due tasks and schedules are checked every 15 minutes", self.said())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "ok")
         self.clock.advance(2 * 3600)
-        self.assertIn("waits for the next visitor", self.said())
+        self.assertIn("wait until a page is opened", self.said())
         self.assertEqual(self.verdict("Cron", "cron came last at"), "note")
 
     def test_a_service_that_is_not_there_is_bad(self):
         self.change_settings(worker_mode="service")
-        self.assertEqual(self.verdict("Workers", "No service is there"), "bad")
+        self.assertEqual(self.verdict("Workers", "No service runs"), "bad")
         self.live("service", proven=False, pid=1)
         self.assertEqual(self.verdict("Workers", "service"), "ok")
-        self.assertIn("looked for every 2 seconds", self.said())
+        self.assertIn("checked every 2 seconds", self.said())
 
 
 class TestKindsOfHosts(HostTestCase):
@@ -452,47 +452,47 @@ class TestKindsOfHosts(HostTestCase):
             self.assertIn(word, said)
 
     def test_a_panel_with_passenger(self):
-        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger, which ends it",
-                  "whenever there is work", "every 15 minutes", "Nothing has to be done")
+        self.says({"door": "passenger", "worker": "lives", "cron": 900}, "Passenger, which stops it",
+                  "whenever there is work", "every 15 minutes", "No action is needed")
 
     def test_cgi_where_workers_live(self):
         self.says({"door": "cgi", "worker": "lives"}, "CGI, a new process", "whenever there is work",
-                  "waits for the next visitor", "line to copy")
+                  "wait until a page is opened", "line to copy")
 
     def test_cgi_where_persistent_processes_are_ended_and_cron_works(self):
         self.says({"door": "cgi", "worker": "dies", "cron": 600}, "Cron works on the tasks",
-                  "every 10 minutes", "Nothing has to be done")
+                  "every 10 minutes", "No action is needed")
 
     def test_an_hourly_cron_and_a_network_folder(self):
         self.says({"door": "cgi", "worker": "dies", "cron": 3600, "network": True},
-                  "looked for every hour")
+                  "checked every hour")
 
     def test_a_cron_that_only_calls_addresses(self):
         self.says({"door": "cgi", "worker": "dies", "address": 300},
-                  "the tick address is called", "every 5 minutes", "Nothing has to be done")
+                  "the tick address is called", "every 5 minutes", "No action is needed")
 
     def test_an_always_on_task_on_a_shared_file_server(self):
         kind = {"door": "uwsgi", "mode": "service", "network": True}
-        self.says({**kind, "service": True}, "uWSGI", "service. ", "looked for every 2 seconds",
-                  "Nothing has to be done")
+        self.says({**kind, "service": True}, "uWSGI", "service. ", "checked every 2 seconds",
+                  "No action is needed")
 
     def test_an_always_on_task_that_is_not_there(self):
         self.says({"door": "uwsgi", "mode": "service"}, "keep worker.py --service running")
 
     def test_a_free_account_with_neither_cron_nor_processes(self):
         self.says({"door": "uwsgi", "worker": "dies", "network": True}, "while this page is open",
-                  "waits for the next visitor", "or the tick address")
+                  "wait until a page is opened", "or the tick address")
 
     def test_a_cron_that_was_chosen_and_does_not_come(self):
         self.says({"door": "cgi", "mode": "cron"}, "cron. ", "a line to copy")
 
     def test_a_shell_and_a_server(self):
         self.says({"door": "server", "worker": "lives", "resident": True}, "built-in server",
-                  "whenever there is work", "looked for every 2 seconds", "Nothing has to be done")
+                  "whenever there is work", "checked every 2 seconds", "No action is needed")
 
     def test_apache_with_mod_wsgi_and_a_cron_every_minute(self):
         self.says({"door": "mod_wsgi daemon", "worker": "lives", "cron": 60}, "mod_wsgi",
-                  "looked for every minute")
+                  "checked every minute")
 
 
 class TestSampleTask(HostTestCase):

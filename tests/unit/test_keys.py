@@ -282,10 +282,10 @@ class TestQuota(TestCase):
         self.limit(3)
         first = self.add("bob")
         self.add("bob", options={"delay": 60})
-        with self.refused(jobqueue.TooMany, "3 of bob's tasks may wait to be run, and with 2 more"):
+        with self.refused(jobqueue.TooMany, "3 of bob's tasks may be pending, and 2 more would make"):
             self.add_many("bob", 2)
         self.add("bob", options={"after": [first]})
-        with self.refused(jobqueue.TooMany, "and so many do"):
+        with self.refused(jobqueue.TooMany, "and so many are"):
             self.add("bob")
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 3)
         self.add("eve")
@@ -329,7 +329,7 @@ class TestQuota(TestCase):
                 for _ in range(80):
                     self.add("bob")
             self.assertLess(sum(counted), 80)
-            with self.refused(jobqueue.TooMany, "and so many do"):
+            with self.refused(jobqueue.TooMany, "and so many are"):
                 self.add("bob")
             self.limit(90)
             with self.refused(jobqueue.TooMany, "at most 90"):

@@ -371,7 +371,7 @@ class TestProblems(ScheduleCase):
         for _ in range(3):
             self.tick(600)
         self.assertEqual(len(self.tasks()), 2)
-        self.assertIn("may wait to be run", self.shown(schedule_id)["problem"])
+        self.assertIn("may be pending", self.shown(schedule_id)["problem"])
         self.assertEqual(self.history(schedule_id)[-1][:2], ("08:30", False))
         self.end_all()
         self.tick(600)

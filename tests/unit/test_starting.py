@@ -1,4 +1,4 @@
-"""Who starts workers, with which Python, and when `auto` leaves it to others; no test here starts one."""
+"""Starting workers: how, with which Python, and when `auto` leaves it to others; no test here starts one."""
 
 import errno
 import os

@@ -78,7 +78,7 @@ class TestRefusals(TestCase):
         runner._claim, runner._send = attempt.row["claim"], attempt.receive
         runner._receive = lambda: child.reply.call_args[0][0]
         request = {"function": "add", "arguments": {"a": 1}}
-        with self.refused(TooMany, "at most 1 of bob's tasks may wait") as caught:
+        with self.refused(TooMany, "at most 1 of bob's tasks may be pending") as caught:
             runner._enqueue([request] * 2)
         self.assertEqual(caught.exception.retry_after, 60)
         self.assertEqual(runner._enqueue([request]).new, 1)
