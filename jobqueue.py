@@ -3618,9 +3618,9 @@ class ServerConnection(Connection):
     def set_last_id(self, table, last):
         """Let new rows of a table have ids above `last`, even if the table is empty."""
         self.run_later("SELECT setval('%s_id_seq', ?, CAST(? AS BOOLEAN))" % table,
-                  (max(last, 1), "true" if last else "false"))
+                       (max(last, 1), "true" if last else "false"))
 
-    note_ids = set_last_id
+    advance_ids = set_last_id
 
     def all(self, statement, values=()):
         """Return all rows."""

@@ -348,8 +348,8 @@ class Day(RemoteTestCase):
         """It counts until its worker should have been heard of again."""
         ended = min(now, attempt.renewed + (130 if hand.machine == "strong" else 10))
         if attempt.kind == "unconfirmed":
-            return self.learn_end(hand, attempt, "put_back", now - attempt.begun)
-        return self.learn_end(hand, attempt, "crashed", max(0.0, ended - attempt.begun))
+            return self.note_end(hand, attempt, "put_back", now - attempt.begun)
+        return self.note_end(hand, attempt, "crashed", max(0.0, ended - attempt.begun))
 
     # Remote workers
 
@@ -397,7 +397,7 @@ class Day(RemoteTestCase):
         hand.seen = self.clock.now()
         if ending:
             hand.held.remove(ending)
-            self.learn_end(hand, ending, ending.kind, ending.seconds)
+            self.note_end(hand, ending, ending.kind, ending.seconds)
         for task in told["tasks"]:
             row = self.row(task["id"])
             seconds = exact(self.random.lognormvariate(3, 1))
@@ -421,7 +421,7 @@ class Day(RemoteTestCase):
             if over:
                 self.drawn.remove(attempt)
                 kind = {"succeed": "succeeded", "fail": "cancelled" if asked else "error"}[word]
-                self.learn_end(None, attempt, kind, self.clock.now() - attempt.begun)
+                self.note_end(None, attempt, kind, self.clock.now() - attempt.begun)
         if goes_on and not self.drawn:
             self.claims += 1
             claim = nonce(self.claims)
