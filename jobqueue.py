@@ -664,7 +664,7 @@ def _check_json(value, depth):
             _check_json(item, depth - 1)
     elif isinstance(value, str):
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
-            raise ValueError("a text holds NUL or half a character")
+            raise ValueError("a text holds NUL or an incomplete character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
         raise _TooLarge
 
@@ -1341,13 +1341,13 @@ def is_number(value):
 TASK_OPTIONS = {
     "queue": (about(text_like(r"(?!\.{1,2}$)[A-Za-z0-9_.-]{1,50}",
                               "must be 1 to 50 letters, digits, _ . or -, and not . or .. alone"),
-                    "in which queue it stands"), "default"),
+                    "the queue of the task"), "default"),
     "priority": (about(integer_within(-100, 100), "-100..100, larger first; above 0 for admins only"), 0),
-    "max_retries": (about(integer_within(0, 1000), "how often it is tried again after an error"), 0),
-    "retry_delay": (about(number_within(0, 30 * 86400), "seconds until it is tried again"), 60),
-    "retry_backoff": (about(number_within(1, 10), "how much longer each next delay is"), 2),
-    "timeout": (about(number_within(1, 30 * 86400), "seconds after which it is stopped"), 3600),
-    "on_crash": (about({"enum": ["retry", "fail"]}, "what to do if its worker dies"), "retry"),
+    "max_retries": (about(integer_within(0, 1000), "number of retries after an error"), 0),
+    "retry_delay": (about(number_within(0, 30 * 86400), "seconds before a retry"), 60),
+    "retry_backoff": (about(number_within(1, 10), "factor of each next delay"), 2),
+    "timeout": (about(number_within(1, 30 * 86400), "time limit of an attempt, in seconds"), 3600),
+    "on_crash": (about({"enum": ["retry", "fail"]}, "what follows the death of its worker"), "retry"),
     "remove_on_success": (about({"type": "boolean"}, "do not keep it if it succeeds"), False),
     "notify": (about({"enum": ["end", "failure", None]}, "tell its owner by mail"), None),
 }
@@ -1725,7 +1725,7 @@ def find_database(folder, anyhow=False):
     if len(names) != 1:
         raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
             folder, ", ".join(sorted(names)) or "no jobqueue-*.db",
-            "Move away what is not in use." if names else
+            "Move the unused ones away." if names else
             "(A folder that is new and empty can be deleted: it is made when there is none.)"))
     path = Path(folder) / names[0]
     status = path.stat()
@@ -3269,7 +3269,7 @@ def copy_backup(file, part):
     except sqlite3.Error:
         version, verdict = 0, None
     if not version or verdict != "ok":
-        raise SetupError("%s is no backup, or is damaged; nothing was changed. (An export is read "
+        raise SetupError("%s is not a backup, or is damaged; nothing was changed. (An export is read "
                          "by python3 jobqueue.py import.)" % file)
     if version not in MIGRATIONS:
         raise another_version(version)
@@ -4253,7 +4253,7 @@ STATE = {                       # {name: content of its JSON}
     "files": "the machine whose data folder holds the files of tasks",
     "folded": "the id of the last row of activity that is counted in the rollup",
     "keeping": "when retention last ran, and from when on it trusts the clock",
-    "rhythm": "who did the maintenance last, and the last visits of cron and others",
+    "rhythm": "the process that did the last maintenance; the last visits of cron and others",
     "sample_task": "the id of the last sample task that the page added",
     "start_failure": "why a worker could not start, how often, and when it is tried again",
     "tasks_files": "who has read which tasks.py lately",
@@ -4575,14 +4575,14 @@ QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
     "paused_why": about(
         or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
-        "shown to everybody while it is paused"),
-    "max_running": about(or_null(integer_within(1, 10_000)), "most of its tasks at once"),
+        "shown to everyone while it is paused"),
+    "max_running": about(or_null(integer_within(1, 10_000)), "maximum of its running tasks"),
     "rate": about(or_null(object_of(("count", "seconds"), count=integer_within(1, 1_000_000),
                                   seconds=number_within(1, 31 * 86400))),
-                  "most starts in so many seconds, spread evenly"),
+                  "maximum of starts in so many seconds, spread evenly"),
     "machines": about({"type": ["array", "null"], "minItems": 1, "maxItems": 50,
                        "items": text_like("[!-~]{1,64}", "must be the name of a machine")},
-                      "where its tasks run; null: anywhere")}
+                      "machines that run its tasks; null: all")}
 CHANGED_QUEUE = titled("QueueChange", object_of(**QUEUE_LIMITS))
 NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
@@ -5098,7 +5098,7 @@ def plain_size(folder, name):
 def open_given(path):
     """Open a file for an upload. SetupError for a pipe and the like, which may never end."""
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise SetupError("%s is no plain file: save in one what it gives." % path)
+        raise SetupError("%s is not a plain file: copy its content into one." % path)
     return open(path, "rb")
 
 
@@ -5284,7 +5284,7 @@ class Files:
         if refused:
             place = task["id"], task["attempts"]
             append_log(transaction, now, *place, log_length(transaction, *place),
-                       "Not kept, as no plain files, too many or too large: %s\n"
+                       "Not kept (not plain files, too many, or too large): %s\n"
                        % shorten(", ".join(refused), 2000))
         return list(kept)
 
@@ -6934,16 +6934,16 @@ SCRIPT_FUNCTION = "folder-script"       # the function that runs them; people ca
 
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
-    "name": about(or_null(text_up_to(100)), "for people; shown first"),
+    "name": about(or_null(text_up_to(100)), "a name for people; shown first"),
     "function": TEXT,
     "arguments": {"type": "object"},
     "rule": about(TEXT, RULE_HINT),
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
-    "catch_up": about({"enum": ["none", "once", "all"]}, "what to run of what was missed (once)"),
-    "overlap": about({"enum": ["skip", "queue", "allow"]}, "while the last one goes on (skip)"),
+    "catch_up": about({"enum": ["none", "once", "all"]}, "which missed runs to make up for (once)"),
+    "overlap": about({"enum": ["skip", "queue", "allow"]}, "if the last run has not ended (skip)"),
     "options": titled("ChosenOptions", about(object_of(**OPTION_SCHEMAS),
-                                             "instead of the function's own")),
-    "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
+                                             "instead of the function's own values")),
+    "owner": about(TEXT_OR_NULL, "the owner of its tasks; for admins"),
     "paused": {"type": "boolean"}, "paused_why": about(or_null(text_up_to(500)), "shown to everybody")}
 SCHEDULE_SCHEMA = titled("NewSchedule", object_of(("function", "rule"), **SCHEDULE_FIELDS))
 CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))
@@ -8975,11 +8975,11 @@ def counter_families(whole):
         histogram += [("_sum", {"function": function}, times.sum),
                       ("_count", {"function": function}, times.count)]
     return [
-        ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
+        ("tasks_total", "counter", "Ended tasks by outcome; retried and crashed count attempts.", [
             ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
             for (function, queue), sums in sorted(whole.items())
             for status in COUNTS if status != "started"]),      # a put-back attempt would decrease it
-        ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]
+        ("task_run_seconds", "histogram", "Running time of successful attempts.", histogram)]
 
 
 # upkeep/retention.py ---------------------------------------------------------
@@ -10539,7 +10539,7 @@ class Tick:
             return False
         except Exception as error:
             self._ticks.put_off(15.0)
-            complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
+            complain("maintenance failed: %s: %s" % (type(error).__name__, error))
             return False
 
     def run(self, caller="worker", start=True):
@@ -10676,26 +10676,26 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
                                             "setup-code*.txt in data or beside jobqueue.py")))
 NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
-    current_password=about(or_null(TEXT), "one's own, where a session makes an admin")))
+    current_password=about(or_null(TEXT), "your own password, if a session creates an admin")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "maximum of pending tasks; 0: no limit, null: as the setting says"),
-    max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
+    max_running=about(QUEUE_LIMITS["max_running"], "maximum of running tasks; null: no limit"),
     email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
-    current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
-                                          "admin or gives one a password")))
+    current_password=about(or_null(TEXT), "your own password: to change it, or to create an admin or set "
+                                          "an admin's password in a session")))
 NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
     queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "minItems": 1,
                   "maxItems": 50},
-                 "with the scope worker: of these only"),
+                 "with the scope worker: tasks of these queues only"),
     functions=about({"type": ["array", "null"], "items": text_up_to(200), "minItems": 1,
                      "maxItems": 200},
-                    "with the scope worker: these only"),
+                    "with the scope worker: tasks of these functions only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
-    password=about(TEXT, "one's own; not needed where an API token is sent")))
+    password=about(TEXT, "your own password; not needed with an API token")))
 
 
 class Person:
@@ -11336,7 +11336,7 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
                  "such as 2026-01-31T12:00:00Z"),
     delay=about(number_within(0, 10 * 365 * 86400, ["number", "null"]),
                 "seconds until it may start; not together with run_at"),
-    owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
+    owner=about(TEXT_OR_NULL, "the owner of the task; for admins"),
     after=about({"type": ["array", "null"], "items": integer_within(1, INTEGER_MAX),
                  "maxItems": AFTER_MAX}, "wait until these tasks of the same owner have succeeded"),
     after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),
@@ -11536,9 +11536,9 @@ TURN = titled("Turn", object_of(
     end={**_AT_MOST, "items": object_of(("id", "claim", "outcome"), **_HELD,
                                       outcome={"type": "object"})},
     claim=object_of(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
-                  function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
-                  wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
-    leave=about(TEXT, "why the worker does not go on")))
+                  function=about(TEXT_OR_NULL, "the function of all the claims, if there are several"),
+                  wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds to wait for a task")),
+    leave=about(TEXT, "why the worker ends")))
 # The schema of an announced function: it is shown, and arguments are checked with it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
@@ -11558,7 +11558,7 @@ _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
     name=text_like("(?!(%s|%s)$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % (SCRIPT_FUNCTION, SAMPLE_FUNCTION),
-               "must be a name, and none of our own"),
+               "must be a name that jobqueue does not use itself"),
     title=text_up_to(1000), description=text_up_to(20_000), who={"enum": list(WHO_MAY_ADD)},
     options=object_of(**OPTION_SCHEMAS), schema={
         **object_of(("properties", "required")), "properties": {
@@ -11710,7 +11710,7 @@ class RemoteWorkers:
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
                      (call["session"], token["id"]))
         if row is None:
-            raise Conflict("This worker is not known here any more: it must say hello again.",
+            raise Conflict("This site no longer knows this worker: send hello again.",
                            gone=True)
         if row["sequence"] > call["sequence"]:
             raise Conflict("A later call of this worker has been answered.", gone=False)
@@ -11982,7 +11982,8 @@ def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterab
         return place.add_all(({"function": function, **chosen, "arguments": _plain(arguments, take)}
                               for arguments in many), owner_id)
     if owner not in (None, place.owner):
-        raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
+        raise field_error("owner", "cannot be chosen inside a task: the tasks that it adds belong to its "
+                                   "owner, %s"
                           % place.owner)
     return place.enqueue([{"function": function, **chosen, "arguments": _plain(arguments)}
                           for arguments in many])
@@ -13403,13 +13404,13 @@ def _store(transaction, lines,
     nothing = ("", {})
     name, header = next(lines, nothing)
     if name != "jobqueue":
-        raise Malformed("This is no export of a jobqueue.")
+        raise Malformed("This file is not an export of jobqueue.")
     if header["schema"] != SCHEMA_VERSION:
         raise SetupError("The export is of jobqueue %s with schema version %s, and this is %s with "
-                         "%d: import it with that version, then bring in this one." % (
+                         "%d: import it with that version, then upgrade." % (
                              header["version"], header["schema"], VERSION, SCHEMA_VERSION))
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
-        raise Conflict("There are users or tasks here: only an empty database takes an import.")
+        raise Conflict("This database has users or tasks. Import into an empty database.")
     end = []
     for table in reversed(EXPORTED):    # rows of a new database
         transaction.run("DELETE FROM %s" % table)
@@ -13453,7 +13454,7 @@ def _settle_in(queue, transaction, counters):
                                       "it ran where it was exported"), now)
     transaction.update("queue", {
         "paused": 1, "paused_by": IMPORTER, "paused_at": now,
-        "paused_why": "resume it once nothing runs these tasks elsewhere"}, "paused=0")
+        "paused_why": "resume it once no other site runs these tasks"}, "paused=0")
 
 
 # web/http_answer.py ----------------------------------------------------------
@@ -13617,7 +13618,7 @@ def problem(error, accepts=""):
 
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the largest head and tail of the form
-NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
+NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # and indentation
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
@@ -14242,7 +14243,7 @@ EXPORTS = {                             # this mark shows spreadsheets that it i
     "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
-         "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
+         "cursor": about(kept_within(0, INTEGER_MAX), "the value next of the page before")}
 OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
 MOMENT = {"type": "string", "format": "date-time"}
 WHICH_TASKS = {
@@ -14268,10 +14269,10 @@ ALSO = {
 LISTED_TASKS = object_of(
     **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
-               "-: the largest first; but by id, only the newest %d are sorted, and by times the "
-               "newest %d that have begun" % (SORT_ROWS, SORT_ROWS)),
-    fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "told of each as well, if short"),
-    format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
+               "-: descending. Except by id, only the newest %d are sorted; by times, the newest %d that "
+               "have started" % (SORT_ROWS, SORT_ROWS)),
+    fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "further fields of each task, if short"),
+    format=about(or_null({"enum": list(EXPORTS)}), "all matching tasks, as a file"))
 
 
 def _wanted(queue, request, fields):
@@ -14364,9 +14365,10 @@ ACTION = titled("Action", object_of(
     ids={"type": "array", "items": integer_within(1, INTEGER_MAX), "maxItems": 1000},
     filter=about(object_of(**WHICH_TASKS), "as in the query of a list; instead of ids"),
     expected_count=about(number_within(0, INTEGER_MAX, ["integer", "null"]),
-                         "with a filter, at first: at most so many match; null: 409 says how many"),
+                         "with a filter, in the first request: the confirmed maximum; null: 409 returns "
+                         "the count"),
     **{"continue": {"type": "string", "pattern": "[0-9]{1,15}-[0-9]{1,15}",
-                    "patternMessage": "must be what the answer before said"}}))
+                    "patternMessage": "must be the value of the answer before"}}))
 COUNT_SECONDS = 5.0             # of the tasks that match a filter
 ACTION_SECONDS = 3.0            # of one request; the next one goes on
 
@@ -14535,7 +14537,7 @@ def get_exposition(queue, _):
             ("", {"queue": row["name"]},
              queue.queues.count(queue.database, PENDING, row["name"], INTEGER_MAX))
             for row in queue.queues.all(queue.claims.machine)]),
-        ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
+        ("oldest_pending_seconds", "gauge", "Waiting time of the oldest of them.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),
         ("workers", "gauge", "Worker processes.", [
             ("", {"state": state}, states.count(state))
@@ -14894,13 +14896,13 @@ ROUTES = [
     Route("GET", "/api/session", _does("Who am I.", lambda queue, request:
              session_json(queue, request.person)), USER, None, 200, "Session"),
     Route("DELETE", "/api/session", delete_session, USER, None, 204, "", OWN),
-    Route("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
+    Route("GET", "/api/sessions", _does("List the user's sessions.", lambda queue, request: {
              "sessions": queue.sessions.all(request.person.id, request.cookies())}),
           USER, None, 200, "SessionList"),
     Route("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
              queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
                                       request.cookies())), USER, None, 204, "", OWN),
-    Route("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
+    Route("GET", "/api/functions", _does("List the functions, with their schemas.",
              lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
           USER, None, 200, "FunctionList", FRESH),
     Route("GET", "/api/overview", get_overview, USER, None, 200, "Overview", KEPT),
@@ -14926,7 +14928,7 @@ ROUTES = [
           "ScheduleList", FRESH),
     Route("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, 201, "ScheduleDetail",
           FRESH | CHANGE),
-    Route("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
+    Route("POST", "/api/schedules/preview", _does("Describe a rule in English, with its next times.",
              lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
           USER, PREVIEW, 200, "Preview"),
     Route("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
@@ -14949,12 +14951,12 @@ ROUTES = [
     Route("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, 200, "Queue", CHANGE),
     Route("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
              queue.delete_queue(name, request.person.name)), ADMIN, None, 204, ""),
-    Route("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
+    Route("GET", "/api/alerts", _does("List open and recent alerts, and their recipients.", lambda
              queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
-    Route("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
+    Route("POST", "/api/alerts/test", _does("Send a test message to all recipients of alerts.",
              lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
-    Route("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
-             "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it ends, or (no) "
+             "unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
                  alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
@@ -14973,16 +14975,16 @@ ROUTES = [
           ADMIN, None, 204, ""),
     Route("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
              queue.users.delete(name, request.person.name)), ADMIN, None, 204, ""),
-    Route("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
+    Route("GET", "/api/tokens", _does("List API tokens: the user's own; for admins all, or those of an "
              "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
                  queue, request, request.given, request.person.own))}),
           USER, object_of(owner=OWNER_FILTER), 200, "TokenList"),
     Route("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, 201, "CreatedToken", OWN),
-    Route("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
+    Route("DELETE", "/api/tokens/" + ID, _does("Revoke an own token; admins revoke any.", lambda
              queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
                                                            request.person.name)),
           USER, None, 204, "", OWN),
-    Route("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
+    Route("POST", "/api/worker/hello", _does("Register a remote worker, or register it again.", lambda
              queue, request: queue.remote.hello(request.token, request.given)),
           WORKER, HELLO, 200, "Welcome"),
     Route("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, 200, "TurnAnswer"),
@@ -14990,7 +14992,7 @@ ROUTES = [
           FRESH | CHANGE),
     Route("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, 201, "Uploaded"),
     Route("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, 200, FILE_TYPES),
-    Route("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
+    Route("GET", _RUNNING_TASK + "/results", _does("Return the results of the tasks before a running one.",
              lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
           CLAIM, None, 200, "ResultList"),
 ]
@@ -15282,7 +15284,7 @@ class Application:
         if who == ADMIN and not person.is_admin:
             raise Denied("Only admins may do this.")
         if who in SCOPES and not (token and person.is_admin):
-            raise Denied("This needs a token of the scope %s, and of an admin." % SCOPES[who])
+            raise Denied("This needs an admin's token of the scope %s." % SCOPES[who])
         reads = token and token["scope"] == "read" or person.role == "viewer" and not needs & OWN
         if reads and (request.method not in ("GET", "HEAD") or needs & WHOLE):
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
@@ -15306,7 +15308,7 @@ class Application:
             scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
             person = self.queue.tokens.person(token)
             if person and person.token and person.token["scope"] not in scopes:
-                raise Denied("This API token is for something else.")
+                raise Denied("The scope of this API token does not allow this request.")
             return person
         tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))
@@ -16613,7 +16615,7 @@ def _save_file(site, address, path, size):
         try:
             file.writelines(site.ask("GET", address))
             if file.tell() != size:
-                raise SetupError("%s has not come as a whole." % path.name)
+                raise SetupError("%s is incomplete." % path.name)
         except BaseException:           # an incomplete file would block the next try
             path.unlink()
             raise
@@ -16667,7 +16669,7 @@ def cmd_act(site, options):
             count = error.extra["count"]
             if not sure:
                 raise Conflict("%d tasks match that %s can change; nothing was changed. "
-                               "Say --yes to do it." % (count, action)) from None
+                               "Add --yes to change them." % (count, action)) from None
             place = {"expected_count": count}
         else:
             done += answer["done"]
@@ -16837,7 +16839,7 @@ def cmd_backup(queue, options):
 def cmd_restore(_, options):
     """Put a backup in the place of the database, which stays under another name."""
     old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
-    show(options, {"kept": str(old_path)}, "It is restored. What was there is now %s" % old_path)
+    show(options, {"kept": str(old_path)}, "The backup is restored. The old database is now %s" % old_path)
 
 
 def cmd_export(queue, options):
@@ -16913,7 +16915,7 @@ COMMON = [
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
 ABOUT_SITES = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
-    ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
+    ("--token-file", {"metavar": "FILE", "help": "with --server: a file that holds an API token of it"})]
 
 # {a command, or two words for an action: its row}. Commands in LOCAL are about this host and get its queue.
 # The rest get a site whose API they ask.
@@ -16930,7 +16932,7 @@ COMMANDS = {
     "functions": lists("functions", "name parameters title"),
     "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
-                             "help": "all that match as CSV, whatever the limit"}),
+                             "help": "all matching tasks as CSV, without a limit"}),
                   words="Tasks, newest first."),
     "show": asks("GET", TASK, text=task_text),
     "wait": Command(cmd_wait, [PLACES["id"], argument(
@@ -16940,7 +16942,7 @@ COMMANDS = {
     **dict.fromkeys(ACTION_ROUTES, Command(cmd_act, [
         argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
         argument("--all", about(SWITCH, "all tasks")),
-        argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
+        argument("--yes", about(SWITCH, "change them, instead of printing how many match"))])),
     "settings": Command(cmd_settings, [("name", {"nargs": "?", "default": None}),
                                        ("value", {"nargs": "?", "default": None})]),
     "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
@@ -16952,9 +16954,9 @@ COMMANDS = {
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
                      argument("--email", CHANGED_USER["properties"]["email"], null="none",
                               metavar="ADDRESS|none"),
-                     words="Change what a user may, and where mail about their tasks is sent."),
+                     words="Change a user's rights and mail address."),
     "user logout": asks("DELETE", ACCOUNT + "/sessions"),
-    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
+    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Lock out a user and all their tokens."),
     "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),
     "user delete": asks("DELETE", ACCOUNT),
     "user password": asks(
@@ -16967,10 +16969,10 @@ COMMANDS = {
     "token add": Command(cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
-                 help="what it may: all that USER may, of that only reading, only call the address "
-                      "/tick, only work, or only read /metrics"),
+                 help="its scope: all rights of USER, only to read, only to call /tick, only to work, or "
+                      "only to read /metrics"),
         *arguments(NEW_TOKEN["properties"], "queues", "functions"),
-        ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
+        ("--file", {"metavar": "FILE", "help": "write it to this file, which only you can read"})]),
     "token delete": asks("DELETE", "/api/tokens/{id}"),
     "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
     "schedule add": Command(cmd_add_schedule, [
@@ -17010,14 +17012,14 @@ COMMANDS = {
     "tick": Command(cmd_tick, []),
     "backup": Command(cmd_backup, [("file", {"metavar": "FILE"})]),
     "restore": Command(cmd_restore, [("file", {"metavar": "FILE"}), argument(
-        "--force", about(SWITCH, "even while something lives here"))]),
+        "--force", about(SWITCH, "even while a server or workers run here"))]),
     "export": Command(cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
     "import": Command(cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
     "check": Command(cmd_check, [
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
-        argument("--quick", about(SWITCH, "as without it: older editions tested a worker")),
+        argument("--quick", about(SWITCH, "no effect; older versions tested a worker")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
@@ -17043,7 +17045,7 @@ def command_parser(words):
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                         "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
-               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.",
+               "5 refused, 75 busy, 124 wait timed out, 141 the reader closed the pipe early.",
         formatter_class=shape)
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
     parser.set_defaults(data=None, json=False, server=None, token_file=None)

@@ -876,7 +876,7 @@ def run_script(function, arguments, context):
 
 def run_sample():
     """Run the sample task of the page This host."""
-    print("A worker of process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
+    print("The worker process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
     time.sleep(jobqueue.SAMPLE_SECONDS)
     return "A worker lived for %d s." % jobqueue.SAMPLE_SECONDS
 
@@ -1734,7 +1734,7 @@ class Runner:
             self._leftovers.flush()
             leftovers = self._leftovers.restore(is_last)
         except Exception as error:      # a task can break anything in Python: its outcome must still be sent
-            leftovers = "what cannot be looked at: %s" % type(error).__name__
+            leftovers = "values that cannot be inspected: %s" % type(error).__name__
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
         outcome["cpu_seconds"] = round(self._used[0] - before[0], 6)
@@ -1858,7 +1858,7 @@ class Runner:
     def _send(self, *messages, ring=True):
         """Send messages to the worker, a line each; ValueError if one is too long, and nothing is sent."""
         if os.getpid() != self._pid:
-            raise RuntimeError("this process is a fork of the runner; only that itself can report")
+            raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
         if max(map(len, lines)) > LINE_MAX_BYTES:
             raise ValueError("a message of %d bytes is too long" % max(map(len, lines)))
@@ -4061,12 +4061,12 @@ def dispatch(arguments):
         return inside[mode](*rest)
     import argparse
     parser = argparse.ArgumentParser(
-        prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
+        prog="worker.py", description="Run tasks of jobqueue.", allow_abbrev=False)
     parser.add_argument("--data", metavar="DIR", help="data folder (data beside jobqueue.py)")
     parser.add_argument("--service", action="store_true", help="never end by itself")
     parser.add_argument("--server", metavar="URL", help="work for that site, without its database")
     parser.add_argument("--token-file", metavar="F", help="with a token of the scope worker of it")
-    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the usual")
+    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
@@ -4083,7 +4083,7 @@ def dispatch(arguments):
 def main():
     """Run a process of worker.py; return its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
-        print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
+        print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is not a page.")
         return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):

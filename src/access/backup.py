@@ -249,13 +249,13 @@ def _store(transaction: Connection, lines: Iterator[Item],
     nothing: Item = ("", {})
     name, header = next(lines, nothing)
     if name != "jobqueue":
-        raise Malformed("This is no export of a jobqueue.")
+        raise Malformed("This file is not an export of jobqueue.")
     if header["schema"] != SCHEMA_VERSION:
         raise SetupError("The export is of jobqueue %s with schema version %s, and this is %s with "
-                         "%d: import it with that version, then bring in this one." % (
+                         "%d: import it with that version, then upgrade." % (
                              header["version"], header["schema"], VERSION, SCHEMA_VERSION))
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
-        raise Conflict("There are users or tasks here: only an empty database takes an import.")
+        raise Conflict("This database has users or tasks. Import into an empty database.")
     end: list[JsonObject] = []
     for table in reversed(EXPORTED):    # rows of a new database
         transaction.run("DELETE FROM %s" % table)
@@ -299,4 +299,4 @@ def _settle_in(queue: JobQueue, transaction: Connection, counters: dict[str, int
                                       "it ran where it was exported"), now)
     transaction.update("queue", {
         "paused": 1, "paused_by": IMPORTER, "paused_at": now,
-        "paused_why": "resume it once nothing runs these tasks elsewhere"}, "paused=0")
+        "paused_why": "resume it once no other site runs these tasks"}, "paused=0")

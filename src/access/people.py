@@ -69,26 +69,26 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
                                             "setup-code*.txt in data or beside jobqueue.py")))
 NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
-    current_password=about(or_null(TEXT), "one's own, where a session makes an admin")))
+    current_password=about(or_null(TEXT), "your own password, if a session creates an admin")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
                       "maximum of pending tasks; 0: no limit, null: as the setting says"),
-    max_running=about(QUEUE_LIMITS["max_running"], "most tasks that run at once; null: no limit"),
+    max_running=about(QUEUE_LIMITS["max_running"], "maximum of running tasks; null: no limit"),
     email=about(or_null(EMAIL), "where mail about the user's tasks is sent; an admin enters it"),
-    current_password=about(or_null(TEXT), "one's own: to change that, and where a session makes an "
-                                          "admin or gives one a password")))
+    current_password=about(or_null(TEXT), "your own password: to change it, or to create an admin or set "
+                                          "an admin's password in a session")))
 NEW_TOKEN = titled("NewToken", object_of(
     ("name",), scope={"enum": list(TOKEN_SCOPES)},
     queues=about({"type": ["array", "null"], "items": OPTION_SCHEMAS["queue"], "minItems": 1,
                   "maxItems": 50},
-                 "with the scope worker: of these only"),
+                 "with the scope worker: tasks of these queues only"),
     functions=about({"type": ["array", "null"], "items": text_up_to(200), "minItems": 1,
                      "maxItems": 200},
-                    "with the scope worker: these only"),
+                    "with the scope worker: tasks of these functions only"),
     name={"type": "string", "maxLength": 100, "pattern": r"[^\x00]*[^\s\x00][^\x00]*",
           "patternMessage": "must have 1 to 100 characters"},
-    password=about(TEXT, "one's own; not needed where an API token is sent")))
+    password=about(TEXT, "your own password; not needed with an API token")))
 
 
 class Person:

@@ -182,7 +182,8 @@ def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[An
         return place.add_all(({"function": function, **chosen, "arguments": _plain(arguments, take)}
                               for arguments in many), owner_id)
     if owner not in (None, place.owner):
-        raise field_error("owner", "cannot be chosen inside a task: what it adds is its owner's, %s"
+        raise field_error("owner", "cannot be chosen inside a task: the tasks that it adds belong to its "
+                                   "owner, %s"
                           % place.owner)
     return place.enqueue([{"function": function, **chosen, "arguments": _plain(arguments)}
                           for arguments in many])

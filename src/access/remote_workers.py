@@ -72,9 +72,9 @@ TURN = titled("Turn", object_of(
     end={**_AT_MOST, "items": object_of(("id", "claim", "outcome"), **_HELD,
                                       outcome={"type": "object"})},
     claim=object_of(("claims",), claims={"type": "array", "maxItems": 64, "items": _NONCE},
-                  function=about(TEXT_OR_NULL, "of which all are, if it is more than one"),
-                  wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds for a task to come")),
-    leave=about(TEXT, "why the worker does not go on")))
+                  function=about(TEXT_OR_NULL, "the function of all the claims, if there are several"),
+                  wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds to wait for a task")),
+    leave=about(TEXT, "why the worker ends")))
 # The schema of an announced function: it is shown, and arguments are checked with it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
@@ -94,7 +94,7 @@ _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
     name=text_like("(?!(%s|%s)$)[^\\x00-\\x1f\\x7f-\\x9f]{1,200}" % (SCRIPT_FUNCTION, SAMPLE_FUNCTION),
-               "must be a name, and none of our own"),
+               "must be a name that jobqueue does not use itself"),
     title=text_up_to(1000), description=text_up_to(20_000), who={"enum": list(WHO_MAY_ADD)},
     options=object_of(**OPTION_SCHEMAS), schema={
         **object_of(("properties", "required")), "properties": {
@@ -246,7 +246,7 @@ class RemoteWorkers:
         row = db.one("SELECT * FROM worker WHERE lock=? AND token_id=?",
                      (call["session"], token["id"]))
         if row is None:
-            raise Conflict("This worker is not known here any more: it must say hello again.",
+            raise Conflict("This site no longer knows this worker: send hello again.",
                            gone=True)
         if row["sequence"] > call["sequence"]:
             raise Conflict("A later call of this worker has been answered.", gone=False)

@@ -42,7 +42,7 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
                  "such as 2026-01-31T12:00:00Z"),
     delay=about(number_within(0, 10 * 365 * 86400, ["number", "null"]),
                 "seconds until it may start; not together with run_at"),
-    owner=about(TEXT_OR_NULL, "for admins: whose task it becomes"),
+    owner=about(TEXT_OR_NULL, "the owner of the task; for admins"),
     after=about({"type": ["array", "null"], "items": integer_within(1, INTEGER_MAX),
                  "maxItems": AFTER_MAX}, "wait until these tasks of the same owner have succeeded"),
     after_failure=about({"enum": ["fail", "run", None]}, "if one of them does not succeed (fail)"),

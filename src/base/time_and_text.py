@@ -200,7 +200,7 @@ def _check_json(value: Any, depth: int) -> None:
             _check_json(item, depth - 1)
     elif isinstance(value, str):
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
-            raise ValueError("a text holds NUL or half a character")
+            raise ValueError("a text holds NUL or an incomplete character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
         raise _TooLarge
 

@@ -85,7 +85,7 @@ def find_database(folder: Path, anyhow: bool = False) -> Path:
     if len(names) != 1:
         raise SetupError("The data folder %s holds %s: exactly one is expected. %s" % (
             folder, ", ".join(sorted(names)) or "no jobqueue-*.db",
-            "Move away what is not in use." if names else
+            "Move the unused ones away." if names else
             "(A folder that is new and empty can be deleted: it is made when there is none.)"))
     path = Path(folder) / names[0]
     status = path.stat()

@@ -422,7 +422,7 @@ def copy_backup(file: Path, part: Path) -> None:
     except sqlite3.Error:
         version, verdict = 0, None
     if not version or verdict != "ok":
-        raise SetupError("%s is no backup, or is damaged; nothing was changed. (An export is read "
+        raise SetupError("%s is not a backup, or is damaged; nothing was changed. (An export is read "
                          "by python3 jobqueue.py import.)" % file)
     if version not in MIGRATIONS:
         raise another_version(version)

@@ -24,7 +24,7 @@ STATE = {                       # {name: content of its JSON}
     "files": "the machine whose data folder holds the files of tasks",
     "folded": "the id of the last row of activity that is counted in the rollup",
     "keeping": "when retention last ran, and from when on it trusts the clock",
-    "rhythm": "who did the maintenance last, and the last visits of cron and others",
+    "rhythm": "the process that did the last maintenance; the last visits of cron and others",
     "sample_task": "the id of the last sample task that the page added",
     "start_failure": "why a worker could not start, how often, and when it is tried again",
     "tasks_files": "who has read which tasks.py lately",

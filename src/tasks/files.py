@@ -164,7 +164,7 @@ def plain_size(folder: Path | str, name: str) -> int | None:
 def open_given(path: Path | str) -> BinaryIO:
     """Open a file for an upload. SetupError for a pipe and the like, which may never end."""
     if not stat.S_ISREG(os.stat(path).st_mode):
-        raise SetupError("%s is no plain file: save in one what it gives." % path)
+        raise SetupError("%s is not a plain file: copy its content into one." % path)
     return open(path, "rb")
 
 
@@ -350,7 +350,7 @@ class Files:
         if refused:
             place = task["id"], task["attempts"]
             append_log(transaction, now, *place, log_length(transaction, *place),
-                       "Not kept, as no plain files, too many or too large: %s\n"
+                       "Not kept (not plain files, too many, or too large): %s\n"
                        % shorten(", ".join(refused), 2000))
         return list(kept)
 

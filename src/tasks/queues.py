@@ -29,14 +29,14 @@ QUEUE_LIMITS: dict[str, Schema] = {
     "paused": {"type": "boolean"},
     "paused_why": about(
         or_null(text_like("[^\\x00-\\x1f]{0,200}", "must be one line of at most 200 characters")),
-        "shown to everybody while it is paused"),
-    "max_running": about(or_null(integer_within(1, 10_000)), "most of its tasks at once"),
+        "shown to everyone while it is paused"),
+    "max_running": about(or_null(integer_within(1, 10_000)), "maximum of its running tasks"),
     "rate": about(or_null(object_of(("count", "seconds"), count=integer_within(1, 1_000_000),
                                   seconds=number_within(1, 31 * 86400))),
-                  "most starts in so many seconds, spread evenly"),
+                  "maximum of starts in so many seconds, spread evenly"),
     "machines": about({"type": ["array", "null"], "minItems": 1, "maxItems": 50,
                        "items": text_like("[!-~]{1,64}", "must be the name of a machine")},
-                      "where its tasks run; null: anywhere")}
+                      "machines that run its tasks; null: all")}
 CHANGED_QUEUE = titled("QueueChange", object_of(**QUEUE_LIMITS))
 NEW_QUEUE = titled("NewQueue", object_of(("name",), name=OPTION_SCHEMAS["queue"], **QUEUE_LIMITS))
 QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")

@@ -248,8 +248,8 @@ def counter_families(whole: dict[tuple[str, str], Sums]) -> list[Family]:
         histogram += [("_sum", {"function": function}, times.sum),
                       ("_count", {"function": function}, times.count)]
     return [
-        ("tasks_total", "counter", "What became of tasks; retried, crashed: of attempts.", [
+        ("tasks_total", "counter", "Ended tasks by outcome; retried and crashed count attempts.", [
             ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
             for (function, queue), sums in sorted(whole.items())
             for status in COUNTS if status != "started"]),      # a put-back attempt would decrease it
-        ("task_run_seconds", "histogram", "How long successful attempts ran.", histogram)]
+        ("task_run_seconds", "histogram", "Running time of successful attempts.", histogram)]

@@ -56,16 +56,16 @@ SCRIPT_FUNCTION = "folder-script"       # the function that runs them; people ca
 
 PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
 SCHEDULE_FIELDS = {
-    "name": about(or_null(text_up_to(100)), "for people; shown first"),
+    "name": about(or_null(text_up_to(100)), "a name for people; shown first"),
     "function": TEXT,
     "arguments": {"type": "object"},
     "rule": about(TEXT, RULE_HINT),
     "zone": about(TEXT, "such as Europe/Oslo (UTC)"),
-    "catch_up": about({"enum": ["none", "once", "all"]}, "what to run of what was missed (once)"),
-    "overlap": about({"enum": ["skip", "queue", "allow"]}, "while the last one goes on (skip)"),
+    "catch_up": about({"enum": ["none", "once", "all"]}, "which missed runs to make up for (once)"),
+    "overlap": about({"enum": ["skip", "queue", "allow"]}, "if the last run has not ended (skip)"),
     "options": titled("ChosenOptions", about(object_of(**OPTION_SCHEMAS),
-                                             "instead of the function's own")),
-    "owner": about(TEXT_OR_NULL, "for admins: whose tasks these become"),
+                                             "instead of the function's own values")),
+    "owner": about(TEXT_OR_NULL, "the owner of its tasks; for admins"),
     "paused": {"type": "boolean"}, "paused_why": about(or_null(text_up_to(500)), "shown to everybody")}
 SCHEDULE_SCHEMA = titled("NewSchedule", object_of(("function", "rule"), **SCHEDULE_FIELDS))
 CHANGED_SCHEDULE = titled("ScheduleChange", object_of(**SCHEDULE_FIELDS))

@@ -69,7 +69,7 @@ class Tick:
             return False
         except Exception as error:
             self._ticks.put_off(15.0)
-            complain("housekeeping failed: %s: %s" % (type(error).__name__, error))
+            complain("maintenance failed: %s: %s" % (type(error).__name__, error))
             return False
 
     def run(self, caller: str = "worker", start: bool = True) -> None:

@@ -182,7 +182,7 @@ class Application:
         if who == ADMIN and not person.is_admin:
             raise Denied("Only admins may do this.")
         if who in SCOPES and not (token and person.is_admin):
-            raise Denied("This needs a token of the scope %s, and of an admin." % SCOPES[who])
+            raise Denied("This needs an admin's token of the scope %s." % SCOPES[who])
         reads = token and token["scope"] == "read" or person.role == "viewer" and not needs & OWN
         if reads and (request.method not in ("GET", "HEAD") or needs & WHOLE):
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
@@ -206,7 +206,7 @@ class Application:
             scopes = (SCOPES[who],) if who in SCOPES else ("user", "read")
             person = self.queue.tokens.person(token)
             if person and person.token and person.token["scope"] not in scopes:
-                raise Denied("This API token is for something else.")
+                raise Denied("The scope of this API token does not allow this request.")
             return person
         tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))

@@ -57,7 +57,7 @@ COMMON: list[Argument] = [
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
 ABOUT_SITES: list[Argument] = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
-    ("--token-file", {"metavar": "FILE", "help": "with --server: what holds an API token of it"})]
+    ("--token-file", {"metavar": "FILE", "help": "with --server: a file that holds an API token of it"})]
 
 # {a command, or two words for an action: its row}. Commands in LOCAL are about this host and get its queue.
 # The rest get a site whose API they ask.
@@ -74,7 +74,7 @@ COMMANDS: dict[str, Command] = {
     "functions": lists("functions", "name parameters title"),
     "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
-                             "help": "all that match as CSV, whatever the limit"}),
+                             "help": "all matching tasks as CSV, without a limit"}),
                   words="Tasks, newest first."),
     "show": asks("GET", TASK, text=task_text),
     "wait": Command(cmd_wait, [PLACES["id"], argument(
@@ -84,7 +84,7 @@ COMMANDS: dict[str, Command] = {
     **dict.fromkeys(ACTION_ROUTES, Command(cmd_act, [
         argument("ids", POSITIVE, nargs="*", default=(), metavar="ID"), *FILTERS,
         argument("--all", about(SWITCH, "all tasks")),
-        argument("--yes", about(SWITCH, "do it, instead of saying how many match"))])),
+        argument("--yes", about(SWITCH, "change them, instead of printing how many match"))])),
     "settings": Command(cmd_settings, [("name", {"nargs": "?", "default": None}),
                                        ("value", {"nargs": "?", "default": None})]),
     "user list": lists("users", "name role disabled max_pending max_running last_seen_at"),
@@ -96,9 +96,9 @@ COMMANDS: dict[str, Command] = {
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
                      argument("--email", CHANGED_USER["properties"]["email"], null="none",
                               metavar="ADDRESS|none"),
-                     words="Change what a user may, and where mail about their tasks is sent."),
+                     words="Change a user's rights and mail address."),
     "user logout": asks("DELETE", ACCOUNT + "/sessions"),
-    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Keep a user and all tokens out."),
+    "user disable": asks("PATCH", ACCOUNT, disabled=True, words="Lock out a user and all their tokens."),
     "user enable": asks("PATCH", ACCOUNT, disabled=False, words="Let a user in again."),
     "user delete": asks("DELETE", ACCOUNT),
     "user password": asks(
@@ -111,10 +111,10 @@ COMMANDS: dict[str, Command] = {
     "token add": Command(cmd_add_token, [
         PLACES["name"], OWNER,
         argument("--scope", NEW_TOKEN["properties"]["scope"],
-                 help="what it may: all that USER may, of that only reading, only call the address "
-                      "/tick, only work, or only read /metrics"),
+                 help="its scope: all rights of USER, only to read, only to call /tick, only to work, or "
+                      "only to read /metrics"),
         *arguments(NEW_TOKEN["properties"], "queues", "functions"),
-        ("--file", {"metavar": "FILE", "help": "write it there, for you only to read"})]),
+        ("--file", {"metavar": "FILE", "help": "write it to this file, which only you can read"})]),
     "token delete": asks("DELETE", "/api/tokens/{id}"),
     "schedule list": lists("schedules", "id name owner function summary words next_at problem"),
     "schedule add": Command(cmd_add_schedule, [
@@ -154,14 +154,14 @@ COMMANDS: dict[str, Command] = {
     "tick": Command(cmd_tick, []),
     "backup": Command(cmd_backup, [("file", {"metavar": "FILE"})]),
     "restore": Command(cmd_restore, [("file", {"metavar": "FILE"}), argument(
-        "--force", about(SWITCH, "even while something lives here"))]),
+        "--force", about(SWITCH, "even while a server or workers run here"))]),
     "export": Command(cmd_export, [("file", {"metavar": "FILE", "help": "- is standard output"})]),
     "import": Command(cmd_import, [("file", {"metavar": "FILE", "help": "- is standard input"})]),
     "check": Command(cmd_check, [
         ("--repair", {"nargs": "?", "const": "alone", "choices": ["alone", "shared"],
                       "help": "with everything stopped: choose the journal mode for this file "
                               "system, or for several machines (shared)"}),
-        argument("--quick", about(SWITCH, "as without it: older editions tested a worker")),
+        argument("--quick", about(SWITCH, "no effect; older versions tested a worker")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
@@ -187,7 +187,7 @@ def command_parser(words: list[str]) -> ArgumentParser:
         prog="jobqueue.py", description="Background jobs for a web site on a cheap shared host. "
                                         "Without a command it serves the page.",
         epilog="Exit codes: 0 done, 1 failed, 2 usage, 3 the awaited task failed, 4 not found, "
-               "5 refused, 75 busy, 124 wait timed out, 141 nobody read the output on.",
+               "5 refused, 75 busy, 124 wait timed out, 141 the reader closed the pipe early.",
         formatter_class=shape)
     parser.add_argument("--version", action="version", version="jobqueue " + VERSION)
     parser.set_defaults(data=None, json=False, server=None, token_file=None)

@@ -195,7 +195,7 @@ def cmd_backup(queue: JobQueue, options: Namespace) -> None:
 def cmd_restore(_: None, options: Namespace) -> None:
     """Put a backup in the place of the database, which stays under another name."""
     old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
-    show(options, {"kept": str(old_path)}, "It is restored. What was there is now %s" % old_path)
+    show(options, {"kept": str(old_path)}, "The backup is restored. The old database is now %s" % old_path)
 
 
 def cmd_export(queue: JobQueue, options: Namespace) -> None:

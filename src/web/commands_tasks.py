@@ -227,7 +227,7 @@ def _save_file(site: Client, address: str, path: Path, size: int) -> None:
         try:
             file.writelines(site.ask("GET", address))
             if file.tell() != size:
-                raise SetupError("%s has not come as a whole." % path.name)
+                raise SetupError("%s is incomplete." % path.name)
         except BaseException:           # an incomplete file would block the next try
             path.unlink()
             raise
@@ -281,7 +281,7 @@ def cmd_act(site: Client, options: Namespace) -> int:
             count = error.extra["count"]
             if not sure:
                 raise Conflict("%d tasks match that %s can change; nothing was changed. "
-                               "Say --yes to do it." % (count, action)) from None
+                               "Add --yes to change them." % (count, action)) from None
             place = {"expected_count": count}
         else:
             done += answer["done"]

@@ -96,7 +96,7 @@ def get_exposition(queue: JobQueue, _: Request) -> Answer:
             ("", {"queue": row["name"]},
              queue.queues.count(queue.database, PENDING, row["name"], INTEGER_MAX))
             for row in queue.queues.all(queue.claims.machine)]),
-        ("oldest_pending_seconds", "gauge", "How long the first of them has waited.", [
+        ("oldest_pending_seconds", "gauge", "Waiting time of the oldest of them.", [
             ("", {}, max(0.0, now - min(due, default=now)))]),
         ("workers", "gauge", "Worker processes.", [
             ("", {"state": state}, states.count(state))

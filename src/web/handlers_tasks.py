@@ -227,7 +227,7 @@ EXPORTS = {                             # this mark shows spreadsheets that it i
     "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
-         "cursor": about(kept_within(0, INTEGER_MAX), "what the page before gave as next")}
+         "cursor": about(kept_within(0, INTEGER_MAX), "the value next of the page before")}
 OWNER_FILTER = about(TEXT_OR_NULL, "a name; for users only their own")
 MOMENT: Schema = {"type": "string", "format": "date-time"}
 WHICH_TASKS: dict[str, Schema] = {
@@ -253,10 +253,10 @@ ALSO: dict[str, Callable[[TaskList, Filter], Any]] = {
 LISTED_TASKS = object_of(
     **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
-               "-: the largest first; but by id, only the newest %d are sorted, and by times the "
-               "newest %d that have begun" % (SORT_ROWS, SORT_ROWS)),
-    fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "told of each as well, if short"),
-    format=about(or_null({"enum": list(EXPORTS)}), "all that match, as a file"))
+               "-: descending. Except by id, only the newest %d are sorted; by times, the newest %d that "
+               "have started" % (SORT_ROWS, SORT_ROWS)),
+    fields=about(or_null({"enum": [*FIELDS, ",".join(FIELDS)]}), "further fields of each task, if short"),
+    format=about(or_null({"enum": list(EXPORTS)}), "all matching tasks, as a file"))
 
 
 def _wanted(queue: JobQueue, request: Request, fields: JsonObject) -> Filter:
@@ -349,9 +349,10 @@ ACTION = titled("Action", object_of(
     ids={"type": "array", "items": integer_within(1, INTEGER_MAX), "maxItems": 1000},
     filter=about(object_of(**WHICH_TASKS), "as in the query of a list; instead of ids"),
     expected_count=about(number_within(0, INTEGER_MAX, ["integer", "null"]),
-                         "with a filter, at first: at most so many match; null: 409 says how many"),
+                         "with a filter, in the first request: the confirmed maximum; null: 409 returns "
+                         "the count"),
     **{"continue": {"type": "string", "pattern": "[0-9]{1,15}-[0-9]{1,15}",
-                    "patternMessage": "must be what the answer before said"}}))
+                    "patternMessage": "must be the value of the answer before"}}))
 COUNT_SECONDS = 5.0             # of the tasks that match a filter
 ACTION_SECONDS = 3.0            # of one request; the next one goes on
 

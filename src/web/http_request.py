@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
 ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the largest head and tail of the form
-NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which says its Content-Type."
+NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # and indentation
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"

@@ -107,13 +107,13 @@ ROUTES = [
     Route("GET", "/api/session", _does("Who am I.", lambda queue, request:
              session_json(queue, request.person)), USER, None, 200, "Session"),
     Route("DELETE", "/api/session", delete_session, USER, None, 204, "", OWN),
-    Route("GET", "/api/sessions", _does("Where one is logged in.", lambda queue, request: {
+    Route("GET", "/api/sessions", _does("List the user's sessions.", lambda queue, request: {
              "sessions": queue.sessions.all(request.person.id, request.cookies())}),
           USER, None, 200, "SessionList"),
     Route("DELETE", "/api/sessions", _does("Log out everywhere else.", lambda queue, request:
              queue.sessions.close_all(queue.users.find(request.person.name), request.person.name,
                                       request.cookies())), USER, None, 204, "", OWN),
-    Route("GET", "/api/functions", _does("What tasks can run, with the schema of each.",
+    Route("GET", "/api/functions", _does("List the functions, with their schemas.",
              lambda queue, request: queue.catalogue.describe(request.person.is_admin)),
           USER, None, 200, "FunctionList", FRESH),
     Route("GET", "/api/overview", get_overview, USER, None, 200, "Overview", KEPT),
@@ -139,7 +139,7 @@ ROUTES = [
           "ScheduleList", FRESH),
     Route("POST", "/api/schedules", post_schedules, USER, SCHEDULE_SCHEMA, 201, "ScheduleDetail",
           FRESH | CHANGE),
-    Route("POST", "/api/schedules/preview", _does("What a rule says in English, and when it is due.",
+    Route("POST", "/api/schedules/preview", _does("Describe a rule in English, with its next times.",
              lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
           USER, PREVIEW, 200, "Preview"),
     Route("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
@@ -162,12 +162,12 @@ ROUTES = [
     Route("PATCH", _QUEUE, patch_queue, ADMIN, CHANGED_QUEUE, 200, "Queue", CHANGE),
     Route("DELETE", _QUEUE, _does("Remove a queue that holds no tasks.", lambda queue, request, name:
              queue.delete_queue(name, request.person.name)), ADMIN, None, 204, ""),
-    Route("GET", "/api/alerts", _does("What is wrong and was lately, and how it is told.", lambda
+    Route("GET", "/api/alerts", _does("List open and recent alerts, and their recipients.", lambda
              queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
-    Route("POST", "/api/alerts/test", _does("Send everybody who is told of alerts a message, once.",
+    Route("POST", "/api/alerts/test", _does("Send a test message to all recipients of alerts.",
              lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
-    Route("POST", "/api/alerts/" + ID + "/mute", _does("Tell nothing of an alert for a while, until it "
-             "ends, or (no) tell again.", lambda queue, request, alert_id: queue.alerts.mute(
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it ends, or (no) "
+             "unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
                  alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
@@ -186,16 +186,16 @@ ROUTES = [
           ADMIN, None, 204, ""),
     Route("DELETE", _USER, _does("Remove a user who owns no tasks.", lambda queue, request, name:
              queue.users.delete(name, request.person.name)), ADMIN, None, 204, ""),
-    Route("GET", "/api/tokens", _does("API tokens: one's own, an admin everybody's or those of one "
+    Route("GET", "/api/tokens", _does("List API tokens: the user's own; for admins all, or those of an "
              "`owner`.", lambda queue, request: {"tokens": queue.tokens.all(wanted_owner(
                  queue, request, request.given, request.person.own))}),
           USER, object_of(owner=OWNER_FILTER), 200, "TokenList"),
     Route("POST", "/api/tokens", post_tokens, USER, NEW_TOKEN, 201, "CreatedToken", OWN),
-    Route("DELETE", "/api/tokens/" + ID, _does("Revoke a token of one's own; admins anybody's.", lambda
+    Route("DELETE", "/api/tokens/" + ID, _does("Revoke an own token; admins revoke any.", lambda
              queue, request, token_id: queue.tokens.delete(request.person.own, token_id,
                                                            request.person.name)),
           USER, None, 204, "", OWN),
-    Route("POST", "/api/worker/hello", _does("Begin as a remote worker, or once more.", lambda
+    Route("POST", "/api/worker/hello", _does("Register a remote worker, or register it again.", lambda
              queue, request: queue.remote.hello(request.token, request.given)),
           WORKER, HELLO, 200, "Welcome"),
     Route("POST", "/api/worker/turn", post_worker_turn, WORKER, TURN, 200, "TurnAnswer"),
@@ -203,7 +203,7 @@ ROUTES = [
           FRESH | CHANGE),
     Route("POST", _RUNNING_TASK + "/files", post_worker_file, CLAIM, UPLOAD, 201, "Uploaded"),
     Route("GET", _RUNNING_TASK + "/files/" + NAME, get_file, CLAIM, None, 200, FILE_TYPES),
-    Route("GET", _RUNNING_TASK + "/results", _does("What tasks returned that a running one comes after.",
+    Route("GET", _RUNNING_TASK + "/results", _does("Return the results of the tasks before a running one.",
              lambda queue, _, task_id: {"results": queue.tasks.results_before(task_id)}),
           CLAIM, None, 200, "ResultList"),
 ]

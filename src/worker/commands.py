@@ -124,7 +124,7 @@ def run_script(function: Function, arguments: JsonObject, context: TaskContext) 
 
 def run_sample() -> str:
     """Run the sample task of the page This host."""
-    print("A worker of process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
+    print("The worker process %d runs this for %d s." % (os.getpid(), jobqueue.SAMPLE_SECONDS))
     time.sleep(jobqueue.SAMPLE_SECONDS)
     return "A worker lived for %d s." % jobqueue.SAMPLE_SECONDS
 

@@ -192,12 +192,12 @@ def dispatch(arguments: list[str]) -> int:
         return inside[mode](*rest)
     import argparse
     parser = argparse.ArgumentParser(
-        prog="worker.py", description="Works on the tasks of jobqueue.", allow_abbrev=False)
+        prog="worker.py", description="Run tasks of jobqueue.", allow_abbrev=False)
     parser.add_argument("--data", metavar="DIR", help="data folder (data beside jobqueue.py)")
     parser.add_argument("--service", action="store_true", help="never end by itself")
     parser.add_argument("--server", metavar="URL", help="work for that site, without its database")
     parser.add_argument("--token-file", metavar="F", help="with a token of the scope worker of it")
-    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the usual")
+    parser.add_argument("--ca", metavar="FILE", help="certificates to trust instead of the system's")
     parser.add_argument("--seconds", type=float, default=CRON_SECONDS, metavar="S",
                         help="without --service: work for at most S seconds (50)")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
@@ -214,7 +214,7 @@ def dispatch(arguments: list[str]) -> int:
 def main() -> int:
     """Run a process of worker.py; return its exit code."""
     if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
-        print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is no page.")
+        print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is not a page.")
         return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):

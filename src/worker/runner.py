@@ -206,7 +206,7 @@ class Runner:
             self._leftovers.flush()
             leftovers = self._leftovers.restore(is_last)
         except Exception as error:      # a task can break anything in Python: its outcome must still be sent
-            leftovers = "what cannot be looked at: %s" % type(error).__name__
+            leftovers = "values that cannot be inspected: %s" % type(error).__name__
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
         outcome["cpu_seconds"] = round(self._used[0] - before[0], 6)
@@ -330,7 +330,7 @@ class Runner:
     def _send(self, *messages: ToWorker, ring: bool = True) -> None:
         """Send messages to the worker, a line each; ValueError if one is too long, and nothing is sent."""
         if os.getpid() != self._pid:
-            raise RuntimeError("this process is a fork of the runner; only that itself can report")
+            raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
         if max(map(len, lines)) > LINE_MAX_BYTES:
             raise ValueError("a message of %d bytes is too long" % max(map(len, lines)))

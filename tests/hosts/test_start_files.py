@@ -198,7 +198,7 @@ class Cgi(ProcessTestCase):
     def test_the_worker_is_no_page(self):
         for arguments in ([], ["--service"], ["--catalogue"]):
             status, _, body, _ = self.ask("/", self.site.home / "worker.py", arguments)
-            self.assertEqual((status, body), (403, b"This is no page.\n"))
+            self.assertEqual((status, body), (403, b"This is not a page.\n"))
         self.assertFalse(self.site.data.exists())
 
     def test_a_list_loads_nothing_that_it_does_not_need(self):

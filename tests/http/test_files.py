@@ -339,7 +339,7 @@ class Serving(FileCase):
         task_id = self.leave(make)
         self.assertEqual(self.listed(task_id), ["good.txt"])
         told = self.bob.get("/api/tasks/%d/log" % task_id).json["text"]
-        self.assertIn("Not kept, as no plain files, too many or too large: fifo, hard, link, sub\n", told)
+        self.assertIn("Not kept (not plain files, too many, or too large): fifo, hard, link, sub\n", told)
         for name in ("link", "fifo", "hard", "sub", ".hidden", "../" + self.database.path.name):
             self.assertEqual(self.get(task_id, name).status, 404, name)
         self.assertEqual(secret.read_text(), "secret")

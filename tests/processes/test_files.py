@@ -172,8 +172,8 @@ class OnTheCommandLine(FileCase):
         os.mkfifo(self.site.home / "pipe")
         for path in ("pipe", "/dev/stdin", "."):
             done = self.site.run("add", "shrink", "photo=@" + path, given="bytes", code=1)
-            self.assertIn("%s is no plain file" % path, done.stderr)
-        self.assertIn("pipe is no plain file", self.site.python(
+            self.assertIn("%s is not a plain file" % path, done.stderr)
+        self.assertIn("pipe is not a plain file", self.site.python(
             "from pathlib import Path\nfrom tasks import shrink\n"
             "try:\n    shrink.enqueue(Path('pipe'))\nexcept Exception as error:\n    print(error)"))
 

@@ -275,13 +275,13 @@ class TestRestore(TestCase):
             self.file = self.folder / name
             self.file.write_bytes(text)
             with self.subTest(name):
-                self.refuse(jobqueue.SetupError, "is no backup")
+                self.refuse(jobqueue.SetupError, "is not a backup")
 
     def test_a_database_of_another_program_is_refused(self):
         self.close()
         self.file.unlink()
         self.change_copy("CREATE TABLE poem (line TEXT)")
-        self.refuse(jobqueue.SetupError, "is no backup")
+        self.refuse(jobqueue.SetupError, "is not a backup")
 
     def test_a_newer_schema_is_refused_by_its_number(self):
         self.close()
@@ -293,7 +293,7 @@ class TestRestore(TestCase):
         content = bytearray(self.file.read_bytes())
         content[4096:60000] = os.urandom(55904)
         self.file.write_bytes(content)
-        self.refuse(jobqueue.SetupError, "is no backup, or is damaged")
+        self.refuse(jobqueue.SetupError, "is not a backup, or is damaged")
 
     def test_a_wrong_name_makes_nothing(self):
         with self.assertRaises(FileNotFoundError):

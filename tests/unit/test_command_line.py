@@ -270,7 +270,7 @@ class Tasks(CommandTestCase):
             self.assertIn("usage: jobqueue.py add report city=string [kind=a|b] [more=integer or null]", text)
             self.assertIn("Write a report.", text)
             for line in ('city +string +required +where', 'kind +a.b +"a"', 'more +integer or null +null',
-                         '--timeout +number +3600 +seconds after', '--queue +string +"default"'):
+                         '--timeout +number +3600 +time limit', '--queue +string +"default"'):
                 self.assertRegex(text, "(?m)^" + line)
         self.fails(2, "add", "nothing", "--help", words="function nothing is not known")
         self.assertIn("--retry-backoff", self.run_command("add", "--help").out)

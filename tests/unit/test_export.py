@@ -267,9 +267,9 @@ class Refused(ExportTestCase):
         self.refuse([*self.good, self.good[1]], "user does not belong here")
 
     def test_what_is_no_export(self):
-        self.refuse([], "This is no export of a jobqueue.")
+        self.refuse([], "This file is not an export of jobqueue.")
         for text in ('{"users": {}}', "{}", '{"a": 1, "b": 2}'):
-            self.refuse([text], "This is no export of a jobqueue.")
+            self.refuse([text], "This file is not an export of jobqueue.")
         for text in ("poem", "[1, 2]", "7", "[" * 100_000):
             self.refuse([text], "something in or before row 1 is wrong")
 
@@ -295,7 +295,7 @@ class Refused(ExportTestCase):
 
     def test_a_database_with_users_or_tasks(self):
         before = self.everything()
-        self.fails(5, "import", self.file, words="only an empty database takes an import")
+        self.fails(5, "import", self.file, words="Import into an empty database")
         self.assertEqual(self.everything(), before)
 
     def test_a_file_that_is_not_there(self):

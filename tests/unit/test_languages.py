@@ -48,21 +48,21 @@ ELSEWHERE = re.compile("|".join((
     "Over: .*", "A worker lived for %d s", "This is a test of .*", r"Task %d \(%s\) .*",
     "%s: and others",
     # help of /metrics
-    "How long .*", "What became of tasks.*", "Tasks that may start now", "Worker processes",
+    "(?:Running|Waiting) time of .*", "Ended tasks by outcome.*", "Tasks that may start now", "Worker processes",
     # rules in English, of which the page has its own words
     "and every", "that is a", "last working day", "%s %s of %s", "every %d %ss", 'as "every 5m".*',
     r"weekly \(.*",
     # requests that the page never sends so, and how JSON is read
-    "must be (?:sent alone|the same for all|what the answer before).*", "or ids must be given.*",
+    "must be (?:sent alone|the same for all|the value of the answer before).*", "or ids must be given.*",
     "Another worker has this task, or it has ended", "Its outcome cannot be kept",
     r"is not JSON that can be kept \(%s\)", "A body of the type multipart.*",
     "was used for another request", "a value of the type .*", "%s is not a JSON number", "an object names .*",
     "a text holds NUL .*", "not a time with .*", "must be a time with .*",
     # what functions and logs say
-    "%d to go", "Traceback .*", "a message of .*", r"\[... %d bytes .*", "Not kept, .*",
+    "%d to go", "Traceback .*", "a message of .*", r"\[... %d bytes .*", "Not kept .*",
     "It is no plain file", ' *File "%s", line .*', "(?:%s: )?its message could not be shown",
     r"%s… \(%d more characters\)",
-    "The file has become shorter", ", left behind.*", "what cannot be looked at.*", "blocked signals",
+    "The file has become shorter", ", left behind.*", "values that cannot be inspected.*", "blocked signals",
     "signal handlers", "an open file", "another priority", "other (?:functions|settings) of Python",
     "text streams", "hooks of Python", "another locale or zone", "a start method",
     # what stops the program, and names alone
