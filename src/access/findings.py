@@ -203,7 +203,8 @@ def _check_journal(queue: JobQueue) -> Lines:
 def _check_database(queue: JobQueue, reads_all: bool = True) -> Lines:
     database, size = queue.database, queue.database.size()
     if database.journal and size > READ_ALL_BYTES and not reads_all:
-        yield "%.0f MB, which only python3 jobqueue.py check reads through" % (size / 1e6)
+        yield ("%.0f MB, too large to check while a browser waits: run python3 jobqueue.py check"
+               % (size / 1e6))
         return
     damage = database.damage()
     if damage:
@@ -217,7 +218,7 @@ def _check_backup(queue: JobQueue) -> Lines:
     last = recall(queue.database, "backup")
     yield "the last one: %s, %s%s" % (
         readable_time(last["at"]), last["path"], "" if os.path.exists(last["path"]) else
-        " (taken from here)") if last else "none yet"
+        " (no longer there)") if last else "none yet"
     if queue.settings.get("backup_hour"):
         yield "one every day in %s: copy that folder" % (queue.database.folder / BACKUPS)
     yield from queue.conditions.backup_failed()
@@ -239,7 +240,7 @@ def _check_functions(queue: JobQueue) -> Lines:
     if unclear:
         yield Finding("hint_unclear", names=shorten(", ".join(unclear), 300))
     if state["samples"]:
-        yield "samples, until there is %s: %s" % (TASKS_FILE, names)
+        yield "no %s yet; the sample functions are: %s" % (TASKS_FILE, names)
         yield Finding("samples")
     elif names:
         yield "%s: %s" % (TASKS_FILE, names)

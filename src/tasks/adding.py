@@ -239,7 +239,7 @@ class Adding:
                 "%s: at most %d of %s's tasks may be pending, and %s. Try again "
                 "when some of them have run." % (
                     refusal or "Nothing was added", limit, owner["name"],
-                    "so many are" if waiting == limit else
+                    "that many already are" if waiting == limit else
                     "%d more would make %d" % (count, waiting + count)), retry_after=60)
         if waiting > COUNT_MAX:
             self._sure[owner_id, limit] = last + min((limit - waiting) // 2, UNCOUNTED_MAX)

@@ -43,8 +43,9 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "scrypt_missing": ("Program", BAD, "{why}"),
     "program_open": ("Program", BAD, "every user of this machine can change the program",
                      "chmod o-w {paths}"),
-    "program_of_other": ("Program", NOTE, "it belongs to {owner}: cron jobs and the command line "
-                         "must run as {user}, too; other sites that do can change it"),
+    "program_of_other": ("Program", NOTE, "the program belongs to {owner}, and runs as {user}: run cron "
+                         "jobs and commands as {user}, too; other sites that run as {user} can change its "
+                         "data"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
     "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
                   "file system has no modes"),
@@ -57,31 +58,35 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
-    "disk": ("Disk", BAD, "only {free} MB are left", "remove files, or no task can be added soon",
+    "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise no task can be added soon",
              "", "", "the disk is nearly full"),
     "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
     "old_password": ("Admin", BAD, "the password of {name} was kept without scrypt: set it anew"),
     "no_admin": ("Admin", NOTE, "none yet",
                  "open the page and make the first admin, with the code in {file}"),
-    "code_left": ("Admin", NOTE, "a file can give an admin a new password", "delete {files}"),
+    "code_left": ("Admin", NOTE, "a setup-code file is left: its code can give an admin a new password",
+                  "delete {files}"),
     "exposed": ("Exposure", BAD, "the web server delivers private files: {addresses}", "put .htaccess "
                 "there, or move all files out of the web site: the handbook (Hosts) shows how"),
-    "htaccess_missing": ("Exposure", BAD, "its .htaccess is missing: a browser that guesses a name can "
-                         "fetch it", "move the folder, and write its path into a file called data"),
-    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open This host, which tests it"),
+    "htaccess_missing": ("Exposure", BAD, "the data folder has no .htaccess: a browser that guesses the "
+                         "name of a file can fetch it", "move the folder, and write its new path into a "
+                                                        "text file named data in its old place"),
+    "unlooked": ("Exposure", NOTE, "", "log in as an admin and open the page This host: it tests whether a "
+                                       "browser can fetch private files"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
-    "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on their way",
+    "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "headers from {client} about its visitors are ignored: if it is "
-                      "your host's proxy, set trusted_proxies, or https to always"),
+    "proxy_unknown": ("Web server", NOTE, "headers of {client} about visitors are ignored: if {client} is "
+                      "your host's proxy, write it into trusted_proxies, or set https to always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
                         "let the host keep worker.py --service running", "no_worker",
                         "No task starts: worker.py --service is not running."),
-    "cron_missing": ("Workers", BAD, "No cron comes", "give your host's cron a line to copy",
+    "cron_missing": ("Workers", BAD, "No cron comes", "add a line for cron in your host's panel: the page "
+                                                      "This host shows it",
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
@@ -93,16 +98,17 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "starting": ("", NOTE, "", "", "starting", "A worker is being started."),
     "paused": ("", NOTE, "", "", "paused", "{words}"),
     "sample_failed": ("Worker", NOTE, "the sample task {id} failed",
-                      "look at its page, which says why"),
+                      "open its page for the reason"),
     "versions_differ": ("Machines", NOTE, "here is jobqueue {version}, but {names}",
                         "copy the same files to all machines"),
-    "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's, "
-                      "which counts", "set the time of this machine by NTP"),
+    "clock_differs": ("Machines", NOTE, "the clock here is {seconds:.0f} s {way} the database's clock, "
+                      "which jobqueue uses", "set the time of this machine by NTP"),
     "nobody_comes": ("Cron", NOTE, "due tasks and schedules wait until a page is opened",
-                     "give your host's cron a line to copy, or the tick address"),
-    "log": ("Journal", BAD, "its log has grown to {size} MB: a program that keeps reading it "
-            "must be ended (fuser '{path}' names it)", "", "storage",
-            "Something keeps the database's log, {size} MB, from being written back.",
+                     "add a line for cron in your host's panel, or let cron call the tick address: the "
+                     "page This host shows both"),
+    "log": ("Journal", BAD, "the database's log has grown to {size} MB, because a program keeps reading "
+            "the database: end that program (fuser '{path}' names it)", "", "storage",
+            "A program keeps the database's log from being written back; the log has {size} MB.",
             "the database's log is long", "disk"),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
@@ -122,18 +128,18 @@ _ROWS: dict[str, tuple[str, ...]] = {
         "end that session, or drop the slot, on the server"),
     "no_function": ("Functions", NOTE, "{file} declares no function yet: README shows how"),
     "tasks_differ": ("Functions", NOTE,
-                     "different files were read as tasks.py within the last hour: {places}",
-                     "set JOBQUEUE_TASKS alike for the web server, for cron and in shells"),
-    "hint_unclear": ("Functions", NOTE, "unknown types, whose values arrive unchanged, from the page as "
-                     "texts: {names}",
-                     "use one of the types that the handbook lists (Functions), or none"),
+                     "programs used different files as their tasks.py within the last hour: {places}",
+                     "set the same JOBQUEUE_TASKS for the web server, for cron and in shells"),
+    "hint_unclear": ("Functions", NOTE, "unknown types: {names}; their values are not converted, and the "
+                     "form sends texts",
+                     "use a type that the handbook lists (Functions), or leave out the type hint"),
     "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
              "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
-    "missed": ("", NOTE, "{name}: runs were late or merged at {at}", "", "", "",
+    "missed": ("", NOTE, "{name}: at {at} runs were late, or one run replaced several", "", "", "",
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),

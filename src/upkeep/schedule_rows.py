@@ -186,7 +186,8 @@ def _warning(row: ScheduleRow, now: float) -> str | None:
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
-        "Runs were late or merged at %s." % time_of_day(row["late_at"]) if was_late else None)
+        "Runs were late, or one run replaced several, at %s."
+        % time_of_day(row["late_at"]) if was_late else None)
 
 
 def schedule_json(row: ScheduleRow, now: float) -> JsonObject:

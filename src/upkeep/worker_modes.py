@@ -175,7 +175,7 @@ class Modes:
         """Return the mode in which workers start now; it is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
-            return ChosenMode(mode, "This is the setting worker_mode.")
+            return ChosenMode(mode, "The setting worker_mode names this mode.")
         again = lost["at"] + DETACHED_AGAIN_SECONDS
         if lost["count"] < LOST_MAX or self._clock.now() >= again:
             return ChosenMode("detached", "Workers are started whenever there is work.")

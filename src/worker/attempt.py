@@ -4,7 +4,7 @@ A batch is one attempt, or several quick ones that the runner runs in a row. The
 watched until it has an outcome; then the clock of the next starts. WatchedAttempt watches, its subclasses
 store, Batch keeps the order, and Pace decides how many tasks make a batch.
 
-An outcome goes one way: the runner's message, receive(), check(), Batch.ended, Recorder, end_all().
+An outcome takes this path: the runner's message, receive(), check(), Batch.ended, Recorder, end_all().
 
 Rules: the owner's code can write into the runner's channel, so each message of the runner is checked like
 a request. Every write about an attempt names its claim. A full disk or a busy database ends no attempt:
@@ -40,14 +40,14 @@ DYING_SECONDS = 0.5                     # from the end of the channel to the end
 STORE_SECONDS = 1.0                     # between two writes of log and progress
 LOOK_SECONDS = 1.0                      # between two tests of the cancel flag
 BATCH_AFTER = 8                         # quick ends of a function in a row, after which it runs in batches
-BATCH_SECONDS = 0.05                    # by which an outcome of a batch may be recorded late
+BATCH_SECONDS = 0.05                    # an outcome in a batch may wait so long to be recorded
 WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
 
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
     "message": {"type": ["string", "null"]}}, "additionalProperties": False}
-# Parts of the message besides the outcome.
+# Keys of message["outcome"] that are not fields of Outcome.
 REST_SCHEMA = {"type": "object", "properties": {
     "traceback": {"type": "string"}, "report": REPORT_SCHEMA, "left": {"type": "string"}}}
 
@@ -55,13 +55,15 @@ REST_SCHEMA = {"type": "object", "properties": {
 class WatchedAttempt:
     """An attempt in the runner's hands. Subclasses keep its claim: in the database, or at a site.
 
-    1. make_order() returns the order for the runner. A task with on_crash=fail is first marked as begun.
+    1. make_run_order() returns the order for the runner. The claim of a task with on_crash=fail is first
+       committed durably.
     2. `started` is set when it begins.
     3. check() is called again and again. It renews the claim and stores the output. It also tests for a
        cancel, the time limit, and a claim that is marked as suspect.
-    4. end() ends it for the first reason: TERM, after GRACE_SECONDS KILL. A lost claim is KILL at once,
-       since another worker may run the task from then on.
-    5. The outcome is the runner's report if it came in time, else the way the runner died.
+    4. end() records why it must end; only the first reason counts. Then _keep_alive() sends TERM, and
+       KILL after GRACE_SECONDS. After a lost claim it sends KILL at once: another worker may run the task.
+    5. The outcome that the runner sent counts if no signal was sent before, or if the function returned.
+       Otherwise the outcome follows from `ending`, or from the way the runner died.
     """
 
     def __init__(self, clock: AnyClock, child: Child, row: ClaimedTask) -> None:
@@ -72,14 +74,14 @@ class WatchedAttempt:
         self.traceback: str | None = None       # the last piece of the log
         # When it began; when the claim was last tested.
         self.started = self._looked = self._clock.monotonic()
-        # The last time the claim was known to be safe. For a remote one: when the confirming call was sent.
+        # The last time at which the claim was safe. For a remote attempt: when the confirming call was sent.
         self._unclaimed: float = row.get("claimed", self.started)
-        self._is_doubted = False
+        self._is_doubted = False        # the last test did not prove that the claim is safe
         self._requests: list[JsonObject] = []   # tasks that the function adds, until the whole request has
                                                 # arrived
-        self.enqueued = 0               # number of requests to add tasks
+        self.enqueued = 0               # number of answered requests to add tasks
         self.reported: Outcome | None = None    # the outcome that the runner sent
-        self._has_returned = False      # its function came to its end
+        self._has_returned = False      # the function returned, and did not call sys.exit()
         self.leftovers: str | None = None   # the state that the task left in the runner
         self.ending: str | None = None  # kind of outcome if this worker ends it
         self._why: str | None = None
@@ -108,11 +110,11 @@ class WatchedAttempt:
         raise NotImplementedError
 
     def _store(self, now: float) -> None:
-        """Test for a cancel, a lost claim, and a mark as suspect."""
+        """Store the output and the progress if that is due."""
         raise NotImplementedError
 
     def _enqueue(self, requests: list[JsonObject]) -> None:
-        """Add the tasks that the function requests, at once and for the same owner."""
+        """Request the tasks that the function adds, all or none, for the same owner."""
         raise NotImplementedError
 
     def _answer_results(self) -> bool:
@@ -122,8 +124,7 @@ class WatchedAttempt:
     # Common to all kinds.
 
     def make_run_order(self) -> RunOrder | None:
-        """Return the order for the runner; None if the claim was lost. First store what _may_begin()
-        stores."""
+        """Prepare the start; return the order for the runner, or None if the claim was lost."""
         if not self._may_begin():
             return None
         row = self.row
@@ -133,7 +134,7 @@ class WatchedAttempt:
                 "function": row["function"], "arguments": row["arguments"]}
 
     def end(self, kind: str, why: str | None = None) -> None:
-        """End the attempt, for the first reason."""
+        """Record why the attempt must end; only the first reason counts."""
         if self.ending is None:
             self.ending, self._why = kind, why
 
@@ -165,7 +166,7 @@ class WatchedAttempt:
             return False
         self.report = sent.get("report", self.report)
         self.traceback, self.leftovers = sent.get("traceback"), sent.get("left")
-        if outcome.kind == "succeeded":     # an exit code of 0 after our signal is no success
+        if outcome.kind == "succeeded":     # error_type: sys.exit(0), which is no success after our signal
             self._has_returned, outcome.error_type = outcome.error_type is None, None
         self.reported = outcome
         return True
@@ -179,7 +180,7 @@ class WatchedAttempt:
         return outcome
 
     def reply(self, message: ToRunner) -> None:
-        """Answer the function, which waits for the result of adding its tasks."""
+        """Answer the function, which waits for added tasks or for results."""
         self._child.reply(message)
 
     def patience(self) -> float:
@@ -195,7 +196,7 @@ class WatchedAttempt:
         self.report = self.traceback = None
 
     def _keep(self, now: float) -> None:
-        """Renew the claim, store the output, and end the attempt if there is a reason."""
+        """Test the claim, store the output, and signal the runner if the attempt must end."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
@@ -215,12 +216,12 @@ class WatchedAttempt:
             self._child.signal(signal.SIGKILL)
 
     def is_sure(self, now: float) -> bool:
-        """Return False once another worker could soon claim the task, as far as this worker knows."""
+        """Return True if, as far as this worker knows, no other worker can claim the task soon."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
         return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
 
     def _outcome(self) -> Outcome | None:
-        """Return the outcome if the attempt has ended: the runner's report, else the way the runner died."""
+        """Return the outcome if the attempt has ended: the sent one, or one from the runner's death."""
         reported = self.reported
         if reported is not None and self.ending != "lost":
             self._child.memory = reported.peak_memory or 0
@@ -228,11 +229,11 @@ class WatchedAttempt:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
-            until = time.monotonic() + DYING_SECONDS    # by then it is known how the runner ended
+            until = time.monotonic() + DYING_SECONDS
             while not self._child.is_dead() and time.monotonic() < until:
                 time.sleep(0.01)
             if self._child.death is None:
-                self.end("crashed", "the process that ran it broke off")
+                self.end("crashed", "the process that ran it stopped its messages to the worker")
         if self._child.death is None:
             return None
         self.log.read()
@@ -274,7 +275,7 @@ class Attempt(WatchedAttempt):
     def _may_begin(self) -> bool:
         if self.row["on_crash"] != "fail":
             return True
-        with self._database.transaction(durable=True) as transaction:   # known even after a power cut
+        with self._database.transaction(durable=True) as transaction:   # a power cut must not lose it
             return self.renew(transaction)
 
     def renew(self, transaction: Connection) -> bool:
@@ -378,7 +379,7 @@ class Batch(Generic[AnyAttempt]):
             self.running, self.unbegun = [], self.running
             return
         orders = [order for order in orders_made if order is not None]
-        if len(orders) < len(orders_made):     # a batch of one: another worker has the task
+        if len(orders) < len(orders_made):     # on_crash=fail, so a batch of one: its claim was lost
             self.running = []
             return
         for attempt, end in zip(self.running, self.child.hand_over(orders)):
@@ -393,7 +394,7 @@ class Batch(Generic[AnyAttempt]):
         due = self.record_by - self._clock.monotonic()
         self.child.wait(min(due, first.patience()), first.log.end)
         if self.child.ended or first.ending:
-            self.child.is_dead()        # tested before the read: an outcome that came first wins
+            self.child.is_dead()        # tested before the read, so that an outcome sent earlier is read
         for message in self.child.messages():
             if not self.running or not self.running[0].receive(message):
                 self.child.ended = True
@@ -429,11 +430,12 @@ class Batch(Generic[AnyAttempt]):
 
 
 class Pace:
-    """The number of tasks that may be claimed at once: several of a function that keeps ending quickly.
+    """The number of tasks that may be claimed at once. It exceeds 1 while one function keeps ending quickly.
 
-    A batch may take half of the time that an outcome may wait. Each task needs two descriptors while it
-    is handed over. If waits for the write lock exceed the batch's time, many workers compete: then
-    batches grow faster, so that all wait less often.
+    A batch should run for at most half of BATCH_SECONDS. Each task needs two descriptors while it is
+    handed over, so the limit of open files limits the batch, too. If a wait for the write lock is longer
+    than the batch runs, many workers compete. Then batches grow faster, so that all workers wait less
+    often.
     """
 
     def __init__(self) -> None:

@@ -285,7 +285,7 @@ class TestQuota(TestCase):
         with self.refused(jobqueue.TooMany, "3 of bob's tasks may be pending, and 2 more would make"):
             self.add_many("bob", 2)
         self.add("bob", options={"after": [first]})
-        with self.refused(jobqueue.TooMany, "and so many are"):
+        with self.refused(jobqueue.TooMany, "and that many already are"):
             self.add("bob")
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 3)
         self.add("eve")
@@ -329,7 +329,7 @@ class TestQuota(TestCase):
                 for _ in range(80):
                     self.add("bob")
             self.assertLess(sum(counted), 80)
-            with self.refused(jobqueue.TooMany, "and so many are"):
+            with self.refused(jobqueue.TooMany, "and that many already are"):
                 self.add("bob")
             self.limit(90)
             with self.refused(jobqueue.TooMany, "at most 90"):

@@ -48,7 +48,8 @@ ELSEWHERE = re.compile("|".join((
     "Over: .*", "A worker lived for %d s", "This is a test of .*", r"Task %d \(%s\) .*",
     "%s: and others",
     # help of /metrics
-    "(?:Running|Waiting) time of .*", "Ended tasks by outcome.*", "Tasks that may start now", "Worker processes",
+    "(?:Running|Waiting) time of .*", "Ended tasks by outcome.*", "Tasks that may start now",
+    "Worker processes",
     # rules in English, of which the page has its own words
     "and every", "that is a", "last working day", "%s %s of %s", "every %d %ss", 'as "every 5m".*',
     r"weekly \(.*",

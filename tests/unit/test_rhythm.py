@@ -265,7 +265,7 @@ class TestWarnings(TestCase):
             schedule_id = self.schedule("*/5 * * * *", catch_up=word)
             self.comes_every(QUARTER)
             self.assertEqual(self.warning(schedule_id),
-                             "Runs were late or merged at %s."
+                             "Runs were late, or one run replaced several, at %s."
                              % jobqueue.time_of_day(self.clock.now()))
 
     def test_only_what_was_late_is(self):

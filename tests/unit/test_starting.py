@@ -219,7 +219,7 @@ class TestAuto(ModeCase):
             self.never_report()
         for mode in ("detached", "cron", "slice", "service"):
             self.change_settings(worker_mode=mode)
-            self.assertEqual(self.decide(), (mode, "This is the setting worker_mode."))
+            self.assertEqual(self.decide(), (mode, "The setting worker_mode names this mode."))
 
 
 class TestOtherModes(ModeCase):
