@@ -135,7 +135,7 @@ TYPE_CHECKING = False           # type checkers take it as true: see base/types.
 
 
 def refuse_old(name, found, oldest):
-    """Exit with one line if Python or SQLite is too old. Start files of web servers show the line."""
+    """Exit with a message if Python or SQLite is too old. Start files of web servers show the message."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
         if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:
@@ -172,8 +172,8 @@ if TYPE_CHECKING:
 # NamedTuple and Generic without typing; types that travel between rooms.
 #
 # Importing typing takes a tenth of the time of importing this program. So only type checkers import it:
-# they take TYPE_CHECKING as true. Names under it may stand in annotations only, which are texts at run
-# time.
+# they take TYPE_CHECKING as true. Names defined under it are used only in annotations, which are texts
+# at run time.
 
 if TYPE_CHECKING:
     P = typing_extensions.ParamSpec("P", default=...)           # the parameters of a function
@@ -184,7 +184,7 @@ if TYPE_CHECKING:
     Query = tuple[str, Sequence[Any]]   # a statement and its values
 
     class FieldError(TypedDict, total=False):
-        """One fault of a request. `index` is the place of the task among several."""
+        """One fault of a request. `index` is the place of its task in the request."""
 
         index: "int"
         field: "str"
@@ -197,7 +197,7 @@ if TYPE_CHECKING:
         def __iter__(self) -> "Iterator[Any]": ...
         def keys(self) -> "Iterable[str]": ...
 
-    TaskRow = Row                       # a row of `task`; where people see it, with its owner's name
+    TaskRow = Row                       # a row of `task`, with the owner's name if people see it
     WorkerRow = Row                     # a row of `worker`
     ScheduleRow = Row                   # a row of `schedule`
 else:
@@ -266,25 +266,25 @@ STATIC_FOLDER = HOME / "static"
 
 PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
 STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
-DELETE = 2                      # value of task.cancel_requested: 1 asks for the end, 2 for the removal, too
+DELETE = 2                      # task.cancel_requested: 1 asks for a cancel, 2 for a cancel and the removal
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
-SELF_FENCE_SECONDS = 50.0       # from the last renewal until a worker that cannot renew kills its runner
-TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
-SLICE_SECONDS = 20.0            # of work in a request of a program; hosts end longer requests
+SELF_FENCE_SECONDS = 50.0       # time without a renewal after which a worker kills its runner
+TICK_SECONDS = 2.0              # time between ticks: a killed worker's task starts again within 5 s
+SLICE_SECONDS = 20.0            # longest work in one request of a program: hosts end longer requests
 
-WEB_PATIENCE_SECONDS = 5.0      # of all waiting for a busy database in one request
+WEB_PATIENCE_SECONDS = 5.0      # longest wait of one request for a busy database, in all
 DISK_LOW_BYTES = 100 << 20
 
 BODY_MAX_BYTES = 1 << 20
 JSON_MAX_DEPTH, RESULT_MAX_DEPTH = 32, 64
 INTEGER_MAX = 2 ** 53
 
-ERRORS_MAX = 20                 # reported about one request
+ERRORS_MAX = 20                 # errors that one answer reports at most
 PAGE_ROWS = 50
 COUNT_MAX = 10_001
-PIECE_BYTES = 64 << 10          # read or written at once
+PIECE_BYTES = 64 << 10          # most bytes that are read or written at once
 CACHE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 60.0
@@ -305,14 +305,14 @@ class JobQueueError(Exception):
 
     status, code, exit_code = 500, "error", 1
     public: "str | None" = None           # shown to web clients instead of `detail`, which may name paths
-    retry_after: "float | None" = None    # default of this class
+    retry_after: "float | None" = None    # default for errors of this class
 
     def __init__(self, detail: "str", errors: "Iterable[FieldError]" = (), retry_after: "float | None" = None,
                  headers: "Sequence[tuple[str, str]]" = (), **extra: "Any") -> None:
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
         self.extra = extra              # further members of the JSON answer
-        self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
+        self.retry_after, self.headers = retry_after or self.retry_after, headers   # headers of the answer
 
 
 _CANNOT_BE_USED = ("The queue cannot be used at the moment. The web server's error log says why, "
@@ -374,7 +374,7 @@ class UnsupportedType(JobQueueError):
 
 
 class Invalid(JobQueueError):
-    """Well-formed, but fields are wrong: see `errors`."""
+    """A well-formed request with wrong fields: see `errors`."""
 
     status, code, exit_code = 422, "invalid", 2
 
@@ -419,7 +419,7 @@ class Fail(Exception):
 class RetryAfter(Exception):
     """The exception with which a function asks for a retry after some seconds (a number or a timedelta).
 
-    It needs a retry left; a task without retries gets one.
+    It uses up one of the task's retries. A task with max_retries=0 gets one retry.
     """
 
     def __init__(self, seconds: "float | timedelta", message: "str" = "asked to be retried") -> None:
@@ -439,7 +439,7 @@ def field_error(field: "str", message: "str") -> "Invalid":
 
 
 def join_errors(errors: "list[FieldError]") -> "str":
-    """Return the first errors in one sentence. Tasks are counted from 1 (row) and from 0 (index)."""
+    """Return the first errors in one sentence. Tasks are numbered from 1 (row) and from 0 (index)."""
     texts = []
     for error in errors[:5]:
         index = error.get("index")
@@ -454,7 +454,7 @@ def refusal(words: "str", errors: "list[FieldError]") -> "Invalid":
 
 
 def tasks_refused(errors: "list[FieldError]", alone: "bool") -> "Invalid":
-    """Return an Invalid for errors of tasks. The index is left out where a task is `alone`."""
+    """Return an Invalid for errors of tasks. The index is left out if the task is `alone`."""
     if alone:
         errors = [{"field": error["field"], "message": error["message"]} for error in errors]
     return refusal("Nothing was added", errors)
@@ -474,7 +474,7 @@ def complain(text: "str") -> None:
 
 @contextlib.contextmanager
 def in_passing(action: "str") -> "Iterator[None]":
-    """Report errors of the block instead of raising them. A later tick tries again."""
+    """Print an error of the block instead of raising it. A JobQueueError is not printed."""
     try:
         yield
     except JobQueueError:               # a busy or broken queue is reported elsewhere
@@ -497,7 +497,7 @@ class Clock:
 
     @staticmethod
     def uniform(low, high):
-        """Return a random number between the two."""
+        """Return a random number from `low` to `high`."""
         import random
         return random.uniform(low, high)
 
@@ -509,9 +509,9 @@ class Clock:
 def seconds_since(moment, now):
     """Return the seconds from a recorded moment until now, infinite if the moment is in the future.
 
-    A moment is in the future after the clock was set back. Nothing may wait for that moment: a clock that
-    was once a year ahead would stop alerts, starts and backups for a year. For the same reason the
-    program keeps no time of its own that never runs back.
+    A moment is in the future if the clock was set back since. Nothing may wait for that moment: a clock
+    that was a year ahead would stop alerts, starts and backups for a year. For the same reason the program
+    does not make its wall clock monotonic.
     """
     return now - moment if moment <= now + CLOCK_SLACK_SECONDS else math.inf
 
@@ -523,18 +523,18 @@ class Every:
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
     def is_due(self):
-        """Return True if the time has come, and begin the next period then."""
+        """Return True if the timer is due, and begin its next period."""
         if self._clock.monotonic() < self._at:
             return False
         self.put_off(self._seconds)
         return True
 
     def put_off(self, seconds):
-        """Let the timer be due in so many seconds."""
+        """Make the timer due in `seconds`."""
         self._at = self._clock.monotonic() + seconds
 
     def hasten(self, seconds):
-        """Let the timer be due in so many seconds at the latest."""
+        """Make the timer due in `seconds` at the latest."""
         self._at = min(self._at, self._clock.monotonic() + seconds)
 
 
@@ -556,11 +556,11 @@ def iso(seconds):
 
 
 def time_of_day(seconds):
-    """Return a moment as sentences have it: "12:05 UTC"."""
+    """Return the time of day of a moment, such as "12:05 UTC"."""
     return iso(seconds)[11:16] + " UTC"
 
 
-# Patterns are compiled at first use: a CGI request would pay for all of them at each import.
+# Patterns are compiled at first use. Else each CGI request would compile all of them.
 RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
@@ -614,9 +614,9 @@ def shorten(text, limit):
 
 
 def jsonable(value):
-    """Return a value for json.dumps in place of one of a type that it does not know.
+    """Return a JSON value for a value of a type that json.dumps does not know.
 
-    These types are dates, enums, paths, sets and numbers.
+    The types are dates, times, time spans, enums, paths, sets, Decimal and UUID; TypeError for another one.
     """
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
@@ -636,7 +636,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def dump_json(value):
-    """Return compact JSON that SQLite can store; ValueError or TypeError for other values."""
+    """Return compact JSON that SQLite can store; ValueError or TypeError if there is none."""
     text = _encode(value)
     return text if text.isascii() else storable(text)
 
@@ -678,7 +678,7 @@ _NESTED = dict, list, tuple, set, frozenset
 
 
 def is_deep(value, levels):
-    """Return True if lists and dicts are nested deeper than `levels`. Some JSON readers would fail."""
+    """Return True if lists and dicts are nested deeper than `levels`. Some JSON readers cannot read that."""
     if not isinstance(value, _NESTED):
         return False
     if levels == 0:
@@ -689,7 +689,7 @@ def is_deep(value, levels):
     return False
 
 
-# JSON text as Python reads it. ValueError also for NaN and Infinity.
+# Reads JSON text as json.loads() does, but refuses NaN and Infinity with ValueError.
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
@@ -709,8 +709,8 @@ def load_json(text):
     Malformed for a text that other JSON readers would understand differently.
     """
     try:
-        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # editors on Windows begin files
-                                                                          # with it
+        # Editors on Windows begin files with a byte order mark.
+        text = text.lstrip("\ufeff") if isinstance(text, str) else text
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
@@ -760,9 +760,10 @@ def birth(pid):
 
 
 def end_group(pid, born, sleep):
-    """Kill a process with this start time, and its group. Return False while it lives.
+    """Kill a process and its group; return False if it still lives.
 
-    Another user's process cannot be killed.
+    `born` is its birth(): another process that has this pid by now is not killed. A process of another
+    user cannot be killed.
     """
     for _ in range(20):
         if born is None or birth(pid) != born:
@@ -788,14 +789,14 @@ def read_retry_after(text, now):
             moment = parsedate_to_datetime(text)
         except (TypeError, ValueError, IndexError):
             return None
-        if moment.tzinfo is None:       # "-0000"; HTTP knows no local time
+        if moment.tzinfo is None:       # the offset -0000: times in HTTP are UTC
             moment = moment.replace(tzinfo=timezone.utc)
         seconds = moment.timestamp() - now
     return seconds if 0 < seconds < math.inf else None
 
 
 def name_signal(number):
-    """Return a signal's number and name, with its usual sender."""
+    """Return a signal's number and name, and for SIGKILL its usual cause."""
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -809,12 +810,12 @@ def name_signal(number):
 #
 # Values of users' code as JSON: numbers, texts, lists and dictionaries.
 #
-# WRITTEN has a row for each type that neither json nor jsonable() can write. The modules of these types are
-# not imported here: there are no values of a module that was never imported.
+# WRITTEN has rows for types that json cannot write. The modules of these types are not imported here: there
+# are no values of a module that was never imported.
 
-PLAIN_KEYS = str, int, float, type(None)     # of a dictionary, as json writes them
+PLAIN_KEYS = str, int, float, type(None)     # types of a dictionary's keys that json can write
 
-# Module, class, and how a value is written. The first matching row counts.
+# Module and name of a class, and the function that converts its values. The first matching row counts.
 WRITTEN = (
     ("decimal", "Decimal", str), ("uuid", "UUID", str), ("fractions", "Fraction", str),
     ("builtins", "complex", str), ("pathlib", "PurePath", str), ("ipaddress", "_IPAddressBase", str),
@@ -830,9 +831,9 @@ def count_bytes(value):
 
 def plain_value(value, levels=RESULT_MAX_DEPTH,
                 write_bytes=count_bytes):
-    """Return a value as JSON can write it.
+    """Return a value, converted so that JSON can write it.
 
-    TypeError if its type has no row in WRITTEN, ValueError if it is nested too deeply.
+    TypeError if its type is not known here, ValueError if it is nested too deeply.
     """
     write_part = functools.partial(plain_value, levels=levels - 1, write_bytes=write_bytes)
     if isinstance(value, Enum):
@@ -858,20 +859,20 @@ def plain_value(value, levels=RESULT_MAX_DEPTH,
     for name in "tolist", "item":       # arrays and numbers of numpy
         if hasattr(type(value), name) and hasattr(value, "dtype"):
             return plain_value(getattr(value, name)(), levels - 1)
-    for name in "model_dump", "to_dict":    # of pydantic and pandas
+    for name in "model_dump", "to_dict":    # methods of pydantic and pandas
         if hasattr(type(value), name):
             return plain_value(getattr(value, name)(), levels, write_bytes)
     return jsonable(value)
 
 
 def is_of(module, name, value):
-    """Return whether a value is of a class; False if its module was never imported."""
+    """Return whether a value is an instance of this module's class; False if it was never imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def argument_value(value):
-    """Return a Python value as JSON has it, bytes as Base64.
+    """Return an argument as a JSON value, with bytes as Base64.
 
     TypeError or ValueError for a value that JSON cannot write.
     """
@@ -886,29 +887,29 @@ def argument_value(value):
 #
 # Rules of schedules: every N seconds, daily, weekly, cron.
 #
-# This room computes due times and needs no database. All rules but `every` are kept as a cron expression.
-# The next matching day is found first, then the time of that day on a wall clock. The time zone gives the
-# moment. Times that the clocks skip or repeat are handled as in Debian's cron.
+# This room computes due times and needs no database. Each rule but `every` becomes a cron expression.
+# The next matching day is found first, then the wall-clock time on that day, then its moment in the time
+# zone. Times that the clocks skip or repeat are handled as in Debian's cron.
 
-     # a number, or (weekday, which one of the month)
+     # a number, or (weekday, its number in the month)
 
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
 LAST_MOMENT = 221845392000                  # the year 9000: nothing is due after it
-CALENDAR_YEARS = 400                        # after which dates and weekdays repeat
+CALENDAR_YEARS = 400                        # after this time dates and weekdays repeat
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
-LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
-LAST = 6                                    # of the numbers 1 to 5 for a month's Fridays: the last one
+LAST_DAY, LAST_WORKDAY = 32, 33             # the values of L and LW as a day of the month
+LAST = 6                                    # 1 to 5: a month's first to fifth Friday; 6: its last one
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
 CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
-WORDED_RULES = {                            # a pattern, and the same as cron
+WORDED_RULES = {                            # pattern of a rule: its cron expression
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
     "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@(yearly|annually)": "0 0 1 1 *",
     "daily" + CLOCK: "{minute} {hour} * * *",
@@ -959,7 +960,7 @@ class CronField:
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
-_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # as cron counts them, from 0; 7 is Sunday, too
+_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # cron counts from Sunday, which is 0 and 7
 CRON_FIELDS = (
     CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
     CronField("day of the month", 1, 31, (), {"l": LAST_DAY, "lw": LAST_WORKDAY},
@@ -987,7 +988,7 @@ def _listing(values, name=str):
 
 
 def _pace(values, unit, size):
-    """Return some minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
+    """Return seconds, minutes or hours in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
     if step < size and size % step == 0 and values == list(range(0, size, step)):
         return "every " + unit if step == 1 else "every %d %ss" % (step, unit)
@@ -1061,11 +1062,15 @@ class Rule:
         return self._aware(at).utcoffset() or timedelta()
 
     def _moments(self, wall):
-        """Return when clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
+        """Return the two moments (fold 0 and 1) at which clocks show this time.
+
+        The moments are equal as a rule. The second one is later if clocks repeat the time, earlier if they
+        skip it.
+        """
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
     def _change(self, low, high):
-        """Return the moment between the two at which the clocks change."""
+        """Return the moment above `low` up to `high` at which the clocks change."""
         offset = self._offset(high)
         while high - low > 1:
             middle = (low + high) // 2
@@ -1097,9 +1102,9 @@ class Interval(Rule):
 class Calendar(Rule):
     """A rule that is a cron expression: times of day on certain days.
 
-    `fixed` rules name hours and minutes. They run once for a time of day that the clocks skip (right
-    after it) or repeat (the first time). All others follow the clocks. `both`: dates and weekdays must
-    match, not one of them.
+    A rule is `fixed` if it has five fields that name hours and minutes. It is due once, even if the clocks
+    skip its time (right after the change) or repeat it (the first time). Other rules follow the clocks.
+    With `both` the date and the weekday must match, otherwise one of them is enough.
     """
 
     def __init__(self, text, zone, tzinfo, fields):
@@ -1133,7 +1138,7 @@ class Calendar(Rule):
         return sorted(day for day in days_of_month if day <= length)
 
     def _days_from(self, start):
-        """Yield the days from `start` on that match, for as long as days and weekdays can differ."""
+        """Yield the matching days from `start` on, for CALENDAR_YEARS."""
         from calendar import monthrange
         for year in range(start.year, start.year + CALENDAR_YEARS + 1):
             for month in self.months:
@@ -1142,7 +1147,7 @@ class Calendar(Rule):
                     yield from (day for day in days if day >= start)
 
     def _next_wall(self, wall):
-        """Return the next time later than `wall` that matches, as clocks show it."""
+        """Return the next matching wall-clock time after `wall`; OverflowError if there is none."""
         wall += SECOND
         hours, minutes, seconds = self.clock
         for day in self._days_from(wall.date()):
@@ -1284,7 +1289,7 @@ SUMMARY_MAX_CHARACTERS = 120
 
 
 def text_like(pattern, message):
-    """Return the schema of a text that matches a pattern; `message` describes a right one."""
+    """Return the schema of a text that matches a pattern; `message` describes a right text."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
@@ -1299,7 +1304,7 @@ def integer_within(low, high):
 
 
 def text_up_to(longest):
-    """Return the schema of a text of at most so many characters."""
+    """Return the schema of a text of at most `longest` characters."""
     return {"type": "string", "maxLength": longest}
 
 
@@ -1378,10 +1383,10 @@ TEXT_FORMS = {
     "bytes": TextForm("%s|(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?" % FILE_KEY,
                       str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
-FILE_FORMATS = ("file", "bytes")        # of parameters that accept an uploaded file
+FILE_FORMATS = ("file", "bytes")        # formats of parameters that accept an uploaded file
 SECRET_WORDS = "password passwd token secret apikey api_key".split()
 SECRET_NAME = re.compile("(^|_)(%s)$" % "|".join(SECRET_WORDS), re.IGNORECASE)
-SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # the end of such a name in the JSON of arguments
+SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # ends of secret names in the JSON of arguments
 MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -1408,7 +1413,7 @@ TYPES = {
     "array": JsonType("a list", lambda value: isinstance(value, list), json.loads),
     "object": JsonType("an object", lambda value: isinstance(value, dict), json.loads),
     "null": JsonType("empty", lambda value: value is None, str)}
-# From the narrowest to the widest: a text is read as the first type that it fits.
+# Types from the narrowest to the widest: a text is read as the first type that it fits.
 TYPES_BY_WIDTH = ("integer", "number", "boolean", "array", "object", "string")
 PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
@@ -1430,7 +1435,7 @@ def _check_text(schema, value, field):
     return wrong(field, "must be " + form.words)
 
 
-# The limits of a number: their words, and the test of a number.
+# The bounds of a number: the words for each bound, and its test.
 BOUNDS = {
     "minimum": ("at least %s", operator.ge), "exclusiveMinimum": ("more than %s", operator.gt),
     "maximum": ("at most %s", operator.le), "exclusiveMaximum": ("less than %s", operator.lt)}
@@ -1460,7 +1465,7 @@ def _check_list(schema, value, field):
 
 
 def is_plain(schema, value):
-    """Return True if the type alone decides and is right. This is the common case, and quick."""
+    """Return True if the schema tests nothing but the type, and the value fits. This test is quick."""
     kind = PLAIN_WORDS.get(type(value), "")
     return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
@@ -1491,7 +1496,7 @@ def _check_object(schema, value, field):
 
 
 def choice_names(schema):
-    """Return the values of an enum as people see them. Those of a Python Enum are its names, too."""
+    """Return the values of an enum as people see them. Members of a Python Enum are shown by name."""
     values, names = schema["enum"], schema.get("enumNames", [])
     return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
@@ -1533,7 +1538,7 @@ def parse_text(schema, text):
     """Return the value of a typed text by its schema, or the text itself if it cannot be read."""
     if "enum" in schema:
         return next((value for value in schema["enum"] if text == ("" if value is None else str(value))),
-                    text)               # a name of the enum is accepted, too
+                    text)               # check_value() accepts names of an enum, too
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -1565,7 +1570,7 @@ def mask(value):
 
 
 def unmask(value, stored):
-    """Return the value with masked secrets replaced by those of `stored`: they were not changed."""
+    """Return the value with masked secrets replaced by those of `stored`, because they were not changed."""
     if isinstance(value, dict) and isinstance(stored, dict):
         return {name: stored[name] if item == MASKED and SECRET_NAME.search(name) and name in stored
                 else unmask(item, stored.get(name)) for name, item in value.items()}
@@ -1583,7 +1588,7 @@ def summarize(arguments_text, files=()):
         return "…"
     try:
         values = mask(json.loads(arguments_text)).values()
-    except RecursionError:              # written before depth was limited
+    except RecursionError:              # stored before depth was limited
         return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
     for key, name in files:
@@ -1634,7 +1639,7 @@ def _data_line():
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
-    if not line or line[0] == "~":      # the user of the process decides which home it is
+    if not line or line[0] == "~":      # ~ depends on the user of the process
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
 
@@ -1642,7 +1647,7 @@ def _data_line():
 def code_environment(environment=os.environ):
     """Return an environment for users' code, without the variables of this program.
 
-    They may be secrets, such as the password in JOBQUEUE_DATABASE.
+    These variables may be secrets, such as the password in JOBQUEUE_DATABASE.
     """
     return {name: value for name, value in environment.items()
             if name in FOR_CODE or not name.startswith("JOBQUEUE_")}
@@ -1654,7 +1659,7 @@ def become_private():
 
 
 def host_umask():
-    """Return the umask that the first of our processes had."""
+    """Return the host's umask, as become_private() found it."""
     try:
         return int(os.environ.get("JOBQUEUE_UMASK", ""), 8) & 0o777
     except ValueError:
@@ -4565,11 +4570,11 @@ class Settings:
 #
 # Named lanes and their limits: which may start something now.
 #
-# A queue is a named lane with limits: paused, max_running, rate, machines. A claim reads the queues that
-# are open() for its machine, and claims as many tasks as a queue has room() for. The rate is kept in one
-# column, rate_next_at, which each start moves on. Owners at max_running are skipped.
+# A queue has a name and limits: paused, max_running, rate, machines. A claim reads the queues that are
+# served_by() its machine, and claims as many tasks as a queue has room() for. To keep the rate, each start
+# moves the time in the column rate_next_at. Owners at their own max_running are skipped.
 
-RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
+RATE_SLACK_SECONDS = 0.05       # a start that is less late does not delay the next start
 
 QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
@@ -4590,7 +4595,7 @@ QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
-# The priority of a queue's first pending task, and of the first whose owner may start one.
+# The priority of a queue's first pending task, and of its first task whose owner may start one.
 HEAD = ("(SELECT priority FROM task %s WHERE status=PENDING AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
 HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=PENDING "
@@ -4624,19 +4629,19 @@ def next_start(queue, now):
     """
     interval = queue["rate_seconds"] / queue["rate_count"]
     due = queue["rate_next_at"] or 0
-    if due > now + interval + 5.0:          # more than clocks differ: one was set back
+    if due > now + interval + 5.0:          # clocks differ by less: one was set back
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
 def is_limited(queue):
-    """Return True if a queue has limits. Users must not avoid them with another queue."""
+    """Return True if a queue has limits. Users must not avoid its limits with another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
 def plain(number):
-    """Return a whole number without its .0, as people wrote it."""
+    """Return a number, as an int if it is whole."""
     return int(number) if number == int(number) else number
 
 
@@ -4650,7 +4655,7 @@ class Queues:
     def served_by(db, machine, remote=False):
         """Return the queues that workers of a machine serve, also queues that are full now.
 
-        `remote` workers also serve queues of other machines. `head` is the priority of the first pending
+        `remote` workers also serve external queues. `head` is the priority of the first pending
         task whose owner is not at the limit, NULL if there is none.
         """
         rows = db.all(OPEN_QUEUES, (2 * remote,))
@@ -4694,7 +4699,7 @@ class Queues:
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name, machine, owner_id=None):
-        """Return the reason that holds up a queue's pending tasks, or an owner's; Blocked() if none."""
+        """Return why pending tasks of a queue (or only an owner's) do not start; Blocked() if they may."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return Blocked()
@@ -4728,7 +4733,7 @@ class Queues:
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
     def change(self, name, changes, who, new=False):
-        """Change a queue, or make it if it is `new`. `who` is recorded with a pause."""
+        """Change a queue, or make it if it is `new`. `who` is recorded."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
             if new:
@@ -4775,7 +4780,7 @@ class Queues:
 
     @staticmethod
     def _pause(row, changes, who, now):
-        """Return the columns that a pause changes. A second pause can only change its reason."""
+        """Return the columns to change. A pause of a paused queue can only change the reason."""
         if not changes.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
         values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
@@ -4806,21 +4811,21 @@ class Queues:
 # ended as they should:
 #
 # 1. It is added with a row of task_after for each predecessor, and has the status WAITING.
-# 2. A trigger adds a row to `unsettled` whenever a task ends or is removed. tie() adds the rows of
-#    predecessors that had ended before.
-# 3. Followers.settle() goes through `unsettled` and releases or fails the followers. A failure is an end
-#    again. Every process that ends tasks, looks for work or ticks calls it.
+# 2. A trigger adds a row to `unsettled` when a task with unsettled followers ends or is removed. tie() adds
+#    rows for predecessors that had failed or been cancelled before.
+# 3. Followers.settle() goes through `unsettled` and releases or fails the followers. A follower that fails
+#    ends, too: step 2 begins again. Every process that ends tasks, looks for work or ticks calls settle().
 
-SETTLE_AT_ONCE = 500            # followers in one transaction
+SETTLE_AT_ONCE = 500            # rows of task_after that one settle() handles, roughly
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
-# One ended task, with one follower of it.
+# One ended task, with one unsettled follower, or NULL if there is none.
 UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-# The first turn of a lane, and an owner's last one. The values are the lane, the owner, and the lane again.
+# The first turn of a lane, and an owner's last turn in it. The values are the lane, the owner, the lane.
 TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
     (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
@@ -4842,18 +4847,18 @@ def next_turn(db, task):
 
 
 def turn_after(turns):
-    """Return the turn that comes next in a lane, from a row with its TURNS."""
+    """Return the next turn in a lane, from a row with the columns of TURNS."""
     last = max(turns["lowest"] or 0, turns["highest"] or 0)
     return last + 1
 
 
 def scheduled_turn(run_at):
-    """Return the value of `turn` for a scheduled task. So one index finds the due ones."""
+    """Return the turn of a scheduled task: when it is due, in ms. So an index finds due tasks."""
     return math.ceil(run_at * 1000)
 
 
 def lanes(db, status):
-    """Return the lanes with tasks of a status. They are few, and found by skipping through an index."""
+    """Return the lanes with tasks of a status. There are few lanes, so one query for each is quick."""
     lanes_found = []
     lane = db.one(FIRST_LANE, (status,))
     while lane:
@@ -4865,13 +4870,13 @@ def lanes(db, status):
 
 
 class Followers:
-    """The rules for tasks that come after others: released, failed, waiting again."""
+    """The rules for tasks that come after other tasks: released, failed, waiting again."""
 
     @staticmethod
     def settle(transaction, now):
         """Release or fail a portion of the followers of ended tasks.
 
-        Each end, also a failure by this, is a row of `unsettled`. So long chains fail link by link.
+        A follower that fails here gets a row of `unsettled`, too. So long chains fail link by link.
         """
         room = SETTLE_AT_ONCE
         while room > 0:
@@ -4888,7 +4893,7 @@ class Followers:
     @staticmethod
     def _settle_follower(transaction, ended, how, follower,
                          now):
-        """Settle one edge of a follower, or all of them if it fails; return how many."""
+        """Settle one edge of a follower, or all its edges if it fails; return their number."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
             "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
@@ -4918,7 +4923,7 @@ class Followers:
 
     @staticmethod
     def why_not_again(transaction, task):
-        """Return a sentence if a task would only fail again by its predecessors, else None."""
+        """Return a sentence if a retried task would only fail again because of a predecessor, else None."""
         if task["after_failure"] != "fail":
             return None
         given_up = transaction.one(
@@ -4933,7 +4938,7 @@ class Followers:
 
     @staticmethod
     def waits_again(transaction, task):
-        """Judge the predecessors of a task that is retried; return how many it waits for."""
+        """Test again which predecessors a task must wait for; return their number."""
         if task["after_failure"] is None:
             return 0
         transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
@@ -4945,9 +4950,9 @@ class Followers:
     @staticmethod
     def tie(transaction, edges, statuses,
             now):
-        """Store the edges of new tasks. `statuses` are those of their predecessors by id.
+        """Store the edges of new tasks. `statuses` are the statuses of their predecessors, by id.
 
-        A predecessor that has already failed settles its followers now.
+        Followers of predecessors that failed or were cancelled are settled at once.
         """
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in statuses.items()
@@ -4962,15 +4967,15 @@ class Followers:
 #
 # Files that tasks are given and leave: kept, served, removed.
 #
-# An uploaded file lies in files-WORD/KEY, and arguments hold that key. Its name is in the row alone. Files
-# that a task leaves stay in its folder, work-WORD/ID. Rows of `file` name the owner of each. A queue on
-# PostgreSQL has its files on the web server's machine; other machines fetch them from it.
+# An uploaded file lies in files-WORD/KEY, and arguments hold that key. Only its row of `file` has its
+# name. Files that a task leaves stay in its folder, work-WORD/ID. Each row of `file` names an owner. A queue
+# on PostgreSQL has its files on the web server's machine; other machines fetch them from it.
 #
 # 1. receive() reserves room with a row, and adds the name once the whole file is there. give() makes it a
 #    file of each new task that names its key, in the transaction that adds the task.
 # 2. collect() records the files that a task has left, in the transaction that ends it.
-# 3. A trigger expires a file with its last task. An unused upload expires after a day. clear() removes such
-#    rows, and folders without a row, which crashes leave.
+# 3. A trigger expires the rows of a removed task's uploads. An unused upload expires after a day. clear()
+#    removes expired rows, then files and folders without a row. Crashes leave such files, too.
 
 
 
@@ -4980,22 +4985,22 @@ class Followers:
 
 
 
-UNUSED_SECONDS = 86400.0        # after which an upload without a task expires
+UNUSED_SECONDS = 86400.0        # an upload without a task expires after this time
 CLAIM_LOST = "Another worker has this task, or it has ended."
-FORMER_SECONDS = 86400.0        # after which the names of folders from earlier editions are removed
-FILES_MAX = 100                 # that a task leaves
-UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: uploads without a task, and all
+FORMER_SECONDS = 86400.0        # links with folder names of earlier editions are removed after this time
+FILES_MAX = 100                 # files of a task that are kept
+UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: unused uploads, and all files
 FILE_NAME_BYTES = 200
-# Controls, signs that change the direction of text, and halves of characters.
+# Control characters, marks that change the direction of text, and lone surrogates.
 NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-SITE_SECONDS = 10.0             # age up to which a known place of the files is used
-# Each file counts 8 kB at least, as on the disk.
+SITE_SECONDS = 10.0             # how long the stored place of the files is cached
+# The bytes of a user's files. Each file counts at least 8 kB, as on the disk.
 USED_BYTES = """
     SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
     WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
 BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
-SHOWN_TYPES = {                 # by the first bytes of a file; all others are saved
+SHOWN_TYPES = {                 # found by a file's first bytes; browsers save all other files
     rb"\x89PNG\r\n\x1a\n": "image/png", rb"\xff\xd8\xff": "image/jpeg", rb"GIF8[79]a": "image/gif",
     rb"RIFF....WEBP": "image/webp", rb"(?!%PDF)[^\0-\x08\x0e-\x1a\x1c-\x1f]*\Z": PLAIN_TYPE}
 TYPE_BYTES = 4096
@@ -5037,7 +5042,7 @@ def remove_task_folder(data, task_id):
 
 
 def given_path(folder, key):
-    """Return the path of an uploaded file. Earlier editions made a folder for each."""
+    """Return the path of an uploaded file. Earlier editions made a folder for each file."""
     path = folder / key
     return next(path.iterdir(), path) if path.is_dir() else path
 
@@ -5054,28 +5059,28 @@ def file_name(text):
 
 
 def disk_name(name):
-    """Return the name of a file on the disk, in UTF-8 whatever the locale is."""
+    """Return the name of a file on the disk, in UTF-8 with every locale."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
 def shown_name(name):
-    """Return the name for people of a file on the disk."""
+    """Return the name that people see for a file on the disk."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def names_left(folder):
-    """Return the names in a task's folder; None if there is no folder."""
+    """Return the names in a task's folder without hidden ones; None if there is no folder."""
     try:
         with open_folder(folder) as room:
             return sorted(shown_name(name) for name in os.listdir(room) if name[0] != ".")
     except FileNotFoundError:
         return None
-    except OSError:                     # the folder is missing or cannot be read
+    except OSError:                     # the folder cannot be read
         return []
 
 
 def open_plain(folder, name):
-    """Open a file of a folder. OSError for links, devices, and files with a second name elsewhere."""
+    """Open a file of a folder. OSError for links, devices, and files with a second hard link."""
     with open_folder(folder) as room:
         file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
@@ -5103,7 +5108,7 @@ def open_given(path):
 
 
 class FileSlice:
-    """A reader of so many bytes of an open file, in pieces."""
+    """An iterator over the next `size` bytes of an open file, in pieces."""
 
     def __init__(self, file, size):
         self._file, self._left, self.close = file, size, file.close
@@ -5121,7 +5126,7 @@ class FileSlice:
 
 
 class Files:
-    """The store of uploaded files and of the files that tasks left; see the room."""
+    """The store of uploaded files and of the files that tasks left."""
 
     def __init__(self, database, settings):
         self._database, self._settings, self._clock = database, settings, database.clock
@@ -5130,9 +5135,9 @@ class Files:
         self._machine = None            # the machine that has the files
 
     def _settled_folder(self, name):
-        """Return a folder, renamed if an earlier edition gave it the word of the database.
+        """Return the path of a folder; rename it if its name has the word of the database (earlier editions).
 
-        Running processes of that edition find it by a link, which clear() removes after a day.
+        Running processes of such an edition find it by a link, which clear() removes after a day.
         """
         folder, former = private_folder(self._database.path, name), private_path(self._database.path, name)
         if former.is_dir() and not former.is_symlink():
@@ -5142,7 +5147,7 @@ class Files:
         return folder
 
     def settle(self):
-        """Store that this machine, whose web server asks, has the files."""
+        """Store that the files are on this machine; its web server calls this."""
         if self._database.is_shared and recall(self._database, "files") != machine_name():
             with self._database.transaction() as transaction:
                 remember(transaction, "files", machine_name())
@@ -5152,7 +5157,7 @@ class Files:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
-        if self._looks.is_due():        # each attempt would ask
+        if self._looks.is_due():        # else each attempt would read it
             self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
@@ -5169,17 +5174,17 @@ class Files:
                 is_held=lambda _: True):
         """Store a file of `size` bytes: an upload, or a file that a task leaves.
 
-        For a task the claim is tested again (`is_held`) once all bytes are here. Conflict if it was lost;
+        `is_held` tests the claim of a task again once all bytes are here. Conflict if the claim was lost;
         then the task's files stay as they were.
         """
         row = {"key": None, "name": file_name(name)}
-        if not task_id:         # macOS sends accents apart from their letters
+        if not task_id:         # macOS sends names in NFD
             import unicodedata
             row = {"key": "f_" + random_token(), "name": unicodedata.normalize("NFC", row["name"])}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             if path.parent.is_symlink():
-                path.parent.unlink()    # replaces the empty folder that the task has not used
+                path.parent.unlink()    # the task put a link in its folder's place
             for folder in (self._work, path.parent) if task_id else (path.parent,):
                 folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as opened:
@@ -5262,14 +5267,14 @@ class Files:
     def collect(self, transaction, task, now):
         """Record the files that an ended task (its row) left in its folder; return their names.
 
-        None if it has no folder here. Files that are not plain, or too many or too large, are only named
-        in the log.
+        None if it has no folder here. Nothing is recorded if another machine has the files: the worker has
+        sent them there. Files that are not plain, or too many or too large, are only named in the log.
         """
         folder = "%s/%d" % (self._work, task["id"])
         kept = {}
         refused = []
         names = names_left(folder)
-        if names is None or self.site(transaction):    # the files were sent there
+        if names is None or self.site(transaction):
             return names
         transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
         room = self._room(transaction, task["owner_id"]) if names else 0
@@ -5326,7 +5331,7 @@ class Files:
                    "type": kind.partition(";")[0]}
 
     def clear(self, now, wholly=False):
-        """Remove expired rows. If there were some, or `wholly`, remove folders without a row, too."""
+        """Remove expired rows. If there are some, or `wholly`, remove files and folders without a row."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
         with self._database.transaction(durable=False) as transaction:
@@ -5338,8 +5343,8 @@ class Files:
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
             entries = os.listdir(folder) if folder.is_dir() else []
-            names = {name.lstrip("."): name for name in entries   # names of unfinished uploads begin with a
-                                                                  # dot
+            # The names of unfinished uploads begin with a dot.
+            names = {name.lstrip("."): name for name in entries
                      if folder == self._given or name.isdecimal()}
             for name in names.keys() - {str(row[0]) for row in self._database.all_of(
                     question, (), names.keys())}:
@@ -5351,14 +5356,14 @@ class Files:
 # Orders become tasks, once, within their owner's limit.
 #
 # All orders of a request become tasks, or none. Adding.add() numbers them and checks their owner's limit.
-# It gives each a status and a turn, and stores it with a row of the activity. Large requests may wait in a
-# file until then. A request with an Idempotency-Key is carried out once.
+# It gives each a status and a turn, and stores it with a row of the activity. Until then the arguments of a
+# large request may be in a file. A request with an Idempotency-Key is carried out once.
 
       # an order, its task's id, status and turn
 
 
-FEW_ORDERS = 10                 # at most so many share a commit with other requests
-UNCOUNTED_MAX = 1000            # tasks added before pending tasks are counted again
+FEW_ORDERS = 10                 # requests with more orders get a commit of their own (no group commit)
+UNCOUNTED_MAX = 1000            # tasks that are added until pending tasks are counted again
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 OWNER_STATE = "SELECT name, role, max_pending, (%%s) AS last, %s FROM user WHERE id=?" % TURNS
 
@@ -5375,16 +5380,16 @@ class Order:
                  after_failure=None, unique_key=None,
                  owner=None, admin_id=None,
                  scope=None):
-        self.function, self.options = function, options     # every name of TASK_OPTIONS
+        self.function, self.options = function, options     # options: every name of TASK_OPTIONS
         self.arguments = arguments      # JSON text; empty while it is in a file
         self.size = sys.getsizeof(arguments)
         self.file = None
         self.start = 0                  # where its arguments begin in the file
         self.run_at, self.unique_key = run_at, unique_key
         self.schedule_id = None
-        self.after, self.after_failure = after, after_failure or "fail"     # ids without duplicates
+        self.after, self.after_failure = after, after_failure or "fail"     # after: ids without duplicates
         self.owner = owner              # the requested owner's name, or None
-        self.admin_id = admin_id        # the user who must be an admin when it starts
+        self.admin_id = admin_id        # the user who must still be an admin when it starts
         self.given = ()  # keys of the files in its arguments
         self.scope = scope              # the owner that given files must have; None: any
 
@@ -5441,7 +5446,7 @@ class Adding:
 
     def __init__(self, database, settings, files):
         self._database, self._settings, self._files = database, settings, files
-        # (owner id, limit) -> the last id that is surely within the limit
+        # (owner id, limit) -> the last task id that is surely within the limit
         self._sure = {}
 
     def add(self, transaction, owner_id, orders, now,
@@ -5449,7 +5454,7 @@ class Adding:
         """Add all orders; return their ids.
 
         An order adds nothing if an unfinished task of the owner has its unique_key: it gets the id of
-        that task. Only a running task that adds it itself passes its key on.
+        that task. If this is the running task `asker`, which adds the order, the new task takes the key.
         """
         options = orders[0].options if orders else TASK_DEFAULTS
         lane = options["queue"], options["priority"]
@@ -5506,7 +5511,7 @@ class Adding:
                  asker):
         """Return the unfinished task that has each key; Conflict if one of them is being ended.
 
-        The key of the running task that adds the orders becomes free.
+        The running task `asker`, which adds the orders, loses its key.
         """
         holders = {}
         for task_id, key, function, cancel_requested in transaction.all_of(
@@ -5533,7 +5538,7 @@ class Adding:
         return owner
 
     def check_quota(self, transaction, owner_id, count, refusal):
-        """Return how many more tasks the owner may have pending; TooMany unless `count` may."""
+        """Return how many more tasks the owner may have pending; TooMany if fewer than `count`."""
         owner = self._owner(transaction, owner_id, ("", 0))
         return self._check_quota(transaction, owner_id, owner, count, refusal)
 
@@ -5541,8 +5546,8 @@ class Adding:
                      refusal=None):
         """Return how many tasks the owner may add, as check_quota() does; TooMany if fewer than `count`.
 
-        For an owner with very many tasks the count is not repeated with each add. So retries may exceed
-        the limit by UNCOUNTED_MAX, unless there is a `refusal`.
+        If an owner has more than COUNT_MAX tasks, not every add counts them. So retries and adds together
+        may exceed the limit by up to UNCOUNTED_MAX. A call with a `refusal` always counts.
         """
         if owner["role"] == "admin":
             return INTEGER_MAX
@@ -5573,7 +5578,7 @@ class Adding:
     @staticmethod
     def _predecessors(transaction, owner_id, orders,
                       new):
-        """Return {id: status} of the tasks that new tasks come after; Invalid for another owner's."""
+        """Return {id: status} of the tasks that new tasks come after; Invalid for tasks of other owners."""
         wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # keeps the order
         statuses = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
@@ -5633,10 +5638,10 @@ class IdempotencyRecord:
 
     def __init__(self, person_id, key, digest):
         self._key = {"owner_id": person_id, "key": key}
-        self._digest = digest           # of the request
+        self._digest = digest           # digest of the request
 
     def find(self, db, now):
-        """Return the first answer to this request, or None; Invalid if the key had another request."""
+        """Return the stored answer to this request, or None; Invalid if another request used the key."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
             "AND created_at BETWEEN ? AND ?",
@@ -5664,13 +5669,13 @@ class IdempotencyRecord:
 
 AFTER_MAX = 1000                # predecessors of one task
 RELATED_MAX = 100               # predecessors or followers shown of a task
-SORT_ROWS = 5_000               # with more tasks of a status, ids are searched instead of sorted
-FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # failed tasks that are read; groups shown; running
-                                                        # tasks shown
+SORT_ROWS = 5_000               # most tasks that are sorted; with more, ranges of ids are searched
+# Failed tasks that are read, groups of failures that are shown, running tasks that are shown.
+FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
-# Lists leave out large values: arguments are for the summary, a long result is …
+# Lists leave out large values: long arguments are NULL, a long result is "…".
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
 SHORT_RESULT = """, CASE WHEN length(task.result)<=%d THEN task.result
 WHEN task.result<>'' THEN '"…"' END AS result"""
@@ -5682,17 +5687,17 @@ LIST_ROW = "SELECT %s, %s%%s, user.name AS owner FROM task %%%%s %s user " \
             "cancel_requested progress message error_type error_message worker_id schedule_id "
             "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
 FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32_000))
-LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # a cell of a spreadsheet has at
-                                                                            # most 32,767 characters
+# A cell of a spreadsheet has at most 32,767 characters.
+LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
-# The columns that a search reads, 500 characters of each. It also reads numbers, arguments and owners'
-# names.
+# The expressions in which a text is searched, 500 characters of each. Ids, arguments and owners' names are
+# searched, too.
 SEARCHED = ("function", "message", "error_type || ': ' || error_message")
 
 
-# The sort keys of the newest SORT_ROWS, without an index. Times also sort the tasks that have begun.
-# Numbers sort all.
+# Sort keys without an index: they sort the newest SORT_ROWS tasks. Keys of times also sort the newest
+# SORT_ROWS tasks that have begun. Ids sort all tasks.
 SORTS = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
@@ -5704,7 +5709,7 @@ FIELDS = ("arguments", "result")
 
 def task_json(row, after=None, fields=FIELDS,
               files=()):
-    """Return a task as people see it, with these of FIELDS. `files` are its uploads as (id, name)."""
+    """Return a task as people see it, with the given FIELDS. `files` are its uploads as (id, name)."""
     error = None
     if row["error_type"]:
         error = {"type": row["error_type"], "message": row["error_message"]}
@@ -5729,9 +5734,9 @@ def task_json(row, after=None, fields=FIELDS,
 class Filter(NamedTuple):
     """A filter for tasks; None stands for any.
 
-    `text` is a number, or part of a name or of SEARCHED. `error` is the type of the error. `since` and
-    `until` limit the time of adding. Arguments with a secret are searched for their owner only: `sees` is
-    that user (0: no user; None: the host).
+    `text` is an id, or part of an owner's name, of SEARCHED or of the arguments. `error` is the type of the
+    error. `since` and `until` limit the time of adding. Arguments with a secret are searched only for their
+    owner. `sees` is the id of the user who searches (0: no user; None: the host, which searches all).
     """
 
     owner_id: "int | None" = None
@@ -5801,7 +5806,7 @@ class TaskList:
         return row
 
     def removed(self, task_id, owner_id=None):
-        """Return owner and time of a task that was removed on success; NotFound if there was none."""
+        """Return function, owner and end of a task that was removed on success; NotFound if none was."""
         row = self._database.one(
             "SELECT at, function, owner_id, user.name AS owner FROM activity "
             "JOIN user ON user.id=activity.owner_id WHERE task_id=? AND event='succeeded' "
@@ -5832,7 +5837,7 @@ class TaskList:
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
     def list_json(self, rows, fields=()):
-        """Return tasks as lists show them, with these of FIELDS."""
+        """Return tasks as lists show them, with the given FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
@@ -5851,7 +5856,7 @@ class TaskList:
             (row["id"], limit))]
 
     def results_before(self, task_id):
-        """Return the results of the predecessors, in the order named; None for removed tasks."""
+        """Return the results of the predecessors, in the order of `after`; None for removed tasks."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
@@ -5867,7 +5872,7 @@ class TaskList:
 
     def find(self, task_filter, limit, cursor=None, sort=NEWEST,
              select=LIST_ROW, seconds=SEARCH_SECONDS):
-        """Return a page of the tasks of a filter. A search stops after these seconds."""
+        """Return a page of the tasks of a filter. A search stops after `seconds`."""
         newest = sort == NEWEST
         ids = None
         place = cursor if cursor is not None else INTEGER_MAX if newest else 0
@@ -5884,7 +5889,7 @@ class TaskList:
         return Page(self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None)
 
     def _sorted(self, task_filter, sort, cursor):
-        """Return the ids in this order, after `cursor`."""
+        """Return the ids of a filter's tasks in the order `sort`, after `cursor`."""
         rows, more = self.find(task_filter, SORT_ROWS, select=SORTED_ROW)
         if more is not None and not sort.endswith("function"):      # tasks that have not begun have no times
             rows += self.find(task_filter.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
@@ -5910,13 +5915,13 @@ class TaskList:
         while more:
             rows, cursor = self.find(task_filter, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
-            yield [{**shown, "arguments": mask(shown["arguments"])}  # such a file is shared with other people
+            yield [{**shown, "arguments": mask(shown["arguments"])}  # people share exported files
                    for shown in self.list_json(rows, FIELDS)]
 
     def failures(self, task_filter, since=0.0):
-        """Return {"groups", "more"} of the failures since then, by function and type of error.
+        """Return {"groups", "more"} of the failures since `since`, by function and type of error.
 
-        At most FAILURES_MAX tasks are read, newest first, or as many as a moment allows.
+        At most FAILURES_MAX tasks are read, newest first, and fewer after LOOK_SECONDS.
         """
         rows, going_on = self.find(task_filter.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
         groups = {}
@@ -5959,7 +5964,7 @@ class TaskList:
 
     @staticmethod
     def _by_status(owner_id, statuses):
-        """Return the SQL for tasks of one status, of an owner or of all, by an index; and all values.
+        """Return the SQL for tasks of one status, of an owner or of all, and the values for all `statuses`.
 
         One statement must read all statuses: between two statements a task may change to a status that
         was read.
@@ -5971,7 +5976,7 @@ class TaskList:
 
     def _ids(self, task_filter, limit, low, high,
              newest):
-        """Return the ids above `low` up to `high`, or None if a search is quicker than sorting."""
+        """Return the ids above `low` up to `high`, or None if there are too many to sort."""
         if task_filter.statuses is None:
             owner = () if task_filter.owner_id is None else (task_filter.owner_id,)
             scan = "%s WHERE owner_id=? AND" % BY_OWNER if owner else "WHERE"
@@ -6015,8 +6020,8 @@ class TaskList:
 
 
 
-PORTION_ROWS = 200              # of a bulk action in one short transaction
-ACTION_ROWS = 1000              # that a bulk action reads at once
+PORTION_ROWS = 200              # tasks that a bulk action changes in one short transaction
+ACTION_ROWS = 1000              # tasks that a bulk action reads at once
 
 # The bulk actions, and the statuses in which each is possible.
 ACTIONS = {
@@ -6033,7 +6038,7 @@ class Acted(NamedTuple):
 
 
 class Actions:
-    """The actions of people on tasks. Besides them only Adding, Followers and Claims change a status."""
+    """The actions of people on tasks. Only Adding, Followers and Claims change statuses, too."""
 
     def __init__(self, database, tasks, adding):
         self._database, self._tasks, self._adding = database, tasks, adding
@@ -6053,8 +6058,8 @@ class Actions:
     def retry(self, task_id, owner_id=None, by=None):
         """Make a failed or cancelled task pending again with all its retries; return its row.
 
-        Conflict if its status is another. For its owner (not None) it counts as a new task: TooMany if
-        the owner has too many, Denied if the function is for admins only.
+        Conflict if it has another status, or would only fail again. With an owner it counts as a new task.
+        TooMany if the owner has too many, Denied if users may not add tasks of its function.
         """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
@@ -6088,7 +6093,7 @@ class Actions:
             owner_id=None, by=None):
         """Do an action to the tasks of a filter with ids above `low` up to `top`, see act_on().
 
-        It stops after the portion in which the time is over.
+        It reads ACTION_ROWS tasks at a time, and stops once `seconds` are over.
         """
         deadline, done = self._clock.monotonic() + seconds, 0
         while low < top and not (done and self._clock.monotonic() > deadline):
@@ -6102,8 +6107,8 @@ class Actions:
                by=None):
         """Do an action to the given tasks that allow it; return their number.
 
-        With an owner, only the owner's tasks are changed. TooMany if the owner has too many pending
-        tasks.
+        With an owner, only the owner's tasks are changed. TooMany if a retry exceeds the owner's limit of
+        pending tasks.
         """
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
@@ -6122,11 +6127,10 @@ class Actions:
     def _change(self, ids, condition, values,
                 change, removes,
                 durable=True, limited=None):
-        """Call `change` with the rows that still fulfil the condition, a portion at a time; return how
-        many changed.
+        """Call `change` with rows that still fulfil the condition, in portions; return how many changed.
 
-        With `limited` only as many as that owner may still have pending. If it `removes` them, their
-        folders go, too.
+        `limited` is the id of an owner whose limit of pending tasks counts: TooMany beyond it. If `change`
+        `removes` tasks, their folders are removed, too.
         """
         done = 0
         while ids:
@@ -6237,11 +6241,11 @@ class Actions:
 CRASH_LIMIT = 3                 # the third crash fails a task: it may be the task that kills workers
 INTERRUPTION_LIMIT = 5
 ERROR_MAX_CHARACTERS = 2000
-UNCONFIRMED = "?"               # first sign of a remote worker's claim until the worker confirms it
-REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
-REACH_ROWS = 1000               # of a queue that are searched for functions of a remote worker
+UNCONFIRMED = "?"               # first character of a remote worker's claim until it is confirmed
+REMOTE_LEASE_SECONDS = 180.0    # lease of a remote worker's claim: networks fail for longer than disks
+REACH_ROWS = 1000               # tasks of a queue that are searched for functions of a remote worker
 
-# The columns that are read at a claim and at an end.
+# The first pending tasks of a queue, with the columns that a claim reads.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
         on_crash, task.created_at, run_at, user.name AS owner,
@@ -6282,7 +6286,7 @@ class Outcome:
                  error_message=None, retry_after=None,
                  seconds=None, cpu_seconds=None,
                  peak_memory=None):
-        self.kind, self.result = kind, result       # JSON text
+        self.kind, self.result = kind, result       # result: JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
         words = error_message and storable(error_message)
         if words and len(words) > ERROR_MAX_CHARACTERS:
@@ -6325,10 +6329,10 @@ class Verdict:
                  run_at=0.0, unknown_since=None, spend=0,
                  crash=0, interruption=0):
         self.status, self.reason = status, reason
-        self.event = event or STATUS_WORDS[status]      # of the activity
-        self.run_at = run_at            # of a scheduled task
+        self.event = event or STATUS_WORDS[status]      # event of the activity
+        self.run_at = run_at            # when a scheduled task is due
         self.unknown_since = unknown_since      # when a worker first did not know its function
-        # Added to these counters of the row: retries, crashes, interruptions.
+        # Numbers of retries to take from the row, and of crashes and interruptions to add to it.
         self.spend, self.crash, self.interruption = spend, crash, interruption
 
 
@@ -6337,9 +6341,10 @@ def judge(task, outcome, now,
     """Return the Verdict on a task (its row) whose attempt ended with this outcome.
 
     1. A cancel wins over every outcome but success.
-    2. An error or a timeout needs a retry. The first RetryAfter needs none.
-    3. A crash runs the task again, but only CRASH_LIMIT times.
-    4. An interruption costs a retry from the INTERRUPTION_LIMITth on.
+    2. An error or a timeout needs a retry. A RetryAfter needs none while all retries are left.
+    3. After a crash or an interruption the task begins again, unless its on_crash is "fail".
+    4. The CRASH_LIMITth crash fails the task. Earlier crashes cost a retry if one is left.
+    5. An interruption needs a retry from the INTERRUPTION_LIMITth on.
     """
     kind, retries_left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
@@ -6390,18 +6395,21 @@ class Leases:
                 "lease_wall": now + seconds}
 
     def lost(self, dead_workers, now, db=None):
-        """Return the rows of running tasks whose worker is dead or silent for good."""
+        """Return the rows of running tasks whose worker is dead, or whose lease is in silent()."""
         db = db or self._database
         silent = self.silent(now, db)
         return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
     def seconds_left(self, now):
-        """Return {id: seconds until another worker may claim it} of the running tasks."""
+        """Return {id: seconds until its lease is over} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
     def mark_suspects(self, now):
-        """Mark the leases that are late now as suspect, and clear the marks of all others."""
+        """Mark the leases that are late now as suspect, and clear the marks of all other leases.
+
+        A mark expires after the rest of a lease that missed two renewals.
+        """
         late = self._late(self._database, now)
         marks = recall(self._database, "doubts") or {}
         if late.keys() != marks.keys():
@@ -6412,7 +6420,7 @@ class Leases:
                 remember(transaction, "doubts", {name: marks.get(name, fresh) for name in late})
 
     def silent(self, now, db=None):
-        """Return the names of the leases that are over, and whose mark is a lease old."""
+        """Return the names of the leases that are over, and whose marks have expired."""
         db = db or self._database
         doubts = recall(db, "doubts") or {}
         late = self._late(db, now) if doubts else {}
@@ -6457,21 +6465,21 @@ class Leases:
 # The Reaper (upkeep/reaper.py) ends the tasks of dead workers in these ways, too.
 #
 # 1. claim() claims the first pending tasks of a queue, each under a random token, with a lease.
-# 2. The worker renews the lease. Each of its writes names the token. If no row changed, the task was lost
-#    to another worker, whose outcome counts.
+# 2. The worker renews the lease. Each of its writes names the token. If a write changes no row, the claim
+#    was lost, and this worker's outcome does not count.
 # 3. end_all() asks judge() for the next state of a task and stores it.
-# 4. A claim that is not renewed in time is first marked as suspect, and lost one lease later. The mark
-#    proves that the database was writable, so the worker could have renewed. While the database cannot be
-#    written there are no marks, and workers keep their tasks.
+# 4. A claim that missed two renewals is marked as suspect. It is lost once its lease is over and the mark
+#    has expired (Leases.silent()). The mark proves that the database was writable, so the worker could have
+#    renewed. While the database cannot be written there are no marks, and workers keep their tasks.
 
 PROMOTE_AT_ONCE = 500
-PROMOTE_SECONDS = 0.05          # age at which a busy worker may notice a due task
-REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
+PROMOTE_SECONDS = 0.05          # how late a busy worker may notice a due task
+REFUSED_AT_ONCE = 100           # tries of one claim while it finds only tasks of former admins
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
     SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
     )""" % (BY_CLAIM, REACH_ROWS)
-# Where to look first for a task whose owner may start one. Few tasks have the same turn.
+# Tasks of owners below their limits are searched among these turns first. Few tasks share a turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
@@ -6516,7 +6524,7 @@ class Claims:
     def next_due(self, of_all=False, db=None):
         """Return when the next scheduled task becomes due, or None.
 
-        It is of the queues that this machine serves, or of all. It is now if an ended task still has
+        Only queues that this machine serves count, unless `of_all`. Return 0 if an ended task still has
         unsettled followers.
         """
         db = db or self._database
@@ -6528,7 +6536,7 @@ class Claims:
                     if of_all or row["queue"] in served), default=None)
 
     def rate_opens(self, db=None):
-        """Return when a queue's rate next lets a task start that nothing else holds back, or None."""
+        """Return when the rate of a queue next lets a task start; None if no rate holds back tasks."""
         now = self._clock.now()
         moments = [next_start(queue, now).at for queue in self._filled(db or self._database)
                    if queue["rate_count"] is not None]
@@ -6572,7 +6580,7 @@ class Claims:
         """Claim the next task, or a batch of up to `most` that all run `function`; return their rows.
 
         With an owner: nothing if the next task is another owner's. With a Reach (remote workers): only
-        tasks within it, and the worker must renew() them.
+        tasks within it, and the worker must confirm each claim by renew().
 
         A batch has first attempts only, and no tasks with on_crash=fail: if its worker dies, tasks that
         did not begin count as crashed, too. Tasks with long arguments are claimed alone, because a batch
@@ -6589,7 +6597,7 @@ class Claims:
     def _claim_pending(self, transaction, worker_id, now, most,
                        function, owner_id,
                        reach):
-        """Claim as claim() does. After many refused tasks return nothing, though there may be more."""
+        """Claim as claim() does. After REFUSED_AT_ONCE tries return nothing, even if more tasks wait."""
         for _ in range(REFUSED_AT_ONCE):
             queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
@@ -6645,7 +6653,7 @@ class Claims:
         heads = []
         for row in self._firsts(db, queue, most, reach):
             columns = dict(zip(row.keys(), row))
-            task = columns     # a claimed row has a claim, too
+            task = columns     # _claim_rows() adds the claim
             fits = (task["function"] == function and task["attempts"] == 0
                     and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
             is_full = task["spare"] is not None and task["spare"] <= sum(
@@ -6680,7 +6688,7 @@ class Claims:
             for row in rows])
 
     def _refuse(self, transaction, rows, now):
-        """Fail claimed tasks of functions for admins that a former admin has added."""
+        """Fail claimed tasks of functions for admins if the admin who added them is no admin any more."""
         words = "%s is for admins only, and the user who added this task is no longer an admin"
         if rows:
             self.end_all(transaction, [
@@ -6689,8 +6697,10 @@ class Claims:
 
     def renew(self, transaction, task_id, claim, now,
               seconds=None):
-        """Renew a claim for another lease; return False if it was lost. A remote worker confirms its
-        claim so."""
+        """Renew a claim for another lease; return False if it was lost.
+
+        The first renewal by a remote worker also confirms its claim.
+        """
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
@@ -6751,7 +6761,7 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if verdict.event == "put_back":     # the rollup finds its start, whatever the clock does
+                if verdict.event == "put_back":     # may be negative, so that the rollup finds the start
                     outcome.seconds = now - task["started_at"]
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])

@@ -25,14 +25,14 @@ class JobQueueError(Exception):
 
     status, code, exit_code = 500, "error", 1
     public: str | None = None           # shown to web clients instead of `detail`, which may name paths
-    retry_after: float | None = None    # default of this class
+    retry_after: float | None = None    # default for errors of this class
 
     def __init__(self, detail: str, errors: Iterable[FieldError] = (), retry_after: float | None = None,
                  headers: Sequence[tuple[str, str]] = (), **extra: Any) -> None:
         super().__init__(detail)
         self.detail, self.errors = detail, list(errors)
         self.extra = extra              # further members of the JSON answer
-        self.retry_after, self.headers = retry_after or self.retry_after, headers   # of the answer
+        self.retry_after, self.headers = retry_after or self.retry_after, headers   # headers of the answer
 
 
 _CANNOT_BE_USED = ("The queue cannot be used at the moment. The web server's error log says why, "
@@ -94,7 +94,7 @@ class UnsupportedType(JobQueueError):
 
 
 class Invalid(JobQueueError):
-    """Well-formed, but fields are wrong: see `errors`."""
+    """A well-formed request with wrong fields: see `errors`."""
 
     status, code, exit_code = 422, "invalid", 2
 
@@ -139,7 +139,7 @@ class Fail(Exception):
 class RetryAfter(Exception):
     """The exception with which a function asks for a retry after some seconds (a number or a timedelta).
 
-    It needs a retry left; a task without retries gets one.
+    It uses up one of the task's retries. A task with max_retries=0 gets one retry.
     """
 
     def __init__(self, seconds: float | timedelta, message: str = "asked to be retried") -> None:
@@ -159,7 +159,7 @@ def field_error(field: str, message: str) -> Invalid:
 
 
 def join_errors(errors: list[FieldError]) -> str:
-    """Return the first errors in one sentence. Tasks are counted from 1 (row) and from 0 (index)."""
+    """Return the first errors in one sentence. Tasks are numbered from 1 (row) and from 0 (index)."""
     texts = []
     for error in errors[:5]:
         index = error.get("index")
@@ -174,7 +174,7 @@ def refusal(words: str, errors: list[FieldError]) -> Invalid:
 
 
 def tasks_refused(errors: list[FieldError], alone: bool) -> Invalid:
-    """Return an Invalid for errors of tasks. The index is left out where a task is `alone`."""
+    """Return an Invalid for errors of tasks. The index is left out if the task is `alone`."""
     if alone:
         errors = [{"field": error["field"], "message": error["message"]} for error in errors]
     return refusal("Nothing was added", errors)
@@ -194,7 +194,7 @@ def complain(text: str) -> None:
 
 @contextlib.contextmanager
 def in_passing(action: str) -> Iterator[None]:
-    """Report errors of the block instead of raising them. A later tick tries again."""
+    """Print an error of the block instead of raising it. A JobQueueError is not printed."""
     try:
         yield
     except JobQueueError:               # a busy or broken queue is reported elsewhere

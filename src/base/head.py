@@ -20,7 +20,7 @@ TYPE_CHECKING = False           # type checkers take it as true: see base/types.
 
 
 def refuse_old(name: str, found: tuple[int, int], oldest: tuple[int, int]) -> None:
-    """Exit with one line if Python or SQLite is too old. Start files of web servers show the line."""
+    """Exit with a message if Python or SQLite is too old. Start files of web servers show the message."""
     if found < oldest:
         words = "jobqueue needs %s %d.%d or newer; this is %s %d.%d" % (name, *oldest, name, *found)
         if __name__ == "__main__" and "GATEWAY_INTERFACE" in os.environ:

@@ -17,25 +17,25 @@ STATIC_FOLDER = HOME / "static"
 
 PENDING, RUNNING, SUCCEEDED, FAILED, CANCELLED, SCHEDULED, WAITING = range(7)
 STATUS_WORDS = ("pending", "running", "succeeded", "failed", "cancelled", "scheduled", "waiting")
-DELETE = 2                      # value of task.cancel_requested: 1 asks for the end, 2 for the removal, too
+DELETE = 2                      # task.cancel_requested: 1 asks for a cancel, 2 for a cancel and the removal
 
 LEASE_SECONDS = 60.0            # how long a claim holds without being renewed
 RENEW_SECONDS = 10.0
-SELF_FENCE_SECONDS = 50.0       # from the last renewal until a worker that cannot renew kills its runner
-TICK_SECONDS = 2.0              # a killed worker's task starts again within 5 s
-SLICE_SECONDS = 20.0            # of work in a request of a program; hosts end longer requests
+SELF_FENCE_SECONDS = 50.0       # time without a renewal after which a worker kills its runner
+TICK_SECONDS = 2.0              # time between ticks: a killed worker's task starts again within 5 s
+SLICE_SECONDS = 20.0            # longest work in one request of a program: hosts end longer requests
 
-WEB_PATIENCE_SECONDS = 5.0      # of all waiting for a busy database in one request
+WEB_PATIENCE_SECONDS = 5.0      # longest wait of one request for a busy database, in all
 DISK_LOW_BYTES = 100 << 20
 
 BODY_MAX_BYTES = 1 << 20
 JSON_MAX_DEPTH, RESULT_MAX_DEPTH = 32, 64
 INTEGER_MAX = 2 ** 53
 
-ERRORS_MAX = 20                 # reported about one request
+ERRORS_MAX = 20                 # errors that one answer reports at most
 PAGE_ROWS = 50
 COUNT_MAX = 10_001
-PIECE_BYTES = 64 << 10          # read or written at once
+PIECE_BYTES = 64 << 10          # most bytes that are read or written at once
 CACHE_SECONDS = 1.0
 
 CLOCK_SLACK_SECONDS = 60.0

@@ -47,7 +47,7 @@ def _data_line() -> str:
         line = beside.read_text("utf-8-sig").partition("\n")[0].strip()
     except (OSError, ValueError) as error:
         raise SetupError("%s cannot be read as a folder's path: %s." % (beside, error)) from None
-    if not line or line[0] == "~":      # the user of the process decides which home it is
+    if not line or line[0] == "~":      # ~ depends on the user of the process
         raise SetupError("%s must have the data folder's path, without ~." % beside)
     return line
 
@@ -55,7 +55,7 @@ def _data_line() -> str:
 def code_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return an environment for users' code, without the variables of this program.
 
-    They may be secrets, such as the password in JOBQUEUE_DATABASE.
+    These variables may be secrets, such as the password in JOBQUEUE_DATABASE.
     """
     return {name: value for name, value in environment.items()
             if name in FOR_CODE or not name.startswith("JOBQUEUE_")}
@@ -67,7 +67,7 @@ def become_private() -> None:
 
 
 def host_umask() -> int:
-    """Return the umask that the first of our processes had."""
+    """Return the host's umask, as become_private() found it."""
     try:
         return int(os.environ.get("JOBQUEUE_UMASK", ""), 8) & 0o777
     except ValueError:

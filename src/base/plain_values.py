@@ -1,7 +1,7 @@
 """Values of users' code as JSON: numbers, texts, lists and dictionaries.
 
-WRITTEN has a row for each type that neither json nor jsonable() can write. The modules of these types are
-not imported here: there are no values of a module that was never imported.
+WRITTEN has rows for types that json cannot write. The modules of these types are not imported here: there
+are no values of a module that was never imported.
 """
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .time_and_text import dump_json, jsonable
 if TYPE_CHECKING:
     from typing import Any
 
-PLAIN_KEYS = str, int, float, type(None)     # of a dictionary, as json writes them
+PLAIN_KEYS = str, int, float, type(None)     # types of a dictionary's keys that json can write
 
-# Module, class, and how a value is written. The first matching row counts.
+# Module and name of a class, and the function that converts its values. The first matching row counts.
 WRITTEN: tuple[tuple[str, str, Callable[[Any], Any]], ...] = (
     ("decimal", "Decimal", str), ("uuid", "UUID", str), ("fractions", "Fraction", str),
     ("builtins", "complex", str), ("pathlib", "PurePath", str), ("ipaddress", "_IPAddressBase", str),
@@ -37,9 +37,9 @@ def count_bytes(value: bytes) -> str:
 
 def plain_value(value: Any, levels: int = RESULT_MAX_DEPTH,
                 write_bytes: Callable[[bytes], str] = count_bytes) -> Any:
-    """Return a value as JSON can write it.
+    """Return a value, converted so that JSON can write it.
 
-    TypeError if its type has no row in WRITTEN, ValueError if it is nested too deeply.
+    TypeError if its type is not known here, ValueError if it is nested too deeply.
     """
     write_part = functools.partial(plain_value, levels=levels - 1, write_bytes=write_bytes)
     if isinstance(value, Enum):
@@ -65,20 +65,20 @@ def plain_value(value: Any, levels: int = RESULT_MAX_DEPTH,
     for name in "tolist", "item":       # arrays and numbers of numpy
         if hasattr(type(value), name) and hasattr(value, "dtype"):
             return plain_value(getattr(value, name)(), levels - 1)
-    for name in "model_dump", "to_dict":    # of pydantic and pandas
+    for name in "model_dump", "to_dict":    # methods of pydantic and pandas
         if hasattr(type(value), name):
             return plain_value(getattr(value, name)(), levels, write_bytes)
     return jsonable(value)
 
 
 def is_of(module: str, name: str, value: object) -> bool:
-    """Return whether a value is of a class; False if its module was never imported."""
+    """Return whether a value is an instance of this module's class; False if it was never imported."""
     kind = getattr(sys.modules.get(module), name, None)
     return isinstance(kind, type) and isinstance(value, kind)
 
 
 def argument_value(value: Any) -> Any:
-    """Return a Python value as JSON has it, bytes as Base64.
+    """Return an argument as a JSON value, with bytes as Base64.
 
     TypeError or ValueError for a value that JSON cannot write.
     """

@@ -1,8 +1,8 @@
 """Rules of schedules: every N seconds, daily, weekly, cron.
 
-This room computes due times and needs no database. All rules but `every` are kept as a cron expression.
-The next matching day is found first, then the time of that day on a wall clock. The time zone gives the
-moment. Times that the clocks skip or repeat are handled as in Debian's cron.
+This room computes due times and needs no database. Each rule but `every` becomes a cron expression.
+The next matching day is found first, then the wall-clock time on that day, then its moment in the time
+zone. Times that the clocks skip or repeat are handled as in Debian's cron.
 """
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from typing import Any, Union
 
 if TYPE_CHECKING:
-    CronValue = Union[int, tuple[int, int]]     # a number, or (weekday, which one of the month)
+    CronValue = Union[int, tuple[int, int]]     # a number, or (weekday, its number in the month)
 
 RULE_MAX_CHARACTERS = 500
 EVERY_MAX_SECONDS = 3650 * 86400
 LAST_MOMENT = 221845392000                  # the year 9000: nothing is due after it
-CALENDAR_YEARS = 400                        # after which dates and weekdays repeat
+CALENDAR_YEARS = 400                        # after this time dates and weekdays repeat
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 SECOND = timedelta(seconds=1)
 WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 MONTHS = ("January February March April May June July August September October November "
           "December").split()
-LAST_DAY, LAST_WORKDAY = 32, 33             # among the days of a month: L and LW
-LAST = 6                                    # of the numbers 1 to 5 for a month's Fridays: the last one
+LAST_DAY, LAST_WORKDAY = 32, 33             # the values of L and LW as a day of the month
+LAST = 6                                    # 1 to 5: a month's first to fifth Friday; 6: its last one
 
 EVERY = r"every (\d{1,9}) ?(s|sec|seconds?|m|min|minutes?|h|hours?|d|days?)?"
 EVERY_UNITS = {unit[0]: size for unit, size in UNITS}
 CLOCK = r" (?P<hour>\d{1,2}):(?P<minute>\d\d)"
-WORDED_RULES = {                            # a pattern, and the same as cron
+WORDED_RULES = {                            # pattern of a rule: its cron expression
     "@hourly": "0 * * * *", "@daily": "0 0 * * *", "@midnight": "0 0 * * *",
     "@weekly": "0 0 * * 0", "@monthly": "0 0 1 * *", "@(yearly|annually)": "0 0 1 1 *",
     "daily" + CLOCK: "{minute} {hour} * * *",
@@ -90,7 +90,7 @@ class CronField:
         return self.names.get(text, int(text) if text.isdigit() else -1)
 
 
-_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # as cron counts them, from 0; 7 is Sunday, too
+_DAY_NAMES = WEEKDAYS[6:] + WEEKDAYS[:6]        # cron counts from Sunday, which is 0 and 7
 CRON_FIELDS = (
     CronField("second", 0, 59), CronField("minute", 0, 59), CronField("hour", 0, 23),
     CronField("day of the month", 1, 31, (), {"l": LAST_DAY, "lw": LAST_WORKDAY},
@@ -118,7 +118,7 @@ def _listing(values: Iterable[int], name: Callable[[int], str] = str) -> str:
 
 
 def _pace(values: list[int], unit: str, size: int) -> str:
-    """Return some minutes of an hour in words: "every 15 minutes", "minutes 0 to 10"."""
+    """Return seconds, minutes or hours in words: "every 15 minutes", "minutes 0 to 10"."""
     step = values[1] - values[0] if len(values) > 1 else size
     if step < size and size % step == 0 and values == list(range(0, size, step)):
         return "every " + unit if step == 1 else "every %d %ss" % (step, unit)
@@ -192,11 +192,15 @@ class Rule:
         return self._aware(at).utcoffset() or timedelta()
 
     def _moments(self, wall: datetime) -> list[int]:
-        """Return when clocks show this: [x, x]; repeated: [x, later]; skipped: [x, earlier]."""
+        """Return the two moments (fold 0 and 1) at which clocks show this time.
+
+        The moments are equal as a rule. The second one is later if clocks repeat the time, earlier if they
+        skip it.
+        """
         return [(wall.replace(tzinfo=self.tzinfo, fold=fold) - EPOCH) // SECOND for fold in (0, 1)]
 
     def _change(self, low: int, high: int) -> int:
-        """Return the moment between the two at which the clocks change."""
+        """Return the moment above `low` up to `high` at which the clocks change."""
         offset = self._offset(high)
         while high - low > 1:
             middle = (low + high) // 2
@@ -228,9 +232,9 @@ class Interval(Rule):
 class Calendar(Rule):
     """A rule that is a cron expression: times of day on certain days.
 
-    `fixed` rules name hours and minutes. They run once for a time of day that the clocks skip (right
-    after it) or repeat (the first time). All others follow the clocks. `both`: dates and weekdays must
-    match, not one of them.
+    A rule is `fixed` if it has five fields that name hours and minutes. It is due once, even if the clocks
+    skip its time (right after the change) or repeat it (the first time). Other rules follow the clocks.
+    With `both` the date and the weekday must match, otherwise one of them is enough.
     """
 
     def __init__(self, text: str, zone: str, tzinfo: tzinfo, fields: list[str]) -> None:
@@ -264,7 +268,7 @@ class Calendar(Rule):
         return sorted(day for day in days_of_month if day <= length)
 
     def _days_from(self, start: date) -> Iterator[date]:
-        """Yield the days from `start` on that match, for as long as days and weekdays can differ."""
+        """Yield the matching days from `start` on, for CALENDAR_YEARS."""
         from calendar import monthrange
         for year in range(start.year, start.year + CALENDAR_YEARS + 1):
             for month in self.months:
@@ -273,7 +277,7 @@ class Calendar(Rule):
                     yield from (day for day in days if day >= start)
 
     def _next_wall(self, wall: datetime) -> datetime:
-        """Return the next time later than `wall` that matches, as clocks show it."""
+        """Return the next matching wall-clock time after `wall`; OverflowError if there is none."""
         wall += SECOND
         hours, minutes, seconds = self.clock
         for day in self._days_from(wall.date()):

@@ -33,7 +33,7 @@ class Clock:
 
     @staticmethod
     def uniform(low: float, high: float) -> float:
-        """Return a random number between the two."""
+        """Return a random number from `low` to `high`."""
         import random
         return random.uniform(low, high)
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 def seconds_since(moment: float, now: float) -> float:
     """Return the seconds from a recorded moment until now, infinite if the moment is in the future.
 
-    A moment is in the future after the clock was set back. Nothing may wait for that moment: a clock that
-    was once a year ahead would stop alerts, starts and backups for a year. For the same reason the
-    program keeps no time of its own that never runs back.
+    A moment is in the future if the clock was set back since. Nothing may wait for that moment: a clock
+    that was a year ahead would stop alerts, starts and backups for a year. For the same reason the program
+    does not make its wall clock monotonic.
     """
     return now - moment if moment <= now + CLOCK_SLACK_SECONDS else math.inf
 
@@ -59,18 +59,18 @@ class Every:
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
     def is_due(self) -> bool:
-        """Return True if the time has come, and begin the next period then."""
+        """Return True if the timer is due, and begin its next period."""
         if self._clock.monotonic() < self._at:
             return False
         self.put_off(self._seconds)
         return True
 
     def put_off(self, seconds: float) -> None:
-        """Let the timer be due in so many seconds."""
+        """Make the timer due in `seconds`."""
         self._at = self._clock.monotonic() + seconds
 
     def hasten(self, seconds: float) -> None:
-        """Let the timer be due in so many seconds at the latest."""
+        """Make the timer due in `seconds` at the latest."""
         self._at = min(self._at, self._clock.monotonic() + seconds)
 
 
@@ -92,11 +92,11 @@ def iso(seconds: float | None) -> str | None:
 
 
 def time_of_day(seconds: float) -> str:
-    """Return a moment as sentences have it: "12:05 UTC"."""
+    """Return the time of day of a moment, such as "12:05 UTC"."""
     return iso(seconds)[11:16] + " UTC"
 
 
-# Patterns are compiled at first use: a CGI request would pay for all of them at each import.
+# Patterns are compiled at first use. Else each CGI request would compile all of them.
 RFC3339 = (r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,9}))?"
            r"([Zz]|[+-]\d\d:\d\d)")
 
@@ -150,9 +150,9 @@ def shorten(text: str, limit: int) -> str:
 
 
 def jsonable(value: Any) -> str | float | list[Any]:
-    """Return a value for json.dumps in place of one of a type that it does not know.
+    """Return a JSON value for a value of a type that json.dumps does not know.
 
-    These types are dates, enums, paths, sets and numbers.
+    The types are dates, times, time spans, enums, paths, sets, Decimal and UUID; TypeError for another one.
     """
     if isinstance(value, (date, clock_time)):
         return value.isoformat()
@@ -172,7 +172,7 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",",
 
 
 def dump_json(value: Any) -> str:
-    """Return compact JSON that SQLite can store; ValueError or TypeError for other values."""
+    """Return compact JSON that SQLite can store; ValueError or TypeError if there is none."""
     text = _encode(value)
     return text if text.isascii() else storable(text)
 
@@ -214,7 +214,7 @@ _NESTED = dict, list, tuple, set, frozenset
 
 
 def is_deep(value: Any, levels: int) -> bool:
-    """Return True if lists and dicts are nested deeper than `levels`. Some JSON readers would fail."""
+    """Return True if lists and dicts are nested deeper than `levels`. Some JSON readers cannot read that."""
     if not isinstance(value, _NESTED):
         return False
     if levels == 0:
@@ -225,7 +225,7 @@ def is_deep(value: Any, levels: int) -> bool:
     return False
 
 
-# JSON text as Python reads it. ValueError also for NaN and Infinity.
+# Reads JSON text as json.loads() does, but refuses NaN and Infinity with ValueError.
 read_json = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite).decode
 
 
@@ -245,8 +245,8 @@ def load_json(text: str | bytes) -> Any:
     Malformed for a text that other JSON readers would understand differently.
     """
     try:
-        text = text.lstrip("\ufeff") if isinstance(text, str) else text   # editors on Windows begin files
-                                                                          # with it
+        # Editors on Windows begin files with a byte order mark.
+        text = text.lstrip("\ufeff") if isinstance(text, str) else text
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
@@ -296,9 +296,10 @@ def birth(pid: int) -> str | None:
 
 
 def end_group(pid: int, born: str | None, sleep: Callable[[float], None]) -> bool:
-    """Kill a process with this start time, and its group. Return False while it lives.
+    """Kill a process and its group; return False if it still lives.
 
-    Another user's process cannot be killed.
+    `born` is its birth(): another process that has this pid by now is not killed. A process of another
+    user cannot be killed.
     """
     for _ in range(20):
         if born is None or birth(pid) != born:
@@ -324,14 +325,14 @@ def read_retry_after(text: str | None, now: float) -> float | None:
             moment = parsedate_to_datetime(text)
         except (TypeError, ValueError, IndexError):
             return None
-        if moment.tzinfo is None:       # "-0000"; HTTP knows no local time
+        if moment.tzinfo is None:       # the offset -0000: times in HTTP are UTC
             moment = moment.replace(tzinfo=timezone.utc)
         seconds = moment.timestamp() - now
     return seconds if 0 < seconds < math.inf else None
 
 
 def name_signal(number: int) -> str:
-    """Return a signal's number and name, with its usual sender."""
+    """Return a signal's number and name, and for SIGKILL its usual cause."""
     try:
         name = signal.Signals(number).name
     except ValueError:

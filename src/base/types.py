@@ -1,8 +1,8 @@
 """NamedTuple and Generic without typing; types that travel between rooms.
 
 Importing typing takes a tenth of the time of importing this program. So only type checkers import it:
-they take TYPE_CHECKING as true. Names under it may stand in annotations only, which are texts at run
-time.
+they take TYPE_CHECKING as true. Names defined under it are used only in annotations, which are texts
+at run time.
 """
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Query = tuple[str, Sequence[Any]]   # a statement and its values
 
     class FieldError(TypedDict, total=False):
-        """One fault of a request. `index` is the place of the task among several."""
+        """One fault of a request. `index` is the place of its task in the request."""
 
         index: int
         field: str
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         def __iter__(self) -> Iterator[Any]: ...
         def keys(self) -> Iterable[str]: ...
 
-    TaskRow = Row                       # a row of `task`; where people see it, with its owner's name
+    TaskRow = Row                       # a row of `task`, with the owner's name if people see it
     WorkerRow = Row                     # a row of `worker`
     ScheduleRow = Row                   # a row of `schedule`
 else:

@@ -32,7 +32,7 @@ SUMMARY_MAX_CHARACTERS = 120
 
 
 def text_like(pattern: str, message: str) -> Schema:
-    """Return the schema of a text that matches a pattern; `message` describes a right one."""
+    """Return the schema of a text that matches a pattern; `message` describes a right text."""
     return {"type": "string", "pattern": pattern, "patternMessage": message}
 
 
@@ -47,7 +47,7 @@ def integer_within(low: int, high: int) -> Schema:
 
 
 def text_up_to(longest: int) -> Schema:
-    """Return the schema of a text of at most so many characters."""
+    """Return the schema of a text of at most `longest` characters."""
     return {"type": "string", "maxLength": longest}
 
 
@@ -126,10 +126,10 @@ TEXT_FORMS = {
     "bytes": TextForm("%s|(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?" % FILE_KEY,
                       str, "the id of an uploaded file, or Base64"),
     "file": TextForm(FILE_KEY, str, "the id of an uploaded file")}
-FILE_FORMATS = ("file", "bytes")        # of parameters that accept an uploaded file
+FILE_FORMATS = ("file", "bytes")        # formats of parameters that accept an uploaded file
 SECRET_WORDS = "password passwd token secret apikey api_key".split()
 SECRET_NAME = re.compile("(^|_)(%s)$" % "|".join(SECRET_WORDS), re.IGNORECASE)
-SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # the end of such a name in the JSON of arguments
+SECRET_TEXTS = [word + '":' for word in SECRET_WORDS]   # ends of secret names in the JSON of arguments
 MASKED = "•••"
 TRUE_WORDS, FALSE_WORDS = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 BOOLEANS = {**dict.fromkeys(TRUE_WORDS, True), **dict.fromkeys(FALSE_WORDS, False)}
@@ -156,7 +156,7 @@ TYPES = {
     "array": JsonType("a list", lambda value: isinstance(value, list), json.loads),
     "object": JsonType("an object", lambda value: isinstance(value, dict), json.loads),
     "null": JsonType("empty", lambda value: value is None, str)}
-# From the narrowest to the widest: a text is read as the first type that it fits.
+# Types from the narrowest to the widest: a text is read as the first type that it fits.
 TYPES_BY_WIDTH = ("integer", "number", "boolean", "array", "object", "string")
 PLAIN_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean"}
 WORDS_ABOUT = {"default", "description", "type"}
@@ -178,7 +178,7 @@ def _check_text(schema: Schema, value: str, field: str) -> list[FieldError]:
     return wrong(field, "must be " + form.words)
 
 
-# The limits of a number: their words, and the test of a number.
+# The bounds of a number: the words for each bound, and its test.
 BOUNDS: dict[str, tuple[str, Callable[[float, float], bool]]] = {
     "minimum": ("at least %s", operator.ge), "exclusiveMinimum": ("more than %s", operator.gt),
     "maximum": ("at most %s", operator.le), "exclusiveMaximum": ("less than %s", operator.lt)}
@@ -208,7 +208,7 @@ def _check_list(schema: Schema, value: list[Any], field: str) -> list[FieldError
 
 
 def is_plain(schema: Schema, value: Any) -> bool:
-    """Return True if the type alone decides and is right. This is the common case, and quick."""
+    """Return True if the schema tests nothing but the type, and the value fits. This test is quick."""
     kind = PLAIN_WORDS.get(type(value), "")
     return (schema.get("type") == kind and (len(schema) == 1 or schema.keys() <= WORDS_ABOUT)
             and (kind in ("string", "boolean") or -INTEGER_MAX <= value <= INTEGER_MAX))
@@ -239,7 +239,7 @@ def _check_object(schema: Schema, value: JsonObject, field: str) -> list[FieldEr
 
 
 def choice_names(schema: Schema) -> list[str]:
-    """Return the values of an enum as people see them. Those of a Python Enum are its names, too."""
+    """Return the values of an enum as people see them. Members of a Python Enum are shown by name."""
     values, names = schema["enum"], schema.get("enumNames", [])
     return [*names, *("null" if value is None else str(value) for value in values[len(names):])]
 
@@ -281,7 +281,7 @@ def parse_text(schema: Schema, text: str) -> Any:
     """Return the value of a typed text by its schema, or the text itself if it cannot be read."""
     if "enum" in schema:
         return next((value for value in schema["enum"] if text == ("" if value is None else str(value))),
-                    text)               # a name of the enum is accepted, too
+                    text)               # check_value() accepts names of an enum, too
     kinds = schema.get("type", "string")
     kinds = [kinds] if isinstance(kinds, str) else kinds
     if text == "" and "null" in kinds:
@@ -313,7 +313,7 @@ def mask(value: Any) -> Any:
 
 
 def unmask(value: Any, stored: Any) -> Any:
-    """Return the value with masked secrets replaced by those of `stored`: they were not changed."""
+    """Return the value with masked secrets replaced by those of `stored`, because they were not changed."""
     if isinstance(value, dict) and isinstance(stored, dict):
         return {name: stored[name] if item == MASKED and SECRET_NAME.search(name) and name in stored
                 else unmask(item, stored.get(name)) for name, item in value.items()}
@@ -331,7 +331,7 @@ def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str
         return "…"
     try:
         values = mask(json.loads(arguments_text)).values()
-    except RecursionError:              # written before depth was limited
+    except RecursionError:              # stored before depth was limited
         return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
     for key, name in files:

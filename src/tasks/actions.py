@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     Rows = list[TaskRow]
 
-PORTION_ROWS = 200              # of a bulk action in one short transaction
-ACTION_ROWS = 1000              # that a bulk action reads at once
+PORTION_ROWS = 200              # tasks that a bulk action changes in one short transaction
+ACTION_ROWS = 1000              # tasks that a bulk action reads at once
 
 # The bulk actions, and the statuses in which each is possible.
 ACTIONS: dict[str, tuple[int, ...]] = {
@@ -48,7 +48,7 @@ class Acted(NamedTuple):
 
 
 class Actions:
-    """The actions of people on tasks. Besides them only Adding, Followers and Claims change a status."""
+    """The actions of people on tasks. Only Adding, Followers and Claims change statuses, too."""
 
     def __init__(self, database: Database, tasks: TaskList, adding: Adding) -> None:
         self._database, self._tasks, self._adding = database, tasks, adding
@@ -68,8 +68,8 @@ class Actions:
     def retry(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> TaskRow:
         """Make a failed or cancelled task pending again with all its retries; return its row.
 
-        Conflict if its status is another. For its owner (not None) it counts as a new task: TooMany if
-        the owner has too many, Denied if the function is for admins only.
+        Conflict if it has another status, or would only fail again. With an owner it counts as a new task.
+        TooMany if the owner has too many, Denied if users may not add tasks of its function.
         """
         with self._database.transaction() as transaction:
             row = self._tasks.get(task_id, owner_id, transaction)
@@ -103,7 +103,7 @@ class Actions:
             owner_id: int | None = None, by: str | None = None) -> Acted:
         """Do an action to the tasks of a filter with ids above `low` up to `top`, see act_on().
 
-        It stops after the portion in which the time is over.
+        It reads ACTION_ROWS tasks at a time, and stops once `seconds` are over.
         """
         deadline, done = self._clock.monotonic() + seconds, 0
         while low < top and not (done and self._clock.monotonic() > deadline):
@@ -117,8 +117,8 @@ class Actions:
                by: str | None = None) -> int:
         """Do an action to the given tasks that allow it; return their number.
 
-        With an owner, only the owner's tasks are changed. TooMany if the owner has too many pending
-        tasks.
+        With an owner, only the owner's tasks are changed. TooMany if a retry exceeds the owner's limit of
+        pending tasks.
         """
         limited = owner_id if action == "retry" else None
         condition, values = Filter(owner_id, ACTIONS[action]).where()
@@ -137,11 +137,10 @@ class Actions:
     def _change(self, ids: list[int], condition: str, values: Sequence[Any],
                 change: Callable[[Connection, Rows, float], Rows], removes: bool,
                 durable: bool = True, limited: int | None = None) -> int:
-        """Call `change` with the rows that still fulfil the condition, a portion at a time; return how
-        many changed.
+        """Call `change` with rows that still fulfil the condition, in portions; return how many changed.
 
-        With `limited` only as many as that owner may still have pending. If it `removes` them, their
-        folders go, too.
+        `limited` is the id of an owner whose limit of pending tasks counts: TooMany beyond it. If `change`
+        `removes` tasks, their folders are removed, too.
         """
         done = 0
         while ids:

@@ -1,8 +1,8 @@
 """Orders become tasks, once, within their owner's limit.
 
 All orders of a request become tasks, or none. Adding.add() numbers them and checks their owner's limit.
-It gives each a status and a turn, and stores it with a row of the activity. Large requests may wait in a
-file until then. A request with an Idempotency-Key is carried out once.
+It gives each a status and a turn, and stores it with a row of the activity. Until then the arguments of a
+large request may be in a file. A request with an Idempotency-Key is carried out once.
 """
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     Placed = tuple["Order", int, int, int]      # an order, its task's id, status and turn
 
-FEW_ORDERS = 10                 # at most so many share a commit with other requests
-UNCOUNTED_MAX = 1000            # tasks added before pending tasks are counted again
+FEW_ORDERS = 10                 # requests with more orders get a commit of their own (no group commit)
+UNCOUNTED_MAX = 1000            # tasks that are added until pending tasks are counted again
 REQUEST_SECONDS = 86400.0       # how long an Idempotency-Key is known
 OWNER_STATE = "SELECT name, role, max_pending, (%%s) AS last, %s FROM user WHERE id=?" % TURNS
 
@@ -50,16 +50,16 @@ class Order:
                  after_failure: str | None = None, unique_key: str | None = None,
                  owner: str | None = None, admin_id: int | None = None,
                  scope: int | None = None) -> None:
-        self.function, self.options = function, options     # every name of TASK_OPTIONS
+        self.function, self.options = function, options     # options: every name of TASK_OPTIONS
         self.arguments = arguments      # JSON text; empty while it is in a file
         self.size = sys.getsizeof(arguments)
         self.file: ArgumentsFile | None = None
         self.start = 0                  # where its arguments begin in the file
         self.run_at, self.unique_key = run_at, unique_key
         self.schedule_id: int | None = None
-        self.after, self.after_failure = after, after_failure or "fail"     # ids without duplicates
+        self.after, self.after_failure = after, after_failure or "fail"     # after: ids without duplicates
         self.owner = owner              # the requested owner's name, or None
-        self.admin_id = admin_id        # the user who must be an admin when it starts
+        self.admin_id = admin_id        # the user who must still be an admin when it starts
         self.given: Sequence[str] = ()  # keys of the files in its arguments
         self.scope = scope              # the owner that given files must have; None: any
 
@@ -116,7 +116,7 @@ class Adding:
 
     def __init__(self, database: Database, settings: Settings, files: Files) -> None:
         self._database, self._settings, self._files = database, settings, files
-        # (owner id, limit) -> the last id that is surely within the limit
+        # (owner id, limit) -> the last task id that is surely within the limit
         self._sure: dict[tuple[int, int], int] = {}
 
     def add(self, transaction: Connection, owner_id: int, orders: list[Order], now: float,
@@ -124,7 +124,7 @@ class Adding:
         """Add all orders; return their ids.
 
         An order adds nothing if an unfinished task of the owner has its unique_key: it gets the id of
-        that task. Only a running task that adds it itself passes its key on.
+        that task. If this is the running task `asker`, which adds the order, the new task takes the key.
         """
         options = orders[0].options if orders else TASK_DEFAULTS
         lane = options["queue"], options["priority"]
@@ -181,7 +181,7 @@ class Adding:
                  asker: int | None) -> dict[str, Holder]:
         """Return the unfinished task that has each key; Conflict if one of them is being ended.
 
-        The key of the running task that adds the orders becomes free.
+        The running task `asker`, which adds the orders, loses its key.
         """
         holders: dict[str, Holder] = {}
         for task_id, key, function, cancel_requested in transaction.all_of(
@@ -208,7 +208,7 @@ class Adding:
         return owner
 
     def check_quota(self, transaction: Connection, owner_id: int, count: int, refusal: str) -> int:
-        """Return how many more tasks the owner may have pending; TooMany unless `count` may."""
+        """Return how many more tasks the owner may have pending; TooMany if fewer than `count`."""
         owner = self._owner(transaction, owner_id, ("", 0))
         return self._check_quota(transaction, owner_id, owner, count, refusal)
 
@@ -216,8 +216,8 @@ class Adding:
                      refusal: str | None = None) -> int:
         """Return how many tasks the owner may add, as check_quota() does; TooMany if fewer than `count`.
 
-        For an owner with very many tasks the count is not repeated with each add. So retries may exceed
-        the limit by UNCOUNTED_MAX, unless there is a `refusal`.
+        If an owner has more than COUNT_MAX tasks, not every add counts them. So retries and adds together
+        may exceed the limit by up to UNCOUNTED_MAX. A call with a `refusal` always counts.
         """
         if owner["role"] == "admin":
             return INTEGER_MAX
@@ -248,7 +248,7 @@ class Adding:
     @staticmethod
     def _predecessors(transaction: Connection, owner_id: int, orders: list[Order],
                       new: list[Order]) -> dict[int, int]:
-        """Return {id: status} of the tasks that new tasks come after; Invalid for another owner's."""
+        """Return {id: status} of the tasks that new tasks come after; Invalid for tasks of other owners."""
         wanted_ids = dict.fromkeys(before for order in new for before in order.after)    # keeps the order
         statuses: dict[int, int] = {before: status for before, status in transaction.all_of(
             "SELECT id, status FROM task %s WHERE owner_id=? AND id IN (%%s)" % BY_ID,
@@ -308,10 +308,10 @@ class IdempotencyRecord:
 
     def __init__(self, person_id: int, key: str, digest: str) -> None:
         self._key = {"owner_id": person_id, "key": key}
-        self._digest = digest           # of the request
+        self._digest = digest           # digest of the request
 
     def find(self, db: Reader, now: float) -> JsonObject | None:
-        """Return the first answer to this request, or None; Invalid if the key had another request."""
+        """Return the stored answer to this request, or None; Invalid if another request used the key."""
         row = db.one(
             "SELECT digest, answer FROM request WHERE owner_id=? AND key=? "
             "AND created_at BETWEEN ? AND ?",

@@ -3,12 +3,12 @@
 The Reaper (upkeep/reaper.py) ends the tasks of dead workers in these ways, too.
 
 1. claim() claims the first pending tasks of a queue, each under a random token, with a lease.
-2. The worker renews the lease. Each of its writes names the token. If no row changed, the task was lost
-   to another worker, whose outcome counts.
+2. The worker renews the lease. Each of its writes names the token. If a write changes no row, the claim
+   was lost, and this worker's outcome does not count.
 3. end_all() asks judge() for the next state of a task and stores it.
-4. A claim that is not renewed in time is first marked as suspect, and lost one lease later. The mark
-   proves that the database was writable, so the worker could have renewed. While the database cannot be
-   written there are no marks, and workers keep their tasks.
+4. A claim that missed two renewals is marked as suspect. It is lost once its lease is over and the mark
+   has expired (Leases.silent()). The mark proves that the database was writable, so the worker could have
+   renewed. While the database cannot be written there are no marks, and workers keep their tasks.
 """
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from .leases import ClaimedTask, Ending
 
 PROMOTE_AT_ONCE = 500
-PROMOTE_SECONDS = 0.05          # age at which a busy worker may notice a due task
-REFUSED_AT_ONCE = 100           # tasks of former admins, in one transaction
+PROMOTE_SECONDS = 0.05          # how late a busy worker may notice a due task
+REFUSED_AT_ONCE = 100           # tries of one claim while it finds only tasks of former admins
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
     SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
     )""" % (BY_CLAIM, REACH_ROWS)
-# Where to look first for a task whose owner may start one. Few tasks have the same turn.
+# Tasks of owners below their limits are searched among these turns first. Few tasks share a turn.
 BESIDE_FULL = "AND priority=? AND turn>=? AND turn<?+%d" % REACH_ROWS
 ENDING_COLUMNS = (
     "id", "owner_id", "queue", "function", "priority", "turn", "run_at", "attempts", "crashes",
@@ -88,7 +88,7 @@ class Claims:
     def next_due(self, of_all: bool = False, db: Reader | None = None) -> float | None:
         """Return when the next scheduled task becomes due, or None.
 
-        It is of the queues that this machine serves, or of all. It is now if an ended task still has
+        Only queues that this machine serves count, unless `of_all`. Return 0 if an ended task still has
         unsettled followers.
         """
         db = db or self._database
@@ -100,7 +100,7 @@ class Claims:
                     if of_all or row["queue"] in served), default=None)
 
     def rate_opens(self, db: Reader | None = None) -> float | None:
-        """Return when a queue's rate next lets a task start that nothing else holds back, or None."""
+        """Return when the rate of a queue next lets a task start; None if no rate holds back tasks."""
         now = self._clock.now()
         moments = [next_start(queue, now).at for queue in self._filled(db or self._database)
                    if queue["rate_count"] is not None]
@@ -144,7 +144,7 @@ class Claims:
         """Claim the next task, or a batch of up to `most` that all run `function`; return their rows.
 
         With an owner: nothing if the next task is another owner's. With a Reach (remote workers): only
-        tasks within it, and the worker must renew() them.
+        tasks within it, and the worker must confirm each claim by renew().
 
         A batch has first attempts only, and no tasks with on_crash=fail: if its worker dies, tasks that
         did not begin count as crashed, too. Tasks with long arguments are claimed alone, because a batch
@@ -161,7 +161,7 @@ class Claims:
     def _claim_pending(self, transaction: Connection, worker_id: int, now: float, most: int,
                        function: str | None, owner_id: int | None,
                        reach: Reach | None) -> list[ClaimedTask]:
-        """Claim as claim() does. After many refused tasks return nothing, though there may be more."""
+        """Claim as claim() does. After REFUSED_AT_ONCE tries return nothing, even if more tasks wait."""
         for _ in range(REFUSED_AT_ONCE):
             queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
@@ -217,7 +217,7 @@ class Claims:
         heads: list[ClaimedTask] = []
         for row in self._firsts(db, queue, most, reach):
             columns: Any = dict(zip(row.keys(), row))
-            task: ClaimedTask = columns     # a claimed row has a claim, too
+            task: ClaimedTask = columns     # _claim_rows() adds the claim
             fits = (task["function"] == function and task["attempts"] == 0
                     and task["on_crash"] == "retry" and len(task["arguments"]) <= 4000)
             is_full = task["spare"] is not None and task["spare"] <= sum(
@@ -252,7 +252,7 @@ class Claims:
             for row in rows])
 
     def _refuse(self, transaction: Connection, rows: list[ClaimedTask], now: float) -> None:
-        """Fail claimed tasks of functions for admins that a former admin has added."""
+        """Fail claimed tasks of functions for admins if the admin who added them is no admin any more."""
         words = "%s is for admins only, and the user who added this task is no longer an admin"
         if rows:
             self.end_all(transaction, [
@@ -261,8 +261,10 @@ class Claims:
 
     def renew(self, transaction: Connection, task_id: int, claim: str, now: float,
               seconds: float | None = None) -> bool:
-        """Renew a claim for another lease; return False if it was lost. A remote worker confirms its
-        claim so."""
+        """Renew a claim for another lease; return False if it was lost.
+
+        The first renewal by a remote worker also confirms its claim.
+        """
         return transaction.update(
             "task", {"claim": claim, **self.leases.new(now, seconds)},
             "id=? AND status=RUNNING AND claim IN (?, ?)", (task_id, claim, UNCONFIRMED + claim)) == 1
@@ -323,7 +325,7 @@ class Claims:
                 verdict = judge(task, outcome, now, self._clock.uniform)
                 verdict.removed = task["cancel_requested"] == DELETE or (
                     verdict.status == SUCCEEDED and task["remove_on_success"] == 1)
-                if verdict.event == "put_back":     # the rollup finds its start, whatever the clock does
+                if verdict.event == "put_back":     # may be negative, so that the rollup finds the start
                     outcome.seconds = now - task["started_at"]
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])

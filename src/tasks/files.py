@@ -1,14 +1,14 @@
 """Files that tasks are given and leave: kept, served, removed.
 
-An uploaded file lies in files-WORD/KEY, and arguments hold that key. Its name is in the row alone. Files
-that a task leaves stay in its folder, work-WORD/ID. Rows of `file` name the owner of each. A queue on
-PostgreSQL has its files on the web server's machine; other machines fetch them from it.
+An uploaded file lies in files-WORD/KEY, and arguments hold that key. Only its row of `file` has its
+name. Files that a task leaves stay in its folder, work-WORD/ID. Each row of `file` names an owner. A queue
+on PostgreSQL has its files on the web server's machine; other machines fetch them from it.
 
 1. receive() reserves room with a row, and adds the name once the whole file is there. give() makes it a
    file of each new task that names its key, in the transaction that adds the task.
 2. collect() records the files that a task has left, in the transaction that ends it.
-3. A trigger expires a file with its last task. An unused upload expires after a day. clear() removes such
-   rows, and folders without a row, which crashes leave.
+3. A trigger expires the rows of a removed task's uploads. An unused upload expires after a day. clear()
+   removes expired rows, then files and folders without a row. Crashes leave such files, too.
 """
 from __future__ import annotations
 
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
         removed: bool
         kept: list[str] | None
 
-UNUSED_SECONDS = 86400.0        # after which an upload without a task expires
+UNUSED_SECONDS = 86400.0        # an upload without a task expires after this time
 CLAIM_LOST = "Another worker has this task, or it has ended."
-FORMER_SECONDS = 86400.0        # after which the names of folders from earlier editions are removed
-FILES_MAX = 100                 # that a task leaves
-UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: uploads without a task, and all
+FORMER_SECONDS = 86400.0        # links with folder names of earlier editions are removed after this time
+FILES_MAX = 100                 # files of a task that are kept
+UNUSED_MAX, OWNED_MAX = 1000, 10_000    # files of a user: unused uploads, and all files
 FILE_NAME_BYTES = 200
-# Controls, signs that change the direction of text, and halves of characters.
+# Control characters, marks that change the direction of text, and lone surrogates.
 NAMELESS = r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
-SITE_SECONDS = 10.0             # age up to which a known place of the files is used
-# Each file counts 8 kB at least, as on the disk.
+SITE_SECONDS = 10.0             # how long the stored place of the files is cached
+# The bytes of a user's files. Each file counts at least 8 kB, as on the disk.
 USED_BYTES = """
     SELECT sum(CASE WHEN size<8192 THEN 8192 ELSE size END) FROM file
     WHERE owner_id=? AND (until IS NULL OR until>0) AND NOT EXISTS (
         SELECT 1 FROM file AS other WHERE other.key=file.key AND other.id<file.id)"""
 BYTES_TYPE, PLAIN_TYPE = "application/octet-stream", "text/plain; charset=utf-8"
-SHOWN_TYPES = {                 # by the first bytes of a file; all others are saved
+SHOWN_TYPES = {                 # found by a file's first bytes; browsers save all other files
     rb"\x89PNG\r\n\x1a\n": "image/png", rb"\xff\xd8\xff": "image/jpeg", rb"GIF8[79]a": "image/gif",
     rb"RIFF....WEBP": "image/webp", rb"(?!%PDF)[^\0-\x08\x0e-\x1a\x1c-\x1f]*\Z": PLAIN_TYPE}
 TYPE_BYTES = 4096
@@ -103,7 +103,7 @@ def remove_task_folder(data: Path, task_id: int) -> None:
 
 
 def given_path(folder: Path, key: str) -> Path:
-    """Return the path of an uploaded file. Earlier editions made a folder for each."""
+    """Return the path of an uploaded file. Earlier editions made a folder for each file."""
     path = folder / key
     return next(path.iterdir(), path) if path.is_dir() else path
 
@@ -120,28 +120,28 @@ def file_name(text: str) -> str:
 
 
 def disk_name(name: str) -> str:
-    """Return the name of a file on the disk, in UTF-8 whatever the locale is."""
+    """Return the name of a file on the disk, in UTF-8 with every locale."""
     return os.fsdecode(name.encode("utf-8", "surrogateescape"))
 
 
 def shown_name(name: str) -> str:
-    """Return the name for people of a file on the disk."""
+    """Return the name that people see for a file on the disk."""
     return os.fsencode(name).decode("utf-8", "surrogateescape")
 
 
 def names_left(folder: Path | str) -> list[str] | None:
-    """Return the names in a task's folder; None if there is no folder."""
+    """Return the names in a task's folder without hidden ones; None if there is no folder."""
     try:
         with open_folder(folder) as room:
             return sorted(shown_name(name) for name in os.listdir(room) if name[0] != ".")
     except FileNotFoundError:
         return None
-    except OSError:                     # the folder is missing or cannot be read
+    except OSError:                     # the folder cannot be read
         return []
 
 
 def open_plain(folder: Path | str, name: str) -> BinaryIO:
-    """Open a file of a folder. OSError for links, devices, and files with a second name elsewhere."""
+    """Open a file of a folder. OSError for links, devices, and files with a second hard link."""
     with open_folder(folder) as room:
         file = open(disk_name(name), "rb", buffering=0, opener=lambda path, flags: os.open(
             path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=room))
@@ -169,7 +169,7 @@ def open_given(path: Path | str) -> BinaryIO:
 
 
 class FileSlice:
-    """A reader of so many bytes of an open file, in pieces."""
+    """An iterator over the next `size` bytes of an open file, in pieces."""
 
     def __init__(self, file: BinaryIO, size: int) -> None:
         self._file, self._left, self.close = file, size, file.close
@@ -187,7 +187,7 @@ class FileSlice:
 
 
 class Files:
-    """The store of uploaded files and of the files that tasks left; see the room."""
+    """The store of uploaded files and of the files that tasks left."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings, self._clock = database, settings, database.clock
@@ -196,9 +196,9 @@ class Files:
         self._machine: str | None = None            # the machine that has the files
 
     def _settled_folder(self, name: str) -> Path:
-        """Return a folder, renamed if an earlier edition gave it the word of the database.
+        """Return the path of a folder; rename it if its name has the word of the database (earlier editions).
 
-        Running processes of that edition find it by a link, which clear() removes after a day.
+        Running processes of such an edition find it by a link, which clear() removes after a day.
         """
         folder, former = private_folder(self._database.path, name), private_path(self._database.path, name)
         if former.is_dir() and not former.is_symlink():
@@ -208,7 +208,7 @@ class Files:
         return folder
 
     def settle(self) -> None:
-        """Store that this machine, whose web server asks, has the files."""
+        """Store that the files are on this machine; its web server calls this."""
         if self._database.is_shared and recall(self._database, "files") != machine_name():
             with self._database.transaction() as transaction:
                 remember(transaction, "files", machine_name())
@@ -218,7 +218,7 @@ class Files:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
-        if self._looks.is_due():        # each attempt would ask
+        if self._looks.is_due():        # else each attempt would read it
             self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
@@ -235,17 +235,17 @@ class Files:
                 is_held: Callable[[Connection], bool] = lambda _: True) -> JsonObject:
         """Store a file of `size` bytes: an upload, or a file that a task leaves.
 
-        For a task the claim is tested again (`is_held`) once all bytes are here. Conflict if it was lost;
+        `is_held` tests the claim of a task again once all bytes are here. Conflict if the claim was lost;
         then the task's files stay as they were.
         """
         row: JsonObject = {"key": None, "name": file_name(name)}
-        if not task_id:         # macOS sends accents apart from their letters
+        if not task_id:         # macOS sends names in NFD
             import unicodedata
             row = {"key": "f_" + random_token(), "name": unicodedata.normalize("NFC", row["name"])}
         path, row_id = self.path(row, task_id), self._reserve(owner_id, size, row["key"], task_id)
         try:
             if path.parent.is_symlink():
-                path.parent.unlink()    # replaces the empty folder that the task has not used
+                path.parent.unlink()    # the task put a link in its folder's place
             for folder in (self._work, path.parent) if task_id else (path.parent,):
                 folder.mkdir(mode=0o700, exist_ok=True)
             with contextlib.ExitStack() as opened:
@@ -328,14 +328,14 @@ class Files:
     def collect(self, transaction: Connection, task: TaskRow, now: float) -> list[str] | None:
         """Record the files that an ended task (its row) left in its folder; return their names.
 
-        None if it has no folder here. Files that are not plain, or too many or too large, are only named
-        in the log.
+        None if it has no folder here. Nothing is recorded if another machine has the files: the worker has
+        sent them there. Files that are not plain, or too many or too large, are only named in the log.
         """
         folder = "%s/%d" % (self._work, task["id"])
         kept: dict[str, int] = {}
         refused: list[str] = []
         names = names_left(folder)
-        if names is None or self.site(transaction):    # the files were sent there
+        if names is None or self.site(transaction):
             return names
         transaction.run("DELETE FROM file WHERE key IS NULL AND task_id=?", (task["id"],))
         room = self._room(transaction, task["owner_id"]) if names else 0
@@ -392,7 +392,7 @@ class Files:
                    "type": kind.partition(";")[0]}
 
     def clear(self, now: float, wholly: bool = False) -> None:
-        """Remove expired rows. If there were some, or `wholly`, remove folders without a row, too."""
+        """Remove expired rows. If there are some, or `wholly`, remove files and folders without a row."""
         if not wholly and not self._database.value("SELECT 1 FROM file WHERE until<?", (now,)):
             return
         with self._database.transaction(durable=False) as transaction:
@@ -404,8 +404,8 @@ class Files:
         for folder, question in ((self._given, "SELECT key FROM file WHERE key IN (%s)"),
                                  (self._work, "SELECT id FROM task WHERE id IN (%s)")):
             entries = os.listdir(folder) if folder.is_dir() else []
-            names = {name.lstrip("."): name for name in entries   # names of unfinished uploads begin with a
-                                                                  # dot
+            # The names of unfinished uploads begin with a dot.
+            names = {name.lstrip("."): name for name in entries
                      if folder == self._given or name.isdecimal()}
             for name in names.keys() - {str(row[0]) for row in self._database.all_of(
                     question, (), names.keys())}:

@@ -4,10 +4,10 @@ A task that becomes pending gets a turn. A task that comes after other tasks wai
 ended as they should:
 
 1. It is added with a row of task_after for each predecessor, and has the status WAITING.
-2. A trigger adds a row to `unsettled` whenever a task ends or is removed. tie() adds the rows of
-   predecessors that had ended before.
-3. Followers.settle() goes through `unsettled` and releases or fails the followers. A failure is an end
-   again. Every process that ends tasks, looks for work or ticks calls it.
+2. A trigger adds a row to `unsettled` when a task with unsettled followers ends or is removed. tie() adds
+   rows for predecessors that had failed or been cancelled before.
+3. Followers.settle() goes through `unsettled` and releases or fails the followers. A follower that fails
+   ends, too: step 2 begins again. Every process that ends tasks, looks for work or ticks calls settle().
 """
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ..store.log_and_activity import record_activity
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row, TaskRow
 
-SETTLE_AT_ONCE = 500            # followers in one transaction
+SETTLE_AT_ONCE = 500            # rows of task_after that one settle() handles, roughly
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
-# One ended task, with one follower of it.
+# One ended task, with one unsettled follower, or NULL if there is none.
 UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-# The first turn of a lane, and an owner's last one. The values are the lane, the owner, and the lane again.
+# The first turn of a lane, and an owner's last turn in it. The values are the lane, the owner, the lane.
 TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
     (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
@@ -54,18 +54,18 @@ def next_turn(db: Reader, task: TaskRow) -> int:
 
 
 def turn_after(turns: Row) -> int:
-    """Return the turn that comes next in a lane, from a row with its TURNS."""
+    """Return the next turn in a lane, from a row with the columns of TURNS."""
     last: int = max(turns["lowest"] or 0, turns["highest"] or 0)
     return last + 1
 
 
 def scheduled_turn(run_at: float) -> int:
-    """Return the value of `turn` for a scheduled task. So one index finds the due ones."""
+    """Return the turn of a scheduled task: when it is due, in ms. So an index finds due tasks."""
     return math.ceil(run_at * 1000)
 
 
 def lanes(db: Reader, status: int) -> list[Lane]:
-    """Return the lanes with tasks of a status. They are few, and found by skipping through an index."""
+    """Return the lanes with tasks of a status. There are few lanes, so one query for each is quick."""
     lanes_found: list[Lane] = []
     lane = db.one(FIRST_LANE, (status,))
     while lane:
@@ -77,13 +77,13 @@ def lanes(db: Reader, status: int) -> list[Lane]:
 
 
 class Followers:
-    """The rules for tasks that come after others: released, failed, waiting again."""
+    """The rules for tasks that come after other tasks: released, failed, waiting again."""
 
     @staticmethod
     def settle(transaction: Connection, now: float) -> None:
         """Release or fail a portion of the followers of ended tasks.
 
-        Each end, also a failure by this, is a row of `unsettled`. So long chains fail link by link.
+        A follower that fails here gets a row of `unsettled`, too. So long chains fail link by link.
         """
         room = SETTLE_AT_ONCE
         while room > 0:
@@ -100,7 +100,7 @@ class Followers:
     @staticmethod
     def _settle_follower(transaction: Connection, ended: int, how: int | None, follower: int,
                          now: float) -> int:
-        """Settle one edge of a follower, or all of them if it fails; return how many."""
+        """Settle one edge of a follower, or all its edges if it fails; return their number."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
             "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
@@ -130,7 +130,7 @@ class Followers:
 
     @staticmethod
     def why_not_again(transaction: Connection, task: TaskRow) -> str | None:
-        """Return a sentence if a task would only fail again by its predecessors, else None."""
+        """Return a sentence if a retried task would only fail again because of a predecessor, else None."""
         if task["after_failure"] != "fail":
             return None
         given_up = transaction.one(
@@ -145,7 +145,7 @@ class Followers:
 
     @staticmethod
     def waits_again(transaction: Connection, task: TaskRow) -> int:
-        """Judge the predecessors of a task that is retried; return how many it waits for."""
+        """Test again which predecessors a task must wait for; return their number."""
         if task["after_failure"] is None:
             return 0
         transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
@@ -157,9 +157,9 @@ class Followers:
     @staticmethod
     def tie(transaction: Connection, edges: Iterable[JsonObject], statuses: Mapping[int, int],
             now: float) -> None:
-        """Store the edges of new tasks. `statuses` are those of their predecessors by id.
+        """Store the edges of new tasks. `statuses` are the statuses of their predecessors, by id.
 
-        A predecessor that has already failed settles its followers now.
+        Followers of predecessors that failed or were cancelled are settled at once.
         """
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in statuses.items()

@@ -45,18 +45,18 @@ if TYPE_CHECKING:
         created_at: float
         run_at: float | None
         barred: int                     # 1 if it is for admins, and its admin is no admin any more
-        spare: int | None               # how many more of its owner's may run; None: any number
+        spare: int | None               # how many more tasks its owner may start; None: any
         claim: str                      # the token that each write about this attempt names
         claimed: float                  # when it was claimed, by this machine's monotonic clock
 
 CRASH_LIMIT = 3                 # the third crash fails a task: it may be the task that kills workers
 INTERRUPTION_LIMIT = 5
 ERROR_MAX_CHARACTERS = 2000
-UNCONFIRMED = "?"               # first sign of a remote worker's claim until the worker confirms it
-REMOTE_LEASE_SECONDS = 180.0    # of remote workers: networks fail for longer than disks
-REACH_ROWS = 1000               # of a queue that are searched for functions of a remote worker
+UNCONFIRMED = "?"               # first character of a remote worker's claim until it is confirmed
+REMOTE_LEASE_SECONDS = 180.0    # lease of a remote worker's claim: networks fail for longer than disks
+REACH_ROWS = 1000               # tasks of a queue that are searched for functions of a remote worker
 
-# The columns that are read at a claim and at an end.
+# The first pending tasks of a queue, with the columns that a claim reads.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
         on_crash, task.created_at, run_at, user.name AS owner,
@@ -97,7 +97,7 @@ class Outcome:
                  error_message: str | None = None, retry_after: float | None = None,
                  seconds: float | None = None, cpu_seconds: float | None = None,
                  peak_memory: int | None = None) -> None:
-        self.kind, self.result = kind, result       # JSON text
+        self.kind, self.result = kind, result       # result: JSON text
         self.error_type = error_type and shorten(storable(error_type), 100)
         words = error_message and storable(error_message)
         if words and len(words) > ERROR_MAX_CHARACTERS:
@@ -140,10 +140,10 @@ class Verdict:
                  run_at: float = 0.0, unknown_since: float | None = None, spend: int = 0,
                  crash: int = 0, interruption: int = 0) -> None:
         self.status, self.reason = status, reason
-        self.event = event or STATUS_WORDS[status]      # of the activity
-        self.run_at = run_at            # of a scheduled task
+        self.event = event or STATUS_WORDS[status]      # event of the activity
+        self.run_at = run_at            # when a scheduled task is due
         self.unknown_since = unknown_since      # when a worker first did not know its function
-        # Added to these counters of the row: retries, crashes, interruptions.
+        # Numbers of retries to take from the row, and of crashes and interruptions to add to it.
         self.spend, self.crash, self.interruption = spend, crash, interruption
 
 
@@ -152,9 +152,10 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
     """Return the Verdict on a task (its row) whose attempt ended with this outcome.
 
     1. A cancel wins over every outcome but success.
-    2. An error or a timeout needs a retry. The first RetryAfter needs none.
-    3. A crash runs the task again, but only CRASH_LIMIT times.
-    4. An interruption costs a retry from the INTERRUPTION_LIMITth on.
+    2. An error or a timeout needs a retry. A RetryAfter needs none while all retries are left.
+    3. After a crash or an interruption the task begins again, unless its on_crash is "fail".
+    4. The CRASH_LIMITth crash fails the task. Earlier crashes cost a retry if one is left.
+    5. An interruption needs a retry from the INTERRUPTION_LIMITth on.
     """
     kind, retries_left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
@@ -205,18 +206,21 @@ class Leases:
                 "lease_wall": now + seconds}
 
     def lost(self, dead_workers: Collection[int], now: float, db: Reader | None = None) -> list[TaskRow]:
-        """Return the rows of running tasks whose worker is dead or silent for good."""
+        """Return the rows of running tasks whose worker is dead, or whose lease is in silent()."""
         db = db or self._database
         silent = self.silent(now, db)
         return [row for row in self._running(db) if row["worker_id"] in dead_workers
                 or lease_name(row["holder"], row) in silent]
 
     def seconds_left(self, now: float) -> dict[int, float]:
-        """Return {id: seconds until another worker may claim it} of the running tasks."""
+        """Return {id: seconds until its lease is over} of the running tasks."""
         return {row["id"]: self._seconds_left(row, now) for row in self._running(self._database)}
 
     def mark_suspects(self, now: float) -> None:
-        """Mark the leases that are late now as suspect, and clear the marks of all others."""
+        """Mark the leases that are late now as suspect, and clear the marks of all other leases.
+
+        A mark expires after the rest of a lease that missed two renewals.
+        """
         late = self._late(self._database, now)
         marks: dict[str, Row] = recall(self._database, "doubts") or {}
         if late.keys() != marks.keys():
@@ -227,7 +231,7 @@ class Leases:
                 remember(transaction, "doubts", {name: marks.get(name, fresh) for name in late})
 
     def silent(self, now: float, db: Reader | None = None) -> set[str]:
-        """Return the names of the leases that are over, and whose mark is a lease old."""
+        """Return the names of the leases that are over, and whose marks have expired."""
         db = db or self._database
         doubts = recall(db, "doubts") or {}
         late = self._late(db, now) if doubts else {}

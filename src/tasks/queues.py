@@ -1,8 +1,8 @@
 """Named lanes and their limits: which may start something now.
 
-A queue is a named lane with limits: paused, max_running, rate, machines. A claim reads the queues that
-are open() for its machine, and claims as many tasks as a queue has room() for. The rate is kept in one
-column, rate_next_at, which each start moves on. Owners at max_running are skipped.
+A queue has a name and limits: paused, max_running, rate, machines. A claim reads the queues that are
+served_by() its machine, and claims as many tasks as a queue has room() for. To keep the rate, each start
+moves the time in the column rate_next_at. Owners at their own max_running are skipped.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..store.log_and_activity import record_activity
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row, Schema
 
-RATE_SLACK_SECONDS = 0.05       # a start so late does not delay the next one of its queue
+RATE_SLACK_SECONDS = 0.05       # a start that is less late does not delay the next start
 
 QUEUE_LIMITS: dict[str, Schema] = {
     "paused": {"type": "boolean"},
@@ -44,7 +44,7 @@ QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
-# The priority of a queue's first pending task, and of the first whose owner may start one.
+# The priority of a queue's first pending task, and of its first task whose owner may start one.
 HEAD = ("(SELECT priority FROM task %s WHERE status=PENDING AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
 HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=PENDING "
@@ -78,19 +78,19 @@ def next_start(queue: Row, now: float) -> NextStart:
     """
     interval: float = queue["rate_seconds"] / queue["rate_count"]
     due: float = queue["rate_next_at"] or 0
-    if due > now + interval + 5.0:          # more than clocks differ: one was set back
+    if due > now + interval + 5.0:          # clocks differ by less: one was set back
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
 def is_limited(queue: Row) -> bool:
-    """Return True if a queue has limits. Users must not avoid them with another queue."""
+    """Return True if a queue has limits. Users must not avoid its limits with another queue."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
 
 def plain(number: float) -> float:
-    """Return a whole number without its .0, as people wrote it."""
+    """Return a number, as an int if it is whole."""
     return int(number) if number == int(number) else number
 
 
@@ -104,7 +104,7 @@ class Queues:
     def served_by(db: Reader, machine: str, remote: bool = False) -> list[Row]:
         """Return the queues that workers of a machine serve, also queues that are full now.
 
-        `remote` workers also serve queues of other machines. `head` is the priority of the first pending
+        `remote` workers also serve external queues. `head` is the priority of the first pending
         task whose owner is not at the limit, NULL if there is none.
         """
         rows = db.all(OPEN_QUEUES, (2 * remote,))
@@ -148,7 +148,7 @@ class Queues:
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name: str, machine: str, owner_id: int | None = None) -> Blocked:
-        """Return the reason that holds up a queue's pending tasks, or an owner's; Blocked() if none."""
+        """Return why pending tasks of a queue (or only an owner's) do not start; Blocked() if they may."""
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return Blocked()
@@ -182,7 +182,7 @@ class Queues:
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
     def change(self, name: str, changes: JsonObject, who: str, new: bool = False) -> None:
-        """Change a queue, or make it if it is `new`. `who` is recorded with a pause."""
+        """Change a queue, or make it if it is `new`. `who` is recorded."""
         with self._database.transaction() as transaction:
             now = self._clock.now()
             if new:
@@ -229,7 +229,7 @@ class Queues:
 
     @staticmethod
     def _pause(row: Row, changes: JsonObject, who: str, now: float) -> JsonObject:
-        """Return the columns that a pause changes. A second pause can only change its reason."""
+        """Return the columns to change. A pause of a paused queue can only change the reason."""
         if not changes.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
         values: JsonObject = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}

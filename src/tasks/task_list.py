@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 AFTER_MAX = 1000                # predecessors of one task
 RELATED_MAX = 100               # predecessors or followers shown of a task
-SORT_ROWS = 5_000               # with more tasks of a status, ids are searched instead of sorted
-FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10     # failed tasks that are read; groups shown; running
-                                                        # tasks shown
+SORT_ROWS = 5_000               # most tasks that are sorted; with more, ranges of ids are searched
+# Failed tasks that are read, groups of failures that are shown, running tasks that are shown.
+FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
-# Lists leave out large values: arguments are for the summary, a long result is …
+# Lists leave out large values: long arguments are NULL, a long result is "…".
 SHORT_ARGUMENTS = "CASE WHEN length(task.arguments)<=4000 THEN task.arguments END AS arguments"
 SHORT_RESULT = """, CASE WHEN length(task.result)<=%d THEN task.result
 WHEN task.result<>'' THEN '"…"' END AS result"""
@@ -49,17 +49,17 @@ LIST_ROW = "SELECT %s, %s%%s, user.name AS owner FROM task %%%%s %s user " \
             "cancel_requested progress message error_type error_message worker_id schedule_id "
             "created_at started_at finished_at after_failure").split()), SHORT_ARGUMENTS, THEN_JOIN)
 FIELDS_ROW, EXPORT_ROW = (LIST_ROW % (SHORT_RESULT % most) for most in (1000, 32_000))
-LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")   # a cell of a spreadsheet has at
-                                                                            # most 32,767 characters
+# A cell of a spreadsheet has at most 32,767 characters.
+LIST_ROW, EXPORT_ROW = LIST_ROW % "", EXPORT_ROW.replace("4000", "32000")
 SORTED_ROW = ("SELECT id, status, function, started_at, finished_at FROM task %s "
               "WHERE cancel_requested<2 AND ")
-# The columns that a search reads, 500 characters of each. It also reads numbers, arguments and owners'
-# names.
+# The expressions in which a text is searched, 500 characters of each. Ids, arguments and owners' names are
+# searched, too.
 SEARCHED = ("function", "message", "error_type || ': ' || error_message")
 
 
-# The sort keys of the newest SORT_ROWS, without an index. Times also sort the tasks that have begun.
-# Numbers sort all.
+# Sort keys without an index: they sort the newest SORT_ROWS tasks. Keys of times also sort the newest
+# SORT_ROWS tasks that have begun. Ids sort all tasks.
 SORTS: dict[str, Callable[[TaskRow, float], Any]] = {
     "function": lambda row, _: row["function"], "started_at": lambda row, _: row["started_at"] or 0,
     "duration": lambda row, now: bool(row["started_at"]) and -row["started_at"] + (
@@ -71,7 +71,7 @@ FIELDS = ("arguments", "result")
 
 def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable[str] = FIELDS,
               files: Iterable[tuple[str, str]] = ()) -> JsonObject:
-    """Return a task as people see it, with these of FIELDS. `files` are its uploads as (id, name)."""
+    """Return a task as people see it, with the given FIELDS. `files` are its uploads as (id, name)."""
     error = None
     if row["error_type"]:
         error = {"type": row["error_type"], "message": row["error_message"]}
@@ -96,9 +96,9 @@ def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable
 class Filter(NamedTuple):
     """A filter for tasks; None stands for any.
 
-    `text` is a number, or part of a name or of SEARCHED. `error` is the type of the error. `since` and
-    `until` limit the time of adding. Arguments with a secret are searched for their owner only: `sees` is
-    that user (0: no user; None: the host).
+    `text` is an id, or part of an owner's name, of SEARCHED or of the arguments. `error` is the type of the
+    error. `since` and `until` limit the time of adding. Arguments with a secret are searched only for their
+    owner. `sees` is the id of the user who searches (0: no user; None: the host, which searches all).
     """
 
     owner_id: int | None = None
@@ -168,7 +168,7 @@ class TaskList:
         return row
 
     def removed(self, task_id: int, owner_id: int | None = None) -> TaskRow:
-        """Return owner and time of a task that was removed on success; NotFound if there was none."""
+        """Return function, owner and end of a task that was removed on success; NotFound if none was."""
         row = self._database.one(
             "SELECT at, function, owner_id, user.name AS owner FROM activity "
             "JOIN user ON user.id=activity.owner_id WHERE task_id=? AND event='succeeded' "
@@ -199,7 +199,7 @@ class TaskList:
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
     def list_json(self, rows: Iterable[TaskRow], fields: Iterable[str] = ()) -> list[JsonObject]:
-        """Return tasks as lists show them, with these of FIELDS."""
+        """Return tasks as lists show them, with the given FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
                           self._given(row)) for row in rows]
 
@@ -218,7 +218,7 @@ class TaskList:
             (row["id"], limit))]
 
     def results_before(self, task_id: int) -> list[Any]:
-        """Return the results of the predecessors, in the order named; None for removed tasks."""
+        """Return the results of the predecessors, in the order of `after`; None for removed tasks."""
         return [json.loads(text or "null") for text, in self._database.all(
             "SELECT result FROM task_after LEFT JOIN task ON task.id=after_id "
             "WHERE task_after.task_id=? ORDER BY place, after_id", (task_id,))]
@@ -234,7 +234,7 @@ class TaskList:
 
     def find(self, task_filter: Filter, limit: int, cursor: int | None = None, sort: str = NEWEST,
              select: str = LIST_ROW, seconds: float = SEARCH_SECONDS) -> Page:
-        """Return a page of the tasks of a filter. A search stops after these seconds."""
+        """Return a page of the tasks of a filter. A search stops after `seconds`."""
         newest = sort == NEWEST
         ids: list[int] | None = None
         place = cursor if cursor is not None else INTEGER_MAX if newest else 0
@@ -251,7 +251,7 @@ class TaskList:
         return Page(self._rows(select, ids[:limit]), ids[limit - 1] if len(ids) > limit else None)
 
     def _sorted(self, task_filter: Filter, sort: str, cursor: int | None) -> list[int]:
-        """Return the ids in this order, after `cursor`."""
+        """Return the ids of a filter's tasks in the order `sort`, after `cursor`."""
         rows, more = self.find(task_filter, SORT_ROWS, select=SORTED_ROW)
         if more is not None and not sort.endswith("function"):      # tasks that have not begun have no times
             rows += self.find(task_filter.within(BEGUN), SORT_ROWS, select=SORTED_ROW).rows
@@ -277,13 +277,13 @@ class TaskList:
         while more:
             rows, cursor = self.find(task_filter, PAGE_ROWS, cursor, sort, EXPORT_ROW)
             more = cursor is not None
-            yield [{**shown, "arguments": mask(shown["arguments"])}  # such a file is shared with other people
+            yield [{**shown, "arguments": mask(shown["arguments"])}  # people share exported files
                    for shown in self.list_json(rows, FIELDS)]
 
     def failures(self, task_filter: Filter, since: float = 0.0) -> JsonObject:
-        """Return {"groups", "more"} of the failures since then, by function and type of error.
+        """Return {"groups", "more"} of the failures since `since`, by function and type of error.
 
-        At most FAILURES_MAX tasks are read, newest first, or as many as a moment allows.
+        At most FAILURES_MAX tasks are read, newest first, and fewer after LOOK_SECONDS.
         """
         rows, going_on = self.find(task_filter.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
         groups: dict[tuple[str, str], JsonObject] = {}
@@ -326,7 +326,7 @@ class TaskList:
 
     @staticmethod
     def _by_status(owner_id: int | None, statuses: Iterable[int]) -> Query:
-        """Return the SQL for tasks of one status, of an owner or of all, by an index; and all values.
+        """Return the SQL for tasks of one status, of an owner or of all, and the values for all `statuses`.
 
         One statement must read all statuses: between two statements a task may change to a status that
         was read.
@@ -338,7 +338,7 @@ class TaskList:
 
     def _ids(self, task_filter: Filter, limit: int, low: int, high: int,
              newest: bool) -> list[int] | None:
-        """Return the ids above `low` up to `high`, or None if a search is quicker than sorting."""
+        """Return the ids above `low` up to `high`, or None if there are too many to sort."""
         if task_filter.statuses is None:
             owner = () if task_filter.owner_id is None else (task_filter.owner_id,)
             scan = "%s WHERE owner_id=? AND" % BY_OWNER if owner else "WHERE"
