@@ -1673,12 +1673,12 @@ def host_umask():
 # SQLite and PostgreSQL share this room. Other rooms use the verbs of Connection. Only the schema and the
 # rooms of store/ about connections and databases know a dialect.
 
-VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
+VARIABLES_MAX = 999             # bound values of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values in one IN list
-SEARCH_SECONDS = 0.2            # of one search in a table, and of one count
-LOOK_SECONDS = 0.02             # of one read while other threads wait
+SEARCH_SECONDS = 0.2            # limit of one search in a table, and of one count
+LOOK_SECONDS = 0.02             # limit of one read within a search: other threads wait meanwhile
 
-# Hints for SQLite that PostgreSQL leaves out or writes differently.
+# SQL for SQLite. to_postgres() removes it or writes it differently.
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
     "INDEXED BY " + index
     for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
@@ -1686,7 +1686,7 @@ BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
 CONTAINS = "instr(lower(%s), lower(?))>0"
 
-# Statements name statuses. ENDED stands for all final ones.
+# Statements contain names of statuses; with_statuses() replaces them. ENDED stands for all final statuses.
 STATUS_NUMBERS = {**{word.upper(): str(number) for number, word in enumerate(STATUS_WORDS)},
                   "ENDED": "(%d, %d, %d)" % (SUCCEEDED, FAILED, CANCELLED)}
 STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
@@ -1705,21 +1705,21 @@ def cannot_write(folder, error):
 
 
 def free_bytes(path):
-    """Return the bytes that we may still write to the file system of `path`; OSError if it has none."""
+    """Return how many bytes this user may still write beside `path`; OSError if `path` does not exist."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
 
 
 def emptied(path):
-    """Return the error for an empty database. A new one is never begun over it."""
+    """Return the error for an empty database file. No new database is ever made in its place."""
     return StorageBroken("The database %s is empty: it was overwritten or emptied. "
                          "Put a backup in its place." % path)
 
 
 def find_database(folder, anyhow=False):
-    """Return the path of the one jobqueue-*.db in a folder; SetupError if there are more or none.
+    """Return the path of the one file jobqueue-*.db, .server or .remote; SetupError if there is not just one.
 
-    An empty file is an error, too, unless `anyhow`.
+    An empty file raises StorageBroken, unless `anyhow`.
     """
     try:
         names = [name for name in os.listdir(folder)
@@ -1742,8 +1742,8 @@ def find_database(folder, anyhow=False):
 def private_path(database, name):
     """Return the path of a file beside the database, with the database's random word in its name.
 
-    Some web servers deliver files of this folder in spite of .htaccess. Such an address cannot be
-    guessed.
+    Some web servers deliver files of this folder in spite of .htaccess. The word makes their addresses
+    impossible to guess.
     """
     stem, dot, ending = name.partition(".")
     word = database.stem.partition("-")[2]
@@ -1751,10 +1751,10 @@ def private_path(database, name):
 
 
 def private_folder(database, name):
-    """Return a folder beside the database whose name has a random word of its own.
+    """Return the path of a folder beside the database, with a digest in its name.
 
-    Tasks see and print the paths of their files. So the word is a digest, from which the 64 random bits
-    in the name of the database cannot be computed.
+    Tasks see and print the paths of their files. The 64 random bits in the database's name cannot be
+    computed from the digest.
     """
     import hashlib
     word = hashlib.sha256(("%s %s" % (name, database.stem)).encode("utf-8", "surrogateescape")).hexdigest()
@@ -1763,7 +1763,10 @@ def private_folder(database, name):
 
 @contextlib.contextmanager
 def open_folder(folder):
-    """Open a folder; OSError if it is a link, by which another user may have replaced it."""
+    """Open a folder and yield its descriptor.
+
+    OSError for a symbolic link: another user may have put it in the folder's place.
+    """
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield room
@@ -1773,7 +1776,10 @@ def open_folder(folder):
 
 @contextlib.contextmanager
 def write_part(room, pieces, name=None):
-    """Write a hidden file into an open folder, readable by us only. The caller renames it."""
+    """Write a hidden file into an open folder, and yield its name. Only this user can read it.
+
+    The caller renames it in the block, or it is removed.
+    """
     part = "." + (name or random_token(8))
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
@@ -1787,14 +1793,15 @@ def write_part(room, pieces, name=None):
 
 
 def write_private(path, text):
-    """Write a text, readable by us only, whole or not at all."""
+    """Write a text to a file that only this user can read: all of the text, or nothing."""
+    # resolve(): the data folder itself may be a symbolic link.
     with open_folder(path.parent.resolve()) as room, \
-            write_part(room, [text.encode("utf-8")]) as part:   # the data folder itself may be a link
+            write_part(room, [text.encode("utf-8")]) as part:
         os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
 
 
 def file_identity(path):
-    """Return an identity of the file at a path, None if there is no file. A replaced file has another one."""
+    """Return the identity of the file at a path, or None. A file that replaces it has another identity."""
     try:
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -1804,7 +1811,7 @@ def file_identity(path):
 
 @functools.lru_cache(maxsize=1000)
 def with_statuses(statement):
-    """Return a statement with numbers for the names of statuses."""
+    """Return a statement with each name of a status replaced by its number."""
     return re.sub(STATUS_NAMES, lambda match: STATUS_NUMBERS[match[0]], statement)
 
 
@@ -1830,7 +1837,10 @@ class Reader:
         return self.all(statement, values)[0]
 
     def all_of(self, statement, values, many):
-        """Yield all rows of a statement whose `%s` stands for any number of values, after all others."""
+        """Yield all rows of a statement whose `%s` stands for the values in `many`, after all `values`.
+
+        The statement runs once for each MANY_AT_ONCE of them.
+        """
         all_values = list(many)
         for at in range(0, len(all_values), MANY_AT_ONCE):
             portion = all_values[at:at + MANY_AT_ONCE]
@@ -1846,7 +1856,7 @@ def insert_statement(words, table, columns, rows=1):
 
 
 class Connection(Reader):
-    """A connection to a database. Callers handle its errors.
+    """A connection to a database. Callers handle the errors of its driver.
 
     This base class is a connection that is not open yet. FileConnection and ServerConnection derive from
     it.
@@ -1863,18 +1873,18 @@ class Connection(Reader):
         raise NotImplementedError
 
     def close(self):
-        """Close; harmless twice."""
+        """Close the connection, unless it is closed."""
 
     def run(self, statement, values=()):
-        """Execute; return the number of rows changed."""
+        """Execute a statement; return the number of rows changed."""
         raise NotImplementedError
 
     def many(self, statement, rows):
-        """Execute once for each of `rows`; return the number of rows changed."""
+        """Execute a statement once for each of `rows`; return the number of rows changed."""
         raise NotImplementedError
 
     def insert(self, table, row):
-        """Add a row, a dictionary; return its id."""
+        """Add a row, given as a dictionary; return its id."""
         raise NotImplementedError
 
     def set_last_id(self, table, last):
@@ -1883,7 +1893,7 @@ class Connection(Reader):
 
     def all_within(self, seconds, clock, statement,
                    values=()):
-        """Return all rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer than `seconds`."""
         raise NotImplementedError
 
     def roll_back(self):
@@ -1893,18 +1903,18 @@ class Connection(Reader):
         """Tell the database that rows with ids up to `last` were added. SQLite advances its sequence
         itself."""
 
-    # These statements return nothing, so PostgreSQL sends them with the next query.
+    # The next four methods return nothing, so ServerConnection sends their statements with the next query.
 
     def run_later(self, statement, values=()):
-        """Execute a statement."""
+        """Execute a statement, at the latest with the next query."""
         self.run(statement, values)
 
     def run_many_later(self, statement, rows):
-        """Execute a statement once for each of `rows`."""
+        """Execute a statement once for each of `rows`, at the latest with the next query."""
         self.many(statement, rows)
 
     def ensure(self, table, row):
-        """Add a row unless there is one with its key."""
+        """Add a row, unless there is a row with its key."""
         self.run_later(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table, rows,
@@ -1941,13 +1951,13 @@ class Connection(Reader):
 
 
 class OneThread:
-    """A lock for the threads of this process. With a database server it is the only one needed here."""
+    """A lock for the threads of this process. A database server needs no other lock on this machine."""
 
     def __init__(self, clock):
         self._clock, self._threads = clock, threading.Lock()
 
     def acquire(self, deadline):
-        """Wait for the lock; Busy if this moment (monotonic) comes first."""
+        """Wait for the lock; Busy at the deadline (monotonic)."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 
@@ -1967,11 +1977,11 @@ class Deadline(threading.local):
 # The tables, and how an older database becomes a newer one.
 #
 # Times are UTC seconds since 1970. SQL is the subset of SQLite 3.15. Ids are never used again
-# (AUTOINCREMENT), so an old id can only be missing. activity and log do without AUTOINCREMENT, because it
-# costs a page in every commit. Each index with the status of a task costs as much, since every change moves
-# its entries. So there are only two.
+# (AUTOINCREMENT), so an old id never names another row. `activity` and `log` do without AUTOINCREMENT, because
+# it costs a page in every commit. An index with the status of a task costs as much, because each change of
+# status moves an entry. So only two indexes have the status.
 
-SCHEMA_VERSION = 8              # of SCHEMA; stored in PRAGMA user_version
+SCHEMA_VERSION = 8              # version of SCHEMA; SQLite stores it in PRAGMA user_version
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
@@ -2266,7 +2276,7 @@ CREATE INDEX IF NOT EXISTS delivery_recipient ON delivery (recipient, id);
 INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
 """
 
-# Statements for databases of older versions, after SCHEMA was run on them.
+# Statements that migrate databases of older versions. SQLite runs SCHEMA before them, PostgreSQL does not.
 FROM_6 = """
 ALTER TABLE token ADD COLUMN limits TEXT;
 ALTER TABLE worker ADD COLUMN token_id INTEGER;
@@ -2324,16 +2334,16 @@ def statements(script):
 
 
 def another_version(version):
-    """Return the error for a database of a version that this code may not write."""
+    """Return the error for a database whose schema version this code cannot use."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
                       "newer jobqueue.py and worker.py here, and restart the web server."
                       % (version, SCHEMA_VERSION))
 
 
 def migrate(transaction):
-    """Bring an empty or older SQLite file to the newest version, in one transaction.
+    """Bring an empty or older SQLite file to the newest schema version, in a given transaction.
 
-    SetupError for a version that is newer or too old.
+    SetupError if its version is newer or too old.
     """
     version = transaction.value("PRAGMA user_version")
     if version == SCHEMA_VERSION:
@@ -2351,8 +2361,8 @@ def migrate(transaction):
 #
 # SqliteDatabase and PostgresDatabase derive from it.
 
-SEARCH_ROWS = 64                # of the first range of a search; LOOK_SECONDS sets the next ones
-OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
+SEARCH_ROWS = 64                # ids in the first range of a search; its time decides the size of the next
+OTHER_MACHINE_SLACK_SECONDS = 300.0     # tolerated difference between the clocks of two machines
 
 
 
@@ -2360,7 +2370,7 @@ OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
 
 
 class Page(NamedTuple):
-    """Rows, and the id from which to go on; None if there are no more."""
+    """Rows, and the id at which the next page begins; None if there are no more rows."""
 
     rows: "list[Row]"
     cursor: "int | None"
@@ -2369,36 +2379,37 @@ class Page(NamedTuple):
 class Database(Reader):
     """A database, for any number of threads.
 
-    Reads and writes have a connection each. Threads take turns at both, because `sqlite3` gives up the
-    interpreter at every row and is slower if they do not. A transaction has these steps:
+    All reads share one connection, all writes another, all long reads a third. Threads take turns at each:
+    `sqlite3` releases the interpreter lock at every row, which slows down concurrent threads. A transaction
+    has these steps:
 
     1. Wait for the write lock, until the thread's deadline at most.
     2. Begin, if this process may still write this database.
     3. Run the block and commit. If another program keeps the file busy, wait.
     4. Ring the bell and checkpoint, then release the write lock.
 
-    A kind of database implements _connect(), _begin() and _commit(). Its _problem() turns an error of the
-    driver into one for people; an error that is our mistake stays as it is.
+    A derived class implements _connect(), _begin() and _commit(). Its _problem() turns an error of the
+    driver into an error of ours; a mistake of ours stays as it is.
     """
 
-    errors: "type[Exception] | tuple[type[Exception], ...]" = ()      # that its driver raises
+    errors: "type[Exception] | tuple[type[Exception], ...]" = ()      # exceptions of the driver
     waited = 0.0                        # seconds that the last wait for the write lock took
-    clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
-    journal: "str | None" = None          # how a file is written; None for a server
-    pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
+    clock_offset = 0.0                  # seconds by which this machine's clock is ahead of the server's
+    journal: "str | None" = None          # journal mode of a file; None for a server
+    pauses = 0.0005, 0.005              # shortest and longest pause while the database is busy, in seconds
     hears_all = True                    # True if version_seen() changes with every commit
-    is_shared = False                   # True if machines without this folder use it, too
-    has_own_disk = False                # True if no other machine has this folder
+    is_shared = False                   # True if machines without this data folder may use the database
+    has_own_disk = False                # True if no other machine has this data folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
     version_words = "PRAGMA user_version"
     snapshot_words: "tuple[str, ...]" = ("BEGIN", "SELECT count(*) FROM sqlite_master")
-    path: "Path"                          # of the file in the folder, or of the file that names the server
+    path: "Path"                          # the database file, or the file with the epoch of the server
     _write_lock: "OneThread"
 
     def __init__(self, folder, clock, patience):
         self.folder = Path(folder)
         self.clock = clock
-        self.patience = patience        # seconds until Busy, unless a deadline() comes first
+        self.patience = patience        # seconds until Busy, unless a deadline comes first
         self.lease_seconds, self.slack_seconds = LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS
         self._deadline = Deadline()
         self._reading, self._looking = threading.Lock(), threading.Lock()
@@ -2413,7 +2424,7 @@ class Database(Reader):
 
     @property
     def alarm(self):
-        """Return a descriptor that becomes readable when there may be tasks."""
+        """Return a descriptor that becomes readable when there may be tasks, or None."""
         return None
 
     def ring(self):
@@ -2429,7 +2440,7 @@ class Database(Reader):
         """Raise StorageBroken if a write would be lost."""
 
     def _open(self, name):
-        """Return the connection of this name. Open it first if there is none or it broke."""
+        """Return the connection in the attribute `name`. Open it first if it is closed or broken."""
         link = getattr(self, name)
         if link.is_broken:
             link = self._connect()
@@ -2449,7 +2460,7 @@ class Database(Reader):
         raise NotImplementedError
 
     def version_seen(self):
-        """Return a value that changes with every commit, our own included."""
+        """Return a value that changes after commits, our own included; after every one if `hears_all`."""
         raise NotImplementedError
 
     def size(self):
@@ -2461,7 +2472,7 @@ class Database(Reader):
         return 0
 
     def promises(self):
-        """Return the server's version and whether a replica may lag behind. A file has no row."""
+        """Return a row about a server: its version, `lags` and `holder`. A file has no such row."""
         raise NotImplementedError
 
     def damage(self):
@@ -2493,9 +2504,9 @@ class Database(Reader):
 
     def read_within(self, statement, values=(),
              seconds=math.inf):
-        """Return the rows of a long read and the seconds that it took; None for rows at the time limit.
+        """Return the rows of a long read, or None at its time limit, and the seconds that it took.
 
-        A long read has a connection of its own, so short reads do not wait for it.
+        Long reads have a connection of their own, so short reads do not wait for them.
         """
         with self._looking:
             started = self.clock.monotonic()
@@ -2511,9 +2522,9 @@ class Database(Reader):
              newest=False):
         """Yield the rows in each range of ids above `low` up to `high`, and the id that was reached.
 
-        The bounds of the range are the first two values of `statement`. Each range is read within a
-        moment. It becomes smaller after a slow read and larger after a quick one. At least one range is
-        read.
+        The bounds of the range are the first two values of `statement`. A range that takes longer than
+        LOOK_SECONDS is read again as a smaller one. After a quick read the next range is larger. The walk
+        stops after `seconds`, but reads at least one range.
         """
         deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
@@ -2532,7 +2543,7 @@ class Database(Reader):
                seconds, newest=True):
         """Return at most `limit` rows with ids above `low` up to `high`, see walk().
 
-        A long search stops with fewer rows.
+        A search that takes longer than `seconds` stops with fewer rows.
         """
         rows = []
         place, end = None, low if newest else high
@@ -2558,7 +2569,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def deadline(self, seconds=WEB_PATIENCE_SECONDS):
-        """Limit the time that this thread waits in the block, in all."""
+        """Set a deadline for all waits of this thread in the block, unless it has an earlier one."""
         before = self._deadline.at
         self._deadline.at = min(before, self.clock.monotonic() + seconds)
         try:
@@ -2568,7 +2579,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def deadline_paused(self):
-        """Stop the thread's deadline while the block runs, such as for reading a body."""
+        """Put off the thread's deadline by the time that the block takes, such as to read a body."""
         started = self.clock.monotonic()
         try:
             yield
@@ -2603,8 +2614,9 @@ class Database(Reader):
     def transaction(self, durable=True):
         """Run the block in a transaction; yield its connection.
 
-        `durable` commits survive a power cut. Others survive only the death of processes. Raises Busy,
-        StorageFull or StorageBroken if nothing was changed.
+        A commit that is not `durable` survives the death of processes, but no power cut. Raises Busy,
+        StorageFull or StorageBroken if nothing was changed. If a server's connection breaks in COMMIT,
+        Busy may say instead that the result is unknown.
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
@@ -2633,7 +2645,7 @@ class Database(Reader):
             return action(transaction)
 
     def together(self, action):
-        """Run an action in a transaction, which may be shared (group commit); return its result."""
+        """Run an action in a transaction that other threads may share (group commit); return its result."""
         return self.alone(action)
 
 
@@ -2642,10 +2654,10 @@ class Database(Reader):
 # A connection to the SQLite file; SQLite's errors as ours.
 
 WAL_ALARM_BYTES = 16 << 20
-LOOK_STEPS = 1000               # SQLite's steps for about 30 tasks, after which a read may be cut off
+LOOK_STEPS = 1000               # SQLite's steps between two tests of a time limit; they read about 30 tasks
 
-# SQLite's messages about the database or the disk, the error and its sentence. (Error codes exist since
-# Python 3.11 only.) All other errors are our mistakes.
+# A pattern for SQLite's message about the database or the disk, our error, and its sentence. (sqlite3 tells
+# the error's code since Python 3.11 only.) All other messages show a mistake of ours.
 STORAGE_ERRORS = (
     ("locked|locking protocol|busy", Busy, BUSY),
     ("foreign key", Conflict, OWNER_GONE),
@@ -2660,20 +2672,20 @@ STORAGE_ERRORS = (
 
 
 def storage_error(error, path):
-    """Return the error for people, or the same error if it is our mistake."""
+    """Return our error for an error of SQLite's, or the same error if it is our mistake."""
     message = str(error)
     rows = [row for row in STORAGE_ERRORS if re.search(row[0], message.lower())]
     if not rows:
         return error
     _, kind, sentence = rows[0]
-    with contextlib.suppress(OSError):      # SQLite reports a full disk for the log's index like this, too
+    with contextlib.suppress(OSError):      # SQLite also says this if the log's index finds the disk full
         if sentence == UNUSABLE and free_bytes(path) < 32768:
             return StorageFull(FULL)
     return kind(sentence % {"path": path, "said": message})
 
 
 class FileConnection(Connection):
-    """A connection of SQLite's."""
+    """A connection to an SQLite file."""
 
     is_broken = False
 
@@ -2681,11 +2693,11 @@ class FileConnection(Connection):
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
-        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
-        self._link.execute("PRAGMA temp_store=MEMORY")      # not in a folder that other users read
+        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile makes checkpoints
+        self._link.execute("PRAGMA temp_store=MEMORY")      # no temporary files: other users might read them
 
     def close(self):
-        """Close. SQLite may then checkpoint, under an exclusive lock."""
+        """Close. SQLite then makes a checkpoint, under an exclusive lock, if no other connection is open."""
         self._link.close()
 
     @property
@@ -2694,15 +2706,15 @@ class FileConnection(Connection):
         return self._link.total_changes
 
     def run(self, statement, values=()):
-        """Execute; return the number of rows changed."""
+        """Execute a statement; return the number of rows changed."""
         return self._link.execute(with_statuses(statement), values).rowcount
 
     def many(self, statement, rows):
-        """Execute once for each of `rows`; return the number of rows changed."""
+        """Execute a statement once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(with_statuses(statement), rows).rowcount
 
     def insert(self, table, row):
-        """Add a row, a dictionary; return its id."""
+        """Add a row, given as a dictionary; return its id."""
         return self._link.execute(insert_statement("INSERT", table, tuple(row)),
                                   tuple(row.values())).lastrowid or 0
 
@@ -2711,7 +2723,7 @@ class FileConnection(Connection):
         if are_full:
             self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
-        else:                           # a literal number would make each statement a new one to prepare
+        else:                           # a statement for this number of rows would have to be prepared
             super()._insert_some(table, columns, rows, are_full)
 
     def set_last_id(self, table, last):
@@ -2724,7 +2736,7 @@ class FileConnection(Connection):
 
     def all_within(self, seconds, clock, statement,
                    values=()):
-        """Return all rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer than `seconds`."""
         end = clock.monotonic() + seconds
         self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
         try:
@@ -2763,11 +2775,12 @@ WRITE_REST_SECONDS = 0.0015
 
 
 class WriteLock(OneThread):
-    """A lock for one write at a time: a thread lock here, `flock` on one file among processes.
+    """A lock that allows one write at a time: a lock of threads, and `flock` on a file among processes.
 
-    SQLite's own waiting starves: older waiters sleep longer. Here all waiters poll at the same rate. The
-    rate falls as recent waits grow, because many pollers slow the writer down. A process that has written
-    back-to-back for a while pauses, if a shared lock on a second file shows that another one waits.
+    SQLite's own waiting starves older waiters, because they sleep longer. Here the pause between two polls
+    has a small upper limit. It begins longer after long waits, because many pollers slow the writer down. A
+    process that has written back-to-back for WRITE_STREAK_SECONDS pauses if another process waits. Waiting
+    processes show that by a shared lock on a second file.
     """
 
     def __init__(self, path, clock):
@@ -2775,10 +2788,10 @@ class WriteLock(OneThread):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
-        self._usual = 0.0               # average wait of late, in seconds
+        self._usual = 0.0               # moving average of the latest waits, in seconds
 
     def acquire(self, deadline):
-        """Wait for the lock; Busy if this moment (monotonic) comes first."""
+        """Wait for the lock; Busy at the deadline (monotonic)."""
         super().acquire(deadline)
         try:
             now = self._clock.monotonic()
@@ -2800,7 +2813,7 @@ class WriteLock(OneThread):
         super().release()
 
     def close(self):
-        """Close the files; harmless twice."""
+        """Close the files, unless they are closed."""
         for file in {self._file, self._waiting} - {-1}:
             os.close(file)
         self._file = self._waiting = -1
@@ -2813,7 +2826,7 @@ class WriteLock(OneThread):
         self._streak = self._clock.monotonic()
 
     def _wait(self, deadline):
-        """Poll for the lock."""
+        """Poll for the lock; Busy at the deadline."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
         pause = max(pause, min(longest, self._usual / WRITE_POLLS))
@@ -2828,7 +2841,10 @@ class WriteLock(OneThread):
 
     @staticmethod
     def _flock(file, kind):
-        """Return False if another process has the lock. Without flock on a host SQLite's own lock must do."""
+        """Lock or unlock a file; return False if another process has the lock.
+
+        On a host without flock, SQLite's own lock must do.
+        """
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -2841,12 +2857,12 @@ class WriteLock(OneThread):
 class Bell:
     """A named pipe that wakes idle workers.
 
-    1. After a durable commit a process writes one byte into it, without blocking. So does a worker that
-       begins tasks: there may be more than it takes.
-    2. A worker without work empties it, looks for work again, and waits.
+    1. After a durable commit a process writes one byte into the pipe, without blocking. So does a worker
+       that begins tasks, because there may be more than it takes.
+    2. A worker without work empties the pipe, looks for work again, and waits.
 
-    Without a pipe (a file system without pipes, an add on another machine) a worker looks by itself every
-    second.
+    If no byte arrives (a file system without pipes, an add on another machine), a worker looks by itself,
+    at least once a second.
     """
 
     def __init__(self, path):
@@ -2855,23 +2871,23 @@ class Bell:
             with contextlib.suppress(FileExistsError):      # another process may create it at the same time
                 os.mkfifo(path, 0o600)
             if stat.S_ISFIFO(os.stat(path).st_mode):
-                # Open for both directions: it never ends, and open() does not wait for a reader.
+                # Open for reading and writing: so it never ends, and open() does not wait for a reader.
                 self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def ring(self):
         """Wake all idle workers."""
         if self.pipe is not None:
-            with contextlib.suppress(OSError):      # a full pipe rings already
+            with contextlib.suppress(OSError):      # a full pipe is readable anyway
                 os.write(self.pipe, b".")
 
     def calm(self):
         """Clear the wake-up."""
         if self.pipe is not None:
-            with contextlib.suppress(OSError):      # another worker was faster
+            with contextlib.suppress(OSError):      # another worker has emptied it
                 os.read(self.pipe, 1 << 16)
 
     def close(self):
-        """Close the pipe; harmless twice."""
+        """Close the pipe, unless it is closed."""
         pipe, self.pipe = self.pipe, None
         if pipe is not None:
             os.close(pipe)
@@ -2881,14 +2897,14 @@ class Bell:
 #
 # SQLite: one file, its journal, its log.
 #
-# WriteLock allows one write at a time. Bell wakes idle workers. Journal says how the file is written, and
-# by which machine. DataFile looks after the file and its log. SqliteDatabase reads and writes.
+# "Log" means SQLite's write-ahead log (WAL) here. Journal holds the journal mode and the machine that uses
+# the log. DataFile looks after the file and its log. SqliteDatabase reads and writes.
 
 WAL_CHECKPOINT_BYTES = 4 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
-MACHINE_SIGN_SECONDS = 60.0     # between two signs of life of the machine that uses the log
-MACHINE_SILENT_SECONDS = 150.0  # without a sign of life, after which another machine may use the log
-AMONG_OTHERS = Exception()      # stands for an error in a group commit
+MACHINE_SIGN_SECONDS = 60.0     # pause between two signs of life of a machine that uses the log
+MACHINE_SILENT_SECONDS = 150.0  # silence after which another machine may use the log
+AMONG_OTHERS = Exception()      # answer to each action of a group in which one failed: run it alone
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
@@ -2919,17 +2935,17 @@ def safe_journal(folder):
 
 
 class Journal:
-    """The journal mode of a database, "wal" or "truncate", and its machine.
+    """The journal mode of a database, "wal" or "truncate", and the machine that uses its log.
 
-    Both stand in a small file that is read before SQLite opens the database: a log that two machines
-    share becomes corrupt. A machine is a kernel: containers have names of their own, but share what a log
-    needs. The file's time is the last sign of life of the machine that uses the log.
+    Both stand in a small file. It is read before SQLite opens the database, because a log that two machines
+    share becomes corrupt. One kernel is one machine: its containers have names of their own, but can share
+    a log. The file's time is the last sign of life of the machine.
     """
 
     def __init__(self, database):
         self._database = database
         self.path = private_path(database, "journal.json")
-        self.file = file_identity(self.path)   # changes with each write
+        self.file = file_identity(self.path)   # its identity changes with each write
         try:
             stored = json.loads(self.path.read_text("utf-8"))
             self.mode, self.machine, self._boot = stored["mode"], stored["machine"], stored.get("boot")
@@ -2942,13 +2958,13 @@ class Journal:
 
     @staticmethod
     def decide(database, mode, now):
-        """Store that this machine uses the database, in this mode."""
+        """Write the file: this machine uses the database in this mode."""
         path = private_path(database, "journal.json")
         write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
     def admit(self, now):
-        """Return the journal once this machine may use the log; SetupError if it may not."""
+        """Return the journal, renewed for this machine; SetupError if this machine may not use the log."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
             self._refuse("which is not safe on this file system (%s)" % kind)
@@ -2959,7 +2975,7 @@ class Journal:
         return Journal(self._database)
 
     def refuse_another(self, now):
-        """Raise SetupError if another machine uses the log and lives."""
+        """Raise SetupError if another machine uses the log and gave a sign of life lately."""
         seen_at = self.path.stat().st_mtime
         started_again = self.machine == machine_name() and now - seen_at > up_seconds()
         if (self.mode == "wal" and not self._is_ours() and not started_again
@@ -2975,13 +2991,13 @@ class Journal:
             % (self.path.parent, self.machine, why))
 
     def sign(self, now):
-        """Show other machines that this one lives."""
+        """Renew the sign of life of this machine if it is due."""
         with contextlib.suppress(OSError):
             if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
 
     def check(self):
-        """Raise StorageBroken if the mode was changed, or another machine has the log since then."""
+        """Read the file again; StorageBroken if it has another mode, or another machine that uses the log."""
         current = Journal(self._database)
         if current.mode != self.mode or current.mode == "wal" and not current._is_ours():
             raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
@@ -2994,11 +3010,11 @@ class Journal:
 
 
 class DataFile(Database):
-    """The care of the file that has the database, and of its log.
+    """A database in a file, with the care of the file and its log.
 
-    SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
+    SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint runs during a write
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version. So automatic checkpoints are
-    off on every connection, and ours run only under the write lock.
+    off on every connection. Our checkpoints run only under the write lock.
     """
 
     def __init__(self, folder, clock, patience):
@@ -3009,16 +3025,16 @@ class DataFile(Database):
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
-        self._opened = (None, None)      # identities of file and log
+        self._opened = (None, None)      # identities of the file and its log
         if self.journal == "wal":
             self._refuse_missing_log()
 
     def sign(self):
-        """Show other machines that this one lives."""
+        """Show other machines that this one uses the database."""
         self._journal.sign(self.clock.now())
 
     def check_file(self):
-        """Raise StorageBroken if file or log was removed or replaced: a write would be lost."""
+        """Raise StorageBroken if the file or its log was removed or replaced: a write would be lost."""
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
@@ -3033,13 +3049,14 @@ class DataFile(Database):
             return 0
 
     def _refuse_missing_log(self):
-        """Raise StorageBroken if the log was deleted: the file alone is an older state.
+        """Raise StorageBroken if the log was deleted, because the newest tasks were in it.
 
-        SQLite makes the log before its index, and removes it after the index.
+        SQLite makes the log before the log's index, and removes it after the index. So an index without a
+        log shows that another program deleted the log.
         """
         index = Path(str(self.path) + "-shm")
         looks = [path.exists() for path in (index, self._wal, index, self._wal)]
-        if looks == [True, False, True, False]:     # not while other connections close and open it
+        if looks == [True, False, True, False]:     # looked twice: another connection may open or close it
             raise StorageBroken(
                 "The log of the database, %s, was deleted: the newest tasks are missing. Put it "
                 "back; if it is lost, delete %s to go on with what is left."
@@ -3049,9 +3066,10 @@ class DataFile(Database):
         link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
-            link.run("PRAGMA cache_size=-250")      # other connections' commits empty the cache anyway
+            link.run("PRAGMA cache_size=-250")      # small: commits of other connections empty it
             if self.journal == "wal":
-                # Commits need not extend a log of this size. A longer one shows that a checkpoint is due.
+                # SQLite keeps a log file of this size, so that commits need not extend it. A longer log shows
+                # that a checkpoint is due.
                 link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
                 link.value("SELECT count(*) FROM sqlite_master")
                 if link.value("PRAGMA journal_mode") != "wal":
@@ -3064,23 +3082,23 @@ class DataFile(Database):
         return link
 
     def _checkpoint(self, writer, reader):
-        """Checkpoint for a moment at most, while `writer` locks out all other writers."""
+        """Make a checkpoint in a short time at most, while `writer` locks out all other writers."""
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
             while copied not in (pages, before) and self.clock.monotonic() < deadline:
-                before = copied         # as long as it gets further
+                before = copied         # go on while more pages are copied
                 _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
                 self._checkpoints.hasten(0.0)
                 if self.wal_bytes() > WAL_ALARM_BYTES:
-                    writer.run("PRAGMA application_id=0")   # this write begins a short log
+                    writer.run("PRAGMA application_id=0")   # this write starts a short log
         writer.roll_back()
 
 
 class _Waiting:
-    """An action of a thread, and its result or error once it is done."""
+    """An action that a thread wants to run in a group commit, then also its result or error."""
 
     def __init__(self, action):
         self.action = action
@@ -3088,7 +3106,7 @@ class _Waiting:
 
 
 class SqliteDatabase(DataFile):
-    """Reads and writes of the file in the data folder."""
+    """A database in the SQLite file of the data folder: reads, writes and group commits."""
 
     errors = sqlite3.Error
     _write_lock: "WriteLock"
@@ -3130,7 +3148,7 @@ class SqliteDatabase(DataFile):
 
     @property
     def alarm(self):
-        """Return the bell's pipe, which is readable when there may be tasks."""
+        """Return the descriptor of the bell's pipe, or None. It is readable when there may be tasks."""
         return self._bell.pipe
 
     def ring(self):
@@ -3167,10 +3185,10 @@ class SqliteDatabase(DataFile):
             self._patiently(lambda: link.copy_to(path))
 
     def together(self, action):
-        """Run an action with those of other threads in one durable commit (group commit); return its
-        result.
+        """Run an action and those of other threads in one durable transaction (group commit).
 
-        If one of them fails, each thread runs its own action alone.
+        Return the result of the action. If an action of the group fails, each thread runs its own alone. If
+        the commit fails, each thread raises its error.
         """
         if threading.active_count() == 1:
             return self.alone(action)
@@ -3190,7 +3208,7 @@ class SqliteDatabase(DataFile):
         return mine.answer[0]
 
     def _lead(self, mine):
-        """Run all waiting actions in one transaction. After a failure each thread runs its own."""
+        """Run all waiting actions in one transaction; set the answer of each."""
         group, self._is_led = [mine], True
         results = []
         failure = None
@@ -3221,11 +3239,11 @@ class SqliteDatabase(DataFile):
 
     def _commit(self, durable):
         self._patiently(lambda: self._writer.run("COMMIT"))
-        if durable and self._writer.changes > self._rung_at:    # idle workers wait for durable commits
+        if durable and self._writer.changes > self._rung_at:    # idle workers need no other commits
             self._bell.ring()
         self._rung_at = self._writer.changes
         if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
-            with self._looking, self._reading:      # the locks may take long to get
+            with self._looking, self._reading:      # this may wait for a long read
                 self._checkpoint(self._writer, self._reader)
 
     def _problem(self, error):
@@ -3234,10 +3252,10 @@ class SqliteDatabase(DataFile):
 
 @contextlib.contextmanager
 def open_exclusively(path, mode):
-    """Yield a connection to a database that no other program uses, and set its journal mode."""
+    """Set the journal mode of a database that no other program uses; yield a connection to it."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
-            link.run("PRAGMA page_size=1024")   # commits write whole pages, so small ones cost less
+            link.run("PRAGMA page_size=1024")   # commits write whole pages, so small pages cost less
             actual = link.value("PRAGMA journal_mode=" + mode.upper())
             if actual != mode:
                 raise StorageBroken("SQLite keeps its journal here as %s only" % actual)
@@ -3247,7 +3265,7 @@ def open_exclusively(path, mode):
 
 
 def migrate_file(link):
-    """Bring an empty or older file to the newest version, in one transaction."""
+    """Bring an empty or older file to the newest schema version, in one transaction."""
     link.run("BEGIN IMMEDIATE")
     migrate(link)
     link.run("COMMIT")
@@ -3263,7 +3281,7 @@ def create_database(path, mode):
 
 
 def copy_backup(file, part):
-    """Copy a backup; SetupError if it is damaged, no backup, or of an unknown version."""
+    """Copy a backup to `part`; SetupError if it is damaged, is no backup, or has an unknown version."""
     import shutil
     write_private(part, "")
     shutil.copyfile(file, part)
@@ -3286,7 +3304,7 @@ def copy_backup(file, part):
 #
 # SAID_OTHERWISE has the differences in statements, SCHEMA_OTHERWISE those in the schema.
 
-CALL_SECONDS = 12.0             # after which a silent server is given up
+CALL_SECONDS = 12.0             # how long a call waits for a silent server
 CONNECT_SECONDS = 5
 
 SAID_OTHERWISE = (
@@ -3295,19 +3313,20 @@ SAID_OTHERWISE = (
     (r"\binstr\(", "strpos("),
     (r"\bINSERT OR IGNORE (INTO [^;]*)", r"INSERT \1 ON CONFLICT DO NOTHING"),
     (r"\bIN \(\)", "IN (NULL)"),
-    # Found by its id: statistics of a table without pending tasks say that no row has the status 0.
+    # Statistics of a table without pending tasks say that no row has the status 0. The addition keeps the
+    # planner from an index on the status: the row must be found by its id.
     (r"(\bWHERE id=\? AND )status=", r"\1status+0="),
-    (r"\bFROM user WHERE name=\?", "FROM user WHERE lower(name)=lower(?)"),     # as NOCASE
-    (r"\blower\(\?\)", 'lower(? COLLATE "C")'),      # letters A to Z only, as the column has it
+    (r"\bFROM user WHERE name=\?", "FROM user WHERE lower(name)=lower(?)"),     # as COLLATE NOCASE does
+    (r"\blower\(\?\)", 'lower(? COLLATE "C")'),      # letters A to Z only, as in the column
 )
 SCHEMA_OTHERWISE = (
     (r"--.*|\bIF NOT EXISTS ", ""),
-    # PostgreSQL has no subqueries in the condition of a trigger: its function tests it.
+    # PostgreSQL has no subqueries in the condition of a trigger, so the trigger's function tests it.
     (r"\nWHEN (new\.(?s:.*?))\nBEGIN", r"\nBEGIN\n    IF NOT (\1) THEN RETURN NULL; END IF;"),
     (r"CREATE TRIGGER (\w+) (AFTER .*)\n(BEGIN(?s:.*?))END;\n",
      r"CREATE FUNCTION jobqueue_\1() RETURNS trigger LANGUAGE plpgsql AS $$ \3 RETURN NULL; END $$;"
      r"CREATE TRIGGER \1 \2 FOR EACH ROW EXECUTE FUNCTION jobqueue_\1();"),
-    (r"CREATE INDEX task_owner .*\n", ""),      # other indexes serve, and each one costs
+    (r"CREATE INDEX task_owner .*\n", ""),      # task_turn does its work; each index costs time
     (r"\bid INTEGER PRIMARY KEY( AUTOINCREMENT)?",
      "id BIGINT GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY"),
     (r"\bINTEGER\b", "BIGINT"),
@@ -3316,7 +3335,8 @@ SCHEMA_OTHERWISE = (
     (r"\bTEXT\b", 'TEXT COLLATE "C"'),
     (r"strftime\('%s', 'now'\)", "extract(epoch FROM clock_timestamp())"),
 )
-# Tables and settings that SQLite does not need. Rows of `task` change often, its indexed columns seldom.
+# Tables and settings that SQLite does not need. Rows of `task` change often, but seldom in indexed columns:
+# free space in its pages lets such changes spare the indexes (HOT updates).
 SERVER_SCHEMA = """
 CREATE UNIQUE INDEX user_name ON user (lower(name));
 CREATE TABLE jobqueue (version BIGINT NOT NULL, epoch TEXT NOT NULL);
@@ -3326,11 +3346,11 @@ ALTER TABLE task SET (fillfactor=80, autovacuum_vacuum_scale_factor=0.02,
     autovacuum_analyze_scale_factor=0.05);
 """
 
-SERVER_FILE, NO_EPOCH = ".server", "new"    # ending and first text of the file that names the server
+SERVER_FILE, NO_EPOCH = ".server", "new"    # ending and first content of the file that holds the epoch
 
 
 def replace_patterns(text, otherwise):
-    """Return the text with each pattern replaced, in the order of `otherwise`."""
+    """Return a text in which each pattern of `otherwise` is replaced, in their order."""
     for pattern, replacement in otherwise:
         text = re.sub(pattern, replacement, text)
     return text
@@ -3349,37 +3369,37 @@ def to_postgres(statement):
 #
 # A connection to a PostgreSQL server, with a deadline for each call.
 
-LOOK_SECONDS_MAX = 60.0         # limit of a read without a deadline
+LOOK_SECONDS_MAX = 60.0         # limit of a long read, even if its caller sets none
 LINK_OPTIONS = {
     "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
-# The server must end clients that vanish or accept no answer: they may hold the lock, and nothing else
-# would end that. Some servers do not know all of these settings.
+# The server must end sessions of clients that vanish or accept no answer. Such a session may hold the lock
+# row, and nothing else would release that. Some servers do not know all of these settings.
 SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
-# A role may have this off. Then a crash of the server loses commits that were answered.
+# A role may have synchronous_commit off. Then a crash of the server loses commits that it has confirmed.
 SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
-# Statements are planned once and kept, while tables grow from ten rows to a million. So the server must
-# prefer indexes, as SQLite does. These options are sent when a connection starts: a pooler would pass SET
-# on to another application.
+# The server keeps the plans of prepared statements while tables grow from ten rows to a million. So it must
+# prefer indexes, as SQLite does. These options are sent when a connection starts: a SET through
+# a pooler would also affect other applications.
 SERVER_PLANS = (" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
                 " -c random_page_cost=1 -c jit=off")
 STATEMENT_MS = 10_000           # limit of a statement on the server
-IDLE_MS = 4_000                 # limit of an idle transaction: it may hold the lock for which all wait
+IDLE_MS = 4_000                 # limit of an idle transaction, which may hold the lock row
 SERVER_PROCESS = "SELECT pg_backend_pid()"
-PREPARED_AFTER, PREPARED_MAX = 1, 300   # times that a statement is sent whole; statements kept
-LATER_MAX = 500                 # rows of statements that wait for the next query
+PREPARED_AFTER, PREPARED_MAX = 1, 300   # executions before a statement is prepared; prepared ones kept
+LATER_MAX = 500                 # rows of values that may wait for the next query
 
-      # ... and its rows of values
+      # SQL in SQLite's dialect, and rows of values
 
 
 
 class ServerRow(AnyTuple):
-    """A row of PostgreSQL's, read by number and by name as SQLite's rows are."""
+    """A row of PostgreSQL's. As in SQLite's rows, a column has a number and a name."""
 
     __slots__ = ()
     names: "tuple[str, ...]" = ()
@@ -3416,21 +3436,20 @@ class Driver(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def driver():
-    """Return psycopg, imported; SetupError if it is not installed."""
+    """Import psycopg and return it; SetupError if it is missing or too old."""
     import logging
     try:
         import psycopg
-        if not hasattr(psycopg.waiting, "READY_NONE"):      # older versions would wait for a silent server
-                                                            # for ever
+        if not hasattr(psycopg.waiting, "READY_NONE"):      # an older version never gives up a silent server
             raise ImportError("this is %s" % psycopg.__version__)
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3.2 or newer (%s): %s -m pip install -U '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
-    logging.getLogger("psycopg").setLevel(logging.ERROR)    # its warnings repeat its errors
+    logging.getLogger("psycopg").setLevel(logging.ERROR)    # psycopg's warnings repeat its errors
     int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
-        """A loader that reads sums and booleans as plain numbers."""
+        """A loader that reads numeric values, such as sums, as int or float; it also reads booleans."""
 
         def load(self, data):
             text = bytes(data)
@@ -3443,7 +3462,7 @@ def driver():
             return b"%d" % obj
 
     class Text(text_dumper):  # type: ignore[misc, valid-type]
-        """A dumper that lets a text stand for any type, and refuses NUL."""
+        """A dumper that lets a text stand for any type, and escapes NUL."""
 
         def dump(self, obj):
             return super().dump(storable(obj) if "\0" in obj else obj)
@@ -3454,7 +3473,7 @@ def driver():
         deadline = math.inf
 
         def wait(self, gen, *arguments, **named):
-            """Run a call of psycopg's; OperationalError at the deadline."""
+            """Run a call of psycopg; OperationalError at the deadline."""
             return super().wait(self._limited(gen), *arguments, **named)
 
         def _limited(self, gen):
@@ -3478,23 +3497,25 @@ def driver():
 
 
 class Reply(NamedTuple):
-    """A server's status message of a statement ("UPDATE 3"), and its rows."""
+    """The server's status message for a statement, such as "UPDATE 3", and the statement's rows."""
 
     word: "str"
     rows: "Sequence[ServerRow]"
 
 
 class ServerConnection(Connection):
-    """A connection to PostgreSQL. Statements without a result are sent with the next query, in one
-    pipeline."""
+    """A connection to PostgreSQL.
+
+    Statements of run_later() and run_many_later() are sent with the next query, in one pipeline.
+    """
 
     def __init__(self, address):
         self._psycopg, connection, adapters = driver()
-        self.limit = math.inf           # the moment at which no query may still run
-        self.change_count = 0           # rows that were added, changed or removed, or may be
+        self.limit = math.inf           # most seconds of a call, besides the call's own limit
+        self.change_count = 0           # rows changed in this transaction; a waiting statement counts as one
         self._later = []
         self._rows_later = 0
-        self._listens, self._heard = False, 0   # whether it listens; notifications received
+        self._listens, self._heard = False, 0   # if LISTEN was sent; number of notifications
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         options["options"] = "%s%s -c statement_timeout=%d -c idle_in_transaction_session_timeout=%d" % (
             options.get("options", ""), SERVER_PLANS, STATEMENT_MS, IDLE_MS)
@@ -3505,7 +3526,7 @@ class ServerConnection(Connection):
         self._link.add_notify_handler(self._hear)
         *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
                                CONNECT_SECONDS)
-        # A pooler invents the process number of a new connection.
+        # A pooler gives a new connection an invented process number.
         self.is_pooled = process.rows[0][0] != self._link.info.backend_pid
 
     @property
@@ -3515,7 +3536,7 @@ class ServerConnection(Connection):
 
     @property
     def changes(self):
-        """Return how many rows were added, changed or removed in this transaction, or may be."""
+        """Return a number above 0 if rows were added, changed or removed in this transaction, or may be."""
         return self.change_count
 
     def close(self):
@@ -3528,10 +3549,10 @@ class ServerConnection(Connection):
 
     @contextlib.contextmanager
     def _limited(self, seconds=CALL_SECONDS):
-        """Limit the calls of the block to so many seconds. Close a connection that may not write any
-        more.
+        """Let the calls of the block end within `seconds`, and within `limit`.
 
-        A server that became a replica refuses writes; another server takes its place.
+        Close a connection whose server refuses writes: it became a replica, and another server takes its
+        place.
         """
         self._link.deadline = time.monotonic() + min(seconds, self.limit)
         try:
@@ -3544,7 +3565,7 @@ class ServerConnection(Connection):
             self._link.deadline = math.inf
 
     def ask(self, text, seconds=CALL_SECONDS):
-        """Return a Reply for each statement of a text without values."""
+        """Execute the statements of a text, which have no values; return a Reply for each."""
         with self._limited(seconds):
             cursor = self._link.execute(text, prepare=False)
             replies = [self._reply(cursor)]
@@ -3553,7 +3574,7 @@ class ServerConnection(Connection):
         return replies
 
     def send(self, *statements):
-        """Execute the waiting statements, then these; return a cursor for each of these."""
+        """Execute the statements that wait, then `statements`; return a cursor for each of `statements`."""
         waiting, self._later, self._rows_later = self._later, [], 0
         with self._limited(), self._pipeline(sum(len(rows) for _, rows in (*waiting, *statements))):
             for statement, rows in waiting:
@@ -3564,8 +3585,8 @@ class ServerConnection(Connection):
     def _pipeline(self, count):
         """Send the `count` statements of the block in one pipeline.
 
-        After an error the connection is closed: psycopg takes for prepared a statement that the server
-        skipped.
+        After an error the connection is closed. Else psycopg would use a statement as prepared that the
+        server skipped.
         """
         if count < 2 or not self._psycopg.Pipeline.is_supported():
             yield
@@ -3590,11 +3611,11 @@ class ServerConnection(Connection):
         return Reply(cursor.statusmessage or "", cursor.fetchall() if cursor.pgresult.nfields else ())
 
     def run(self, statement, values=()):
-        """Execute; return the number of rows changed."""
+        """Execute a statement; return the number of rows changed."""
         return self.many(statement, [values])
 
     def many(self, statement, rows):
-        """Execute once for each of `rows`, all at once; return the number of rows changed."""
+        """Execute a statement once for each of `rows`, in one pipeline; return the number of rows changed."""
         batch = [tuple(values) for values in rows]
         count = max(0, self.send((statement, batch))[0].rowcount) if batch else 0
         self.change_count += count
@@ -3610,12 +3631,12 @@ class ServerConnection(Connection):
         if batch:
             self._later.append((statement, batch))
             self._rows_later += len(batch)
-            self.change_count += 1      # the number is not known yet
+            self.change_count += 1      # the number of rows is not known yet
         if self._rows_later > LATER_MAX:
             self.send()
 
     def insert(self, table, row):
-        """Add a row, a dictionary; return its id."""
+        """Add a row, given as a dictionary; return its id."""
         self.change_count += 1
         return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
                           tuple(row.values()))
@@ -3634,7 +3655,7 @@ class ServerConnection(Connection):
 
     def all_within(self, seconds, clock, statement,
                    values=()):
-        """Return all rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer than `seconds`."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
             with self._limited(most + CALL_SECONDS):
@@ -3663,7 +3684,7 @@ class ServerConnection(Connection):
         self._heard += 1
 
     def roll_back(self):
-        """Undo an open transaction, if there is one."""
+        """Undo an open transaction, if there is one, and drop the statements that wait."""
         self._later, self._rows_later = [], 0
         if not self.is_broken and self._link.info.transaction_status:
             try:
@@ -3676,30 +3697,31 @@ class ServerConnection(Connection):
 #
 # PostgreSQL: the lock row, the server's time, notifications.
 #
-# Several machines may share a server. PostgresDatabase locks the one row of the table `jobqueue` while it
-# writes. So transactions follow each other, as in a file.
+# Several machines may share a server. PostgresDatabase locks the only row of the table `jobqueue` while it
+# writes. So one transaction runs at a time, as in a file.
 
-SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
-# One round trip. Every commit is durable: after a crash of the server a worker must not run a task whose
-# claim was lost. READ COMMITTED: a snapshot from before the wait would not see the commits meanwhile. The
-# time is that of the lock.
+SERVER_SLACK_SECONDS = 5.0      # tolerated difference; all machines use the server's clock
+# One round trip locks the row. READ COMMITTED lets the transaction see the commits made during its wait.
+# `at` is the time at which the row was locked. Every commit is durable: after a crash of the server a worker
+# must not run a task whose claim was lost.
 SERVER_BEGIN = """BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout=%d;
     WITH held AS MATERIALIZED (SELECT version, epoch FROM jobqueue FOR UPDATE)
     SELECT version, epoch, extract(epoch FROM clock_timestamp())::float8 AS at FROM held"""
-# The last statement of a transaction. By it the writer learns whether COMMIT succeeded. The server's
-# transaction id is no proof: a crashed server gives lost ids to other transactions.
+# The last statement of a transaction. Its row shows the writer whether a COMMIT without an answer succeeded.
+# The server's transaction id is no proof: a crashed server gives lost ids to other transactions.
 SERVER_MARK = """
     INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
-# The transaction itself must not do this: it would need a lock of the whole server.
+# Sent after COMMIT: a transaction that notifies would need a lock of the whole server.
 SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
-PING_SECONDS = 2                # the least that libpq takes
-# For errors without an SQLSTATE: the driver's English words, and the server's in any language.
+PING_SECONDS = 2                # the shortest connect_timeout of libpq
+# Patterns of errors without an SQLSTATE: the connection is refused, or a later attempt may succeed. The
+# driver's messages are in English, the server's in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
 LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|unreachable|on refused"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
-# Removed rows stay in the tables until no snapshot can see them.
+# `holder` has kept a snapshot for long. Removed rows stay in the tables until no snapshot can see them.
 SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
     current_setting('synchronous_standby_names')=''
         AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags,
@@ -3713,7 +3735,7 @@ SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
     WHERE since < clock_timestamp() - INTERVAL '10 minutes'
     ORDER BY since LIMIT 1) AS holder"""
 OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
-GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # other products of the family may lock differently
+GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # products derived from PostgreSQL may lock differently
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_SCHEMAS = """SELECT count(DISTINCT relnamespace) FROM pg_class
 WHERE oid IN (to_regclass('jobqueue'), to_regclass('task'), to_regclass('queue'))"""
@@ -3721,9 +3743,9 @@ UNSURE = ("The connection to the database broke at the last moment, and this may
           "look before you try again.")
 POOLED = ("The database %(path)s is reached through a pooler, which shares the sessions of a server "
           "among programs (%(said)s). Give the server's own address instead.")
-# How an SQLSTATE begins, the error, and its sentence.
+# A pattern for the beginning of an SQLSTATE, our error, and its sentence.
 SERVER_ERRORS = (
-    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a prepared statement is gone
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A000, 26: a prepared statement is gone
     ("23503", Conflict, OWNER_GONE),
     ("53100", StorageFull, FULL),
     ("42P07|42710|42723|42703", SetupError,
@@ -3736,7 +3758,7 @@ SERVER_ERRORS = (
 
 
 class ServerClock(Clock):
-    """The server's time, which all machines share. Between two questions our own clock counts on."""
+    """A clock with the server's time, which all machines share. Between two answers our own clock goes on."""
 
     @staticmethod
     def _ticks():
@@ -3750,7 +3772,7 @@ class ServerClock(Clock):
         return self._base + self._ticks()
 
     def set(self, now):
-        """Set the server's time. Small differences are ignored: they come from the network."""
+        """Set the server's time. Ignore small differences, which come from the network."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
 
@@ -3760,35 +3782,35 @@ class PostgresDatabase(Database):
 
     A transaction has these steps:
 
-    1. Lock the threads of this process, then the only row of `jobqueue`. That row has the schema's
-       version and the database's epoch. A program of another version stops here.
-    2. Read the server's time once the row is locked.
-    3. Run the block, then COMMIT. If there is no answer, lock the row on a new connection, which waits
-       for the old transaction to end. Then look for its mark.
+    1. Take the lock of this process's threads, then lock the only row of `jobqueue`. That row has the
+       schema's version and the database's epoch. A program of another version stops here.
+    2. Read the server's time after the row is locked.
+    3. Run the block, then COMMIT. If there is no answer, lock the row on a new connection. That waits until
+       the old transaction has ended. Then look for the mark of the old transaction.
     4. Notify the workers after a durable commit.
     """
 
     hears_all, is_shared = False, True
-    pauses = 0.02, 0.2                  # of a server that is away; each connection attempt costs it a process
+    pauses = 0.02, 0.2                  # long: each attempt to connect costs the server a process
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
     version_words = "SELECT version FROM jobqueue"
     snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                       "SET LOCAL idle_in_transaction_session_timeout=0", "SELECT 1")
     errors: "type[Exception]"
-    _reader: "ServerConnection"           # from the first _open() on
+    _reader: "ServerConnection"           # after the first _open()
     _writer: "ServerConnection"
 
     def __init__(self, address, folder, clock=Clock,
                  patience=WEB_PATIENCE_SECONDS):
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
         self.has_own_disk = safe_journal(folder) == "wal"
-        # A server may need a long time to fail over to its replica: so leases are longer.
+        # A failover to a replica may take long, so leases are longer.
         self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
         self.errors = driver().psycopg.Error
         self._address, self.path = address, find_database(folder)
         self._write_lock = OneThread(clock)
         self._epoch = None
-        self._reason = ""               # why it could not be reached
+        self._reason = ""               # why the server could not be reached
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
@@ -3805,7 +3827,7 @@ class PostgresDatabase(Database):
             raise
 
     def _prepare(self):
-        """Make the tables if there are none. One process does; others wait."""
+        """Make or migrate the tables, then compare the epoch. One process makes them while the rest wait."""
         link, expected = self._open("_reader"), self.path.read_text("utf-8").strip()
         try:
             if link.is_pooled:
@@ -3842,8 +3864,7 @@ class PostgresDatabase(Database):
 
     @staticmethod
     def _migrate(link):
-        """Bring tables of an older version to the newest, in one transaction that locks out other
-        programs."""
+        """Migrate tables of an older schema version, in one transaction that holds the lock row."""
         version = link.value("SELECT version FROM jobqueue")
         if version == SCHEMA_VERSION or not MIGRATIONS.get(version):
             return                      # _checked() refuses other versions
@@ -3865,7 +3886,7 @@ class PostgresDatabase(Database):
         second.roll_back()
 
     def _checked(self, rows):
-        """Return the lock row; raise if it is gone, of another database, or of another version."""
+        """Return the lock row; raise if it is gone, has another epoch, or has another schema version."""
         if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
             raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
                                 "everything." % self)
@@ -3878,9 +3899,9 @@ class PostgresDatabase(Database):
         parts = {"host": "this machine", "dbname": ""}
         try:
             parts.update(driver().psycopg.conninfo.conninfo_to_dict(self._address))
-        except self.errors:             # its text may contain parts of the password
+        except self.errors:             # the error's text may contain parts of the password
             parts["host"] = "@"
-        if "@" in parts["host"] + parts["dbname"]:      # so may these
+        if "@" in parts["host"] + parts["dbname"]:      # so may these parts
             raise SetupError("The address of the database cannot be understood. In the password, "
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F. Behind a ? "
                              "stand only options of libpq (sslmode, options, ...).")
@@ -3909,11 +3930,11 @@ class PostgresDatabase(Database):
         return error
 
     def _refuses(self, message):
-        """Return whether the server takes connections, but not this one.
+        """Return True if the server takes connections, but not this one.
 
         The driver keeps no SQLSTATE of a failed connection, and the server's message may be in any
-        language. So the server is asked whether it takes connections at all. A silent server is not
-        asked, because all other threads would wait.
+        language. So a ping tells whether the server takes connections at all. A silent server gets no ping,
+        because all other threads would wait.
         """
         if re.search(LATER, message):
             return False
@@ -3963,12 +3984,12 @@ class PostgresDatabase(Database):
         self._commits += is_new
 
     def _became_true(self):
-        """Return whether a transaction was committed whose COMMIT had no answer."""
+        """Return True if a transaction was committed whose COMMIT had no answer; Busy if that is unknown."""
         number = None
         self._deadline.at = self.clock.monotonic() + self.patience
         try:
             self._writer.roll_back()
-            self._patiently(lambda: self._begin(False))     # once the old transaction has released the lock
+            self._patiently(lambda: self._begin(False))     # waits until the old transaction has ended
             number = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
         except (self.errors, JobQueueError):
             raise Busy(UNSURE) from None
@@ -3978,11 +3999,11 @@ class PostgresDatabase(Database):
 
     @property
     def alarm(self):
-        """Return the descriptor on which notifications arrive."""
+        """Return the descriptor on which notifications arrive, or None."""
         return None if self._reader.is_broken else self._reader.fileno()
 
     def version_seen(self):
-        """Return a value that changes after another durable commit. Notifications can be lost."""
+        """Return a value that changes after a durable commit, unless its notification is lost."""
         return (*self._patiently(self._heard), self._commits)
 
     def _heard(self):
@@ -3996,13 +4017,13 @@ class PostgresDatabase(Database):
     def promises(self):
         """Return a row about the server: its version, `lags` and `holder`.
 
-        `lags` is true if a replica may lack the newest commits. `holder` names the session or slot that
-        has kept an old snapshot for long.
+        `lags` is true if a replica may lack the newest commits. `holder` names a session or slot that has
+        kept an old snapshot for long.
         """
         return self.row(SERVER_PROMISES)
 
     def damage(self):
-        """Return None: a server checks its own files."""
+        """Return None: the server checks its own files."""
 
     def copy_to(self, path):
         """Raise SetupError: a server has backups of its own."""
@@ -4029,7 +4050,7 @@ def _fill_data_folder(room, on_server):
     path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
     try:
         create_database(path, mode)
-    except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
+    except (StorageBroken, Busy):       # some local file systems have no shared memory, which WAL needs
         if mode == "truncate":
             raise
         for part in room.glob(path.name + "*"):
@@ -4038,7 +4059,7 @@ def _fill_data_folder(room, on_server):
 
 
 def create_data_folder(folder, on_server=False):
-    """Make a complete data folder under another name, then rename it. So there is never half of one."""
+    """Make a complete data folder under another name, then rename it. So none is ever incomplete."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
@@ -4063,10 +4084,10 @@ def user_name(number):
 
 
 def refuse_other_user(folder):
-    """Raise SetupError if the files belong to another user, with the command that works instead.
+    """Raise SetupError if the folder belongs to another user. The message has the right command.
 
-    Files of two users would lock one of them out. Copying by FTP opens a folder to all users of the
-    machine: that is mended.
+    Files of two users would lock one of them out. A copy by FTP may let all users of the machine read the
+    folder, so their permissions are removed.
     """
     try:
         status = os.stat(folder)
@@ -4087,7 +4108,7 @@ def refuse_other_user(folder):
 
 def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS,
                   address=""):
-    """Open the data folder's database or the server's, making the folder if there is none."""
+    """Open the database of a data folder, on a server if `address` is given. Make a missing folder."""
     if not os.path.lexists(folder):
         create_data_folder(folder, bool(address))
     refuse_other_user(folder)
@@ -4102,14 +4123,17 @@ def open_database(folder, clock=Clock, patience=WEB_PATIENCE_SECONDS,
 
 
 class OwnedFile(NamedTuple):
-    """The file of a database, and its journal mode if that is known."""
+    """The file of a database, and its journal mode, or None if the mode is unknown."""
 
     path: "Path"
     mode: "str | None"
 
 
 def own_database(folder):
-    """Return the file of a database that no other program uses, even if it is damaged."""
+    """Return the file of a database, even if it is damaged.
+
+    SetupError if it belongs to another user, if another machine uses its log, or if it is on a server.
+    """
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
     if path.suffix == SERVER_FILE:
@@ -4117,16 +4141,16 @@ def own_database(folder):
     try:
         journal = Journal(path)
     except SetupError:
-        return OwnedFile(path, None)    # the file is missing or unreadable: it is made anew
+        return OwnedFile(path, None)    # the journal's file is missing or unreadable: callers write it
     journal.refuse_another(Clock.now())
     return OwnedFile(path, journal.mode)
 
 
 def repair_journal(folder, shared=False):
-    """Choose the journal mode anew and write it; return the mode.
+    """Choose the journal mode and write it; return the mode.
 
     The mode is safe for this file system or, if `shared`, for several machines. Everything must be
-    stopped: changing the mode needs the exclusive lock, which proves that.
+    stopped. A change of the mode proves that, because it needs the exclusive lock.
     """
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)
@@ -4139,24 +4163,24 @@ def repair_journal(folder, shared=False):
 #
 # The log of attempts, and the activity: each event and its actor.
 
-LOG_MAX_BYTES = 1 << 20         # per attempt; the middle of a longer log is dropped
+LOG_MAX_BYTES = 1 << 20         # limit of an attempt's log; a longer log loses its middle
 LOG_PAGE_BYTES = 256 << 10
 
 
 class LogPart(NamedTuple):
     """A part of a log.
 
-    `times` has a pair for each piece: the line before which it ends, and the time when it arrived.
+    `times` has a pair for each piece: the number of line ends before it, and the time when it arrived.
     """
 
     text: "str"
     next_offset: "int"
-    is_cut: "bool"                    # a part of the log was dropped
+    is_cut: "bool"                    # bytes within the part were dropped
     times: "list[list[int | str | None]]"
 
 
 def activity_row(at, event, task, **details):
-    """Return a row of the activity about a task, given by its row."""
+    """Return a row of the activity about a task, which is given by its own row."""
     return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
             "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
             **details}
@@ -4174,8 +4198,8 @@ def find_activity(database, limit=PAGE_ROWS, before=None,
                   viewer_id=None, **columns):
     """Return rows of the activity, newest first. Filters that are None are ignored.
 
-    A viewer sees the events of tasks and of their own account. Only ids and tasks have an index. A long
-    search stops with fewer rows.
+    A viewer sees the events of all tasks and of their own account. Only `id` and `task_id` have an index: a
+    search without `task_id` stops after SEARCH_SECONDS with fewer rows.
     """
     filters = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
@@ -4218,7 +4242,7 @@ def logged_attempts(db, task_id):
 
 def read_log(db, task_id, attempt, offset=0,
              limit=LOG_PAGE_BYTES):
-    """Return a part of a log that begins at `offset`, of at most `limit` bytes."""
+    """Return the part of a log that begins at byte `offset`, of at most `limit` bytes."""
     parts = []
     times = []
     at, cut, ends = offset, False, 0
@@ -4229,7 +4253,7 @@ def read_log(db, task_id, attempt, offset=0,
             parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
             at, cut, ends = row["start"], True, ends + 2
         data = row["text"].encode("utf-8")[at - row["start"]:]
-        while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
+        while data and data[0] & 0xC0 == 0x80:      # the offset lies inside a character
             data, at = data[1:], at + 1
         text = data[:limit].decode("utf-8", "ignore")
         taken = len(text.encode("utf-8"))
@@ -4245,10 +4269,10 @@ def read_log(db, task_id, attempt, offset=0,
 #
 # State: values that the program itself keeps in the database, a row each.
 #
-# Settings are chosen by people; these values come from the program. STATE documents each row. An export has
-# the rows of EXPORTED_STATE. The others are about this host.
+# People choose settings; the program sets these values. STATE documents each row. An export has the rows of
+# EXPORTED_STATE. All other rows are about this host.
 
-STATE = {                       # {name: content of its JSON}
+STATE = {                       # {name: content of the row's JSON}
     "alerts": "the newest row of activity that alerts have seen, and when a message was last sent",
     "backup": "when and where the last backup or export was written",
     "catalogue": "the functions' file, its error or that they are samples, as last announced",
@@ -4336,12 +4360,12 @@ def tidy_webhooks(text):
 
 
 def web_label(address):
-    """Return a label for a webhook, without its address, which is a secret."""
+    """Return a label for a webhook that does not show its secret address: host and digest."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
-# These settings name programs, their arguments and passwords. They are changed on the host only, so that a
-# stolen admin session does not lead to the host.
+# Settings that name a program, its environment or a password's file. They are changed on the host only, so
+# that a stolen admin session gives no access to the host.
 HOST_SETTINGS = frozenset(("python", "pass_environment", "mail_password_file"))
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # shown in place of a secret
@@ -4448,9 +4472,9 @@ SETTING_GROUPS = {"Workers": {
 }}
 SETTINGS = {name: Setting(group, *row) for group, rows in SETTING_GROUPS.items()
             for name, row in rows.items()}
-CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
+CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null restores the default
     name: {**about(or_null(one.schema), "%s. %s" % (one.label, one.help)),
-           **({"readOnly": True} if name in HOST_SETTINGS else {})}     # for the web
+           **({"readOnly": True} if name in HOST_SETTINGS else {})}     # read-only over HTTP
     for name, one in SETTINGS.items()}))
 
 
@@ -4465,7 +4489,7 @@ def tidy_setting(name, value):
 
 
 def store_setting(transaction, name, value):
-    """Store the value of a setting; None goes back to its default."""
+    """Store the value of a setting; None restores the default."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
     else:
@@ -4478,7 +4502,7 @@ class Settings:
     def __init__(self, database, environment=os.environ):
         self._database = database
         self.tests = {}   # validators of new values, besides the schema
-        self._known = (-math.inf, {})     # until which moment, {name: value}
+        self._known = (-math.inf, {})     # when the cache ends, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
@@ -4486,7 +4510,7 @@ class Settings:
                 self._fixed[name] = tidy_setting(name, parse_text(setting.schema, text))
 
     def get(self, name, transaction=None):
-        """Return the value in force: as a transaction sees it, else at most a second old."""
+        """Return the value of a setting: as `transaction` sees it, else at most CACHE_SECONDS old."""
         if name in self._fixed:
             return self._fixed[name]
         if transaction is None:
@@ -4515,7 +4539,7 @@ class Settings:
         return rows
 
     def password_file(self):
-        """Return the path of the file that holds the password of the mail server."""
+        """Return the path of the file with the mail server's password, or None."""
         path = self.get("mail_password_file")
         return Path(path) if path else min(self._database.folder.glob("mail-password*.txt"), default=None)
 
@@ -4547,7 +4571,7 @@ class Settings:
         return table
 
     def _is_of_host(self, name):
-        # Another mail server would be sent the password.
+        # If the mail server is changed, the new server is sent the password.
         return name in HOST_SETTINGS or name == "mail_server" and self.password_file() is not None
 
     def _check(self, name, value, on_host):

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ..base.types import AnyTuple, JsonObject, Row
     from ..base.time_and_text import AnyClock
 
-VARIABLES_MAX = 999             # of one statement, before SQLite 3.32
+VARIABLES_MAX = 999             # bound values of one statement, before SQLite 3.32
 MANY_AT_ONCE = 500              # values in one IN list
-SEARCH_SECONDS = 0.2            # of one search in a table, and of one count
-LOOK_SECONDS = 0.02             # of one read while other threads wait
+SEARCH_SECONDS = 0.2            # limit of one search in a table, and of one count
+LOOK_SECONDS = 0.02             # limit of one read within a search: other threads wait meanwhile
 
-# Hints for SQLite that PostgreSQL leaves out or writes differently.
+# SQL for SQLite. to_postgres() removes it or writes it differently.
 BY_CLAIM, BY_TURN, BY_OWNER, BY_UNIQUE, BY_FOLLOWER = (
     "INDEXED BY " + index
     for index in ("task_claim", "task_turn", "task_owner", "task_unique", "task_after_follower"))
@@ -41,7 +41,7 @@ BY_ID = "NOT INDEXED"
 THEN_JOIN = "CROSS JOIN"        # the table on its left is read first
 CONTAINS = "instr(lower(%s), lower(?))>0"
 
-# Statements name statuses. ENDED stands for all final ones.
+# Statements contain names of statuses; with_statuses() replaces them. ENDED stands for all final statuses.
 STATUS_NUMBERS = {**{word.upper(): str(number) for number, word in enumerate(STATUS_WORDS)},
                   "ENDED": "(%d, %d, %d)" % (SUCCEEDED, FAILED, CANCELLED)}
 STATUS_NAMES = r"\b(%s)\b" % "|".join(STATUS_NUMBERS)
@@ -60,21 +60,21 @@ def cannot_write(folder: Path, error: OSError) -> StorageBroken | StorageFull:
 
 
 def free_bytes(path: Path) -> int:
-    """Return the bytes that we may still write to the file system of `path`; OSError if it has none."""
+    """Return how many bytes this user may still write beside `path`; OSError if `path` does not exist."""
     room = os.statvfs(path)
     return room.f_bavail * room.f_frsize
 
 
 def emptied(path: object) -> StorageBroken:
-    """Return the error for an empty database. A new one is never begun over it."""
+    """Return the error for an empty database file. No new database is ever made in its place."""
     return StorageBroken("The database %s is empty: it was overwritten or emptied. "
                          "Put a backup in its place." % path)
 
 
 def find_database(folder: Path, anyhow: bool = False) -> Path:
-    """Return the path of the one jobqueue-*.db in a folder; SetupError if there are more or none.
+    """Return the path of the one file jobqueue-*.db, .server or .remote; SetupError if there is not just one.
 
-    An empty file is an error, too, unless `anyhow`.
+    An empty file raises StorageBroken, unless `anyhow`.
     """
     try:
         names = [name for name in os.listdir(folder)
@@ -97,8 +97,8 @@ def find_database(folder: Path, anyhow: bool = False) -> Path:
 def private_path(database: Path, name: str) -> Path:
     """Return the path of a file beside the database, with the database's random word in its name.
 
-    Some web servers deliver files of this folder in spite of .htaccess. Such an address cannot be
-    guessed.
+    Some web servers deliver files of this folder in spite of .htaccess. The word makes their addresses
+    impossible to guess.
     """
     stem, dot, ending = name.partition(".")
     word = database.stem.partition("-")[2]
@@ -106,10 +106,10 @@ def private_path(database: Path, name: str) -> Path:
 
 
 def private_folder(database: Path, name: str) -> Path:
-    """Return a folder beside the database whose name has a random word of its own.
+    """Return the path of a folder beside the database, with a digest in its name.
 
-    Tasks see and print the paths of their files. So the word is a digest, from which the 64 random bits
-    in the name of the database cannot be computed.
+    Tasks see and print the paths of their files. The 64 random bits in the database's name cannot be
+    computed from the digest.
     """
     import hashlib
     word = hashlib.sha256(("%s %s" % (name, database.stem)).encode("utf-8", "surrogateescape")).hexdigest()
@@ -118,7 +118,10 @@ def private_folder(database: Path, name: str) -> Path:
 
 @contextlib.contextmanager
 def open_folder(folder: Path | str) -> Iterator[int]:
-    """Open a folder; OSError if it is a link, by which another user may have replaced it."""
+    """Open a folder and yield its descriptor.
+
+    OSError for a symbolic link: another user may have put it in the folder's place.
+    """
     room = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         yield room
@@ -128,7 +131,10 @@ def open_folder(folder: Path | str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def write_part(room: int, pieces: Iterable[bytes], name: str | None = None) -> Iterator[str]:
-    """Write a hidden file into an open folder, readable by us only. The caller renames it."""
+    """Write a hidden file into an open folder, and yield its name. Only this user can read it.
+
+    The caller renames it in the block, or it is removed.
+    """
     part = "." + (name or random_token(8))
     try:
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=room), "wb") as file:
@@ -142,14 +148,15 @@ def write_part(room: int, pieces: Iterable[bytes], name: str | None = None) -> I
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a text, readable by us only, whole or not at all."""
+    """Write a text to a file that only this user can read: all of the text, or nothing."""
+    # resolve(): the data folder itself may be a symbolic link.
     with open_folder(path.parent.resolve()) as room, \
-            write_part(room, [text.encode("utf-8")]) as part:   # the data folder itself may be a link
+            write_part(room, [text.encode("utf-8")]) as part:
         os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
 
 
 def file_identity(path: Path) -> tuple[int, int] | None:
-    """Return an identity of the file at a path, None if there is no file. A replaced file has another one."""
+    """Return the identity of the file at a path, or None. A file that replaces it has another identity."""
     try:
         status = os.stat(path)
         return status.st_dev, status.st_ino
@@ -159,7 +166,7 @@ def file_identity(path: Path) -> tuple[int, int] | None:
 
 @functools.lru_cache(maxsize=1000)
 def with_statuses(statement: str) -> str:
-    """Return a statement with numbers for the names of statuses."""
+    """Return a statement with each name of a status replaced by its number."""
     return re.sub(STATUS_NAMES, lambda match: STATUS_NUMBERS[match[0]], statement)
 
 
@@ -185,7 +192,10 @@ class Reader:
         return self.all(statement, values)[0]
 
     def all_of(self, statement: str, values: Sequence[Any], many: Iterable[Any]) -> Iterator[Row]:
-        """Yield all rows of a statement whose `%s` stands for any number of values, after all others."""
+        """Yield all rows of a statement whose `%s` stands for the values in `many`, after all `values`.
+
+        The statement runs once for each MANY_AT_ONCE of them.
+        """
         all_values = list(many)
         for at in range(0, len(all_values), MANY_AT_ONCE):
             portion = all_values[at:at + MANY_AT_ONCE]
@@ -201,7 +211,7 @@ def insert_statement(words: str, table: str, columns: tuple[str, ...], rows: int
 
 
 class Connection(Reader):
-    """A connection to a database. Callers handle its errors.
+    """A connection to a database. Callers handle the errors of its driver.
 
     This base class is a connection that is not open yet. FileConnection and ServerConnection derive from
     it.
@@ -218,18 +228,18 @@ class Connection(Reader):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Close; harmless twice."""
+        """Close the connection, unless it is closed."""
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute; return the number of rows changed."""
+        """Execute a statement; return the number of rows changed."""
         raise NotImplementedError
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Execute once for each of `rows`; return the number of rows changed."""
+        """Execute a statement once for each of `rows`; return the number of rows changed."""
         raise NotImplementedError
 
     def insert(self, table: str, row: JsonObject) -> int:
-        """Add a row, a dictionary; return its id."""
+        """Add a row, given as a dictionary; return its id."""
         raise NotImplementedError
 
     def set_last_id(self, table: str, last: int) -> None:
@@ -238,7 +248,7 @@ class Connection(Reader):
 
     def all_within(self, seconds: float, clock: AnyClock, statement: str,
                    values: Sequence[Any] = ()) -> Sequence[Row] | None:
-        """Return all rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer than `seconds`."""
         raise NotImplementedError
 
     def roll_back(self) -> None:
@@ -248,18 +258,18 @@ class Connection(Reader):
         """Tell the database that rows with ids up to `last` were added. SQLite advances its sequence
         itself."""
 
-    # These statements return nothing, so PostgreSQL sends them with the next query.
+    # The next four methods return nothing, so ServerConnection sends their statements with the next query.
 
     def run_later(self, statement: str, values: Sequence[Any] = ()) -> None:
-        """Execute a statement."""
+        """Execute a statement, at the latest with the next query."""
         self.run(statement, values)
 
     def run_many_later(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute a statement once for each of `rows`."""
+        """Execute a statement once for each of `rows`, at the latest with the next query."""
         self.many(statement, rows)
 
     def ensure(self, table: str, row: JsonObject) -> None:
-        """Add a row unless there is one with its key."""
+        """Add a row, unless there is a row with its key."""
         self.run_later(insert_statement("INSERT OR IGNORE", table, tuple(row)), tuple(row.values()))
 
     def insert_all(self, table: str, rows: Iterable[JsonObject],
@@ -296,13 +306,13 @@ class Connection(Reader):
 
 
 class OneThread:
-    """A lock for the threads of this process. With a database server it is the only one needed here."""
+    """A lock for the threads of this process. A database server needs no other lock on this machine."""
 
     def __init__(self, clock: AnyClock) -> None:
         self._clock, self._threads = clock, threading.Lock()
 
     def acquire(self, deadline: float) -> None:
-        """Wait for the lock; Busy if this moment (monotonic) comes first."""
+        """Wait for the lock; Busy at the deadline (monotonic)."""
         if not self._threads.acquire(timeout=max(0.0, deadline - self._clock.monotonic())):
             raise Busy(BUSY)
 

@@ -34,7 +34,7 @@ def _fill_data_folder(room: Path, on_server: bool) -> None:
     path, mode = room / ("jobqueue-%s.db" % random_token(8)), safe_journal(room)
     try:
         create_database(path, mode)
-    except (StorageBroken, Busy):       # some local disks cannot share the memory of a log
+    except (StorageBroken, Busy):       # some local file systems have no shared memory, which WAL needs
         if mode == "truncate":
             raise
         for part in room.glob(path.name + "*"):
@@ -43,7 +43,7 @@ def _fill_data_folder(room: Path, on_server: bool) -> None:
 
 
 def create_data_folder(folder: Path, on_server: bool = False) -> None:
-    """Make a complete data folder under another name, then rename it. So there is never half of one."""
+    """Make a complete data folder under another name, then rename it. So none is ever incomplete."""
     import shutil
     room = folder.with_name("%s.new-%s" % (folder.name, random_token(6)))
     try:
@@ -68,10 +68,10 @@ def user_name(number: int) -> str:
 
 
 def refuse_other_user(folder: Path) -> None:
-    """Raise SetupError if the files belong to another user, with the command that works instead.
+    """Raise SetupError if the folder belongs to another user. The message has the right command.
 
-    Files of two users would lock one of them out. Copying by FTP opens a folder to all users of the
-    machine: that is mended.
+    Files of two users would lock one of them out. A copy by FTP may let all users of the machine read the
+    folder, so their permissions are removed.
     """
     try:
         status = os.stat(folder)
@@ -92,7 +92,7 @@ def refuse_other_user(folder: Path) -> None:
 
 def open_database(folder: Path, clock: AnyClock = Clock, patience: float = WEB_PATIENCE_SECONDS,
                   address: str = "") -> Database:
-    """Open the data folder's database or the server's, making the folder if there is none."""
+    """Open the database of a data folder, on a server if `address` is given. Make a missing folder."""
     if not os.path.lexists(folder):
         create_data_folder(folder, bool(address))
     refuse_other_user(folder)
@@ -107,14 +107,17 @@ def open_database(folder: Path, clock: AnyClock = Clock, patience: float = WEB_P
 
 
 class OwnedFile(NamedTuple):
-    """The file of a database, and its journal mode if that is known."""
+    """The file of a database, and its journal mode, or None if the mode is unknown."""
 
     path: Path
     mode: str | None
 
 
 def own_database(folder: Path) -> OwnedFile:
-    """Return the file of a database that no other program uses, even if it is damaged."""
+    """Return the file of a database, even if it is damaged.
+
+    SetupError if it belongs to another user, if another machine uses its log, or if it is on a server.
+    """
     refuse_other_user(folder)
     path = find_database(folder, anyhow=True)
     if path.suffix == SERVER_FILE:
@@ -122,16 +125,16 @@ def own_database(folder: Path) -> OwnedFile:
     try:
         journal = Journal(path)
     except SetupError:
-        return OwnedFile(path, None)    # the file is missing or unreadable: it is made anew
+        return OwnedFile(path, None)    # the journal's file is missing or unreadable: callers write it
     journal.refuse_another(Clock.now())
     return OwnedFile(path, journal.mode)
 
 
 def repair_journal(folder: Path, shared: bool = False) -> str:
-    """Choose the journal mode anew and write it; return the mode.
+    """Choose the journal mode and write it; return the mode.
 
     The mode is safe for this file system or, if `shared`, for several machines. Everything must be
-    stopped: changing the mode needs the exclusive lock, which proves that.
+    stopped. A change of the mode proves that, because it needs the exclusive lock.
     """
     path, _ = own_database(folder)
     mode = "truncate" if shared else safe_journal(folder)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ..base.types import Row
     from ..base.time_and_text import AnyClock
 
-SEARCH_ROWS = 64                # of the first range of a search; LOOK_SECONDS sets the next ones
-OTHER_MACHINE_SLACK_SECONDS = 300.0     # clocks of machines differ
+SEARCH_ROWS = 64                # ids in the first range of a search; its time decides the size of the next
+OTHER_MACHINE_SLACK_SECONDS = 300.0     # tolerated difference between the clocks of two machines
 
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Page(NamedTuple):
-    """Rows, and the id from which to go on; None if there are no more."""
+    """Rows, and the id at which the next page begins; None if there are no more rows."""
 
     rows: list[Row]
     cursor: int | None
@@ -41,36 +41,37 @@ class Page(NamedTuple):
 class Database(Reader):
     """A database, for any number of threads.
 
-    Reads and writes have a connection each. Threads take turns at both, because `sqlite3` gives up the
-    interpreter at every row and is slower if they do not. A transaction has these steps:
+    All reads share one connection, all writes another, all long reads a third. Threads take turns at each:
+    `sqlite3` releases the interpreter lock at every row, which slows down concurrent threads. A transaction
+    has these steps:
 
     1. Wait for the write lock, until the thread's deadline at most.
     2. Begin, if this process may still write this database.
     3. Run the block and commit. If another program keeps the file busy, wait.
     4. Ring the bell and checkpoint, then release the write lock.
 
-    A kind of database implements _connect(), _begin() and _commit(). Its _problem() turns an error of the
-    driver into one for people; an error that is our mistake stays as it is.
+    A derived class implements _connect(), _begin() and _commit(). Its _problem() turns an error of the
+    driver into an error of ours; a mistake of ours stays as it is.
     """
 
-    errors: type[Exception] | tuple[type[Exception], ...] = ()      # that its driver raises
+    errors: type[Exception] | tuple[type[Exception], ...] = ()      # exceptions of the driver
     waited = 0.0                        # seconds that the last wait for the write lock took
-    clock_offset = 0.0                  # seconds that the clock here is ahead of the database's
-    journal: str | None = None          # how a file is written; None for a server
-    pauses = 0.0005, 0.005              # seconds, from one try to the next while it is busy
+    clock_offset = 0.0                  # seconds by which this machine's clock is ahead of the server's
+    journal: str | None = None          # journal mode of a file; None for a server
+    pauses = 0.0005, 0.005              # shortest and longest pause while the database is busy, in seconds
     hears_all = True                    # True if version_seen() changes with every commit
-    is_shared = False                   # True if machines without this folder use it, too
-    has_own_disk = False                # True if no other machine has this folder
+    is_shared = False                   # True if machines without this data folder may use the database
+    has_own_disk = False                # True if no other machine has this data folder
     last_id_words = "SELECT seq FROM sqlite_sequence WHERE name='%s'"
     version_words = "PRAGMA user_version"
     snapshot_words: tuple[str, ...] = ("BEGIN", "SELECT count(*) FROM sqlite_master")
-    path: Path                          # of the file in the folder, or of the file that names the server
+    path: Path                          # the database file, or the file with the epoch of the server
     _write_lock: OneThread
 
     def __init__(self, folder: Path | str, clock: AnyClock, patience: float) -> None:
         self.folder = Path(folder)
         self.clock = clock
-        self.patience = patience        # seconds until Busy, unless a deadline() comes first
+        self.patience = patience        # seconds until Busy, unless a deadline comes first
         self.lease_seconds, self.slack_seconds = LEASE_SECONDS, OTHER_MACHINE_SLACK_SECONDS
         self._deadline = Deadline()
         self._reading, self._looking = threading.Lock(), threading.Lock()
@@ -85,7 +86,7 @@ class Database(Reader):
 
     @property
     def alarm(self) -> int | None:
-        """Return a descriptor that becomes readable when there may be tasks."""
+        """Return a descriptor that becomes readable when there may be tasks, or None."""
         return None
 
     def ring(self) -> None:
@@ -101,7 +102,7 @@ class Database(Reader):
         """Raise StorageBroken if a write would be lost."""
 
     def _open(self, name: str) -> Connection:
-        """Return the connection of this name. Open it first if there is none or it broke."""
+        """Return the connection in the attribute `name`. Open it first if it is closed or broken."""
         link: Connection = getattr(self, name)
         if link.is_broken:
             link = self._connect()
@@ -121,7 +122,7 @@ class Database(Reader):
         raise NotImplementedError
 
     def version_seen(self) -> object:
-        """Return a value that changes with every commit, our own included."""
+        """Return a value that changes after commits, our own included; after every one if `hears_all`."""
         raise NotImplementedError
 
     def size(self) -> int:
@@ -133,7 +134,7 @@ class Database(Reader):
         return 0
 
     def promises(self) -> Row:
-        """Return the server's version and whether a replica may lag behind. A file has no row."""
+        """Return a row about a server: its version, `lags` and `holder`. A file has no such row."""
         raise NotImplementedError
 
     def damage(self) -> str | None:
@@ -165,9 +166,9 @@ class Database(Reader):
 
     def read_within(self, statement: str, values: Sequence[Any] = (),
              seconds: float = math.inf) -> tuple[Sequence[Row] | None, float]:
-        """Return the rows of a long read and the seconds that it took; None for rows at the time limit.
+        """Return the rows of a long read, or None at its time limit, and the seconds that it took.
 
-        A long read has a connection of its own, so short reads do not wait for it.
+        Long reads have a connection of their own, so short reads do not wait for them.
         """
         with self._looking:
             started = self.clock.monotonic()
@@ -183,9 +184,9 @@ class Database(Reader):
              newest: bool = False) -> Iterator[tuple[Sequence[Row], int]]:
         """Yield the rows in each range of ids above `low` up to `high`, and the id that was reached.
 
-        The bounds of the range are the first two values of `statement`. Each range is read within a
-        moment. It becomes smaller after a slow read and larger after a quick one. At least one range is
-        read.
+        The bounds of the range are the first two values of `statement`. A range that takes longer than
+        LOOK_SECONDS is read again as a smaller one. After a quick read the next range is larger. The walk
+        stops after `seconds`, but reads at least one range.
         """
         deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
@@ -204,7 +205,7 @@ class Database(Reader):
                seconds: float, newest: bool = True) -> Page:
         """Return at most `limit` rows with ids above `low` up to `high`, see walk().
 
-        A long search stops with fewer rows.
+        A search that takes longer than `seconds` stops with fewer rows.
         """
         rows: list[Row] = []
         place, end = None, low if newest else high
@@ -230,7 +231,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def deadline(self, seconds: float = WEB_PATIENCE_SECONDS) -> Iterator[None]:
-        """Limit the time that this thread waits in the block, in all."""
+        """Set a deadline for all waits of this thread in the block, unless it has an earlier one."""
         before = self._deadline.at
         self._deadline.at = min(before, self.clock.monotonic() + seconds)
         try:
@@ -240,7 +241,7 @@ class Database(Reader):
 
     @contextlib.contextmanager
     def deadline_paused(self) -> Iterator[None]:
-        """Stop the thread's deadline while the block runs, such as for reading a body."""
+        """Put off the thread's deadline by the time that the block takes, such as to read a body."""
         started = self.clock.monotonic()
         try:
             yield
@@ -275,8 +276,9 @@ class Database(Reader):
     def transaction(self, durable: bool = True) -> Iterator[Connection]:
         """Run the block in a transaction; yield its connection.
 
-        `durable` commits survive a power cut. Others survive only the death of processes. Raises Busy,
-        StorageFull or StorageBroken if nothing was changed.
+        A commit that is not `durable` survives the death of processes, but no power cut. Raises Busy,
+        StorageFull or StorageBroken if nothing was changed. If a server's connection breaks in COMMIT,
+        Busy may say instead that the result is unknown.
         """
         if self.in_transaction:
             raise RuntimeError("a transaction within a transaction")
@@ -305,5 +307,5 @@ class Database(Reader):
             return action(transaction)
 
     def together(self, action: Callable[[Connection], Result]) -> Result:
-        """Run an action in a transaction, which may be shared (group commit); return its result."""
+        """Run an action in a transaction that other threads may share (group commit); return its result."""
         return self.alone(action)

@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject, TaskRow
 
-LOG_MAX_BYTES = 1 << 20         # per attempt; the middle of a longer log is dropped
+LOG_MAX_BYTES = 1 << 20         # limit of an attempt's log; a longer log loses its middle
 LOG_PAGE_BYTES = 256 << 10
 
 
 class LogPart(NamedTuple):
     """A part of a log.
 
-    `times` has a pair for each piece: the line before which it ends, and the time when it arrived.
+    `times` has a pair for each piece: the number of line ends before it, and the time when it arrived.
     """
 
     text: str
     next_offset: int
-    is_cut: bool                    # a part of the log was dropped
+    is_cut: bool                    # bytes within the part were dropped
     times: list[list[int | str | None]]
 
 
 def activity_row(at: float, event: str, task: TaskRow, **details: Any) -> JsonObject:
-    """Return a row of the activity about a task, given by its row."""
+    """Return a row of the activity about a task, which is given by its own row."""
     return {"at": at, "event": event, "task_id": task["id"], "attempt": task["attempts"] or None,
             "owner_id": task["owner_id"], "function": task["function"], "queue": task["queue"],
             **details}
@@ -48,8 +48,8 @@ def find_activity(database: Database, limit: int = PAGE_ROWS, before: int | None
                   viewer_id: int | None = None, **columns: Any) -> Page:
     """Return rows of the activity, newest first. Filters that are None are ignored.
 
-    A viewer sees the events of tasks and of their own account. Only ids and tasks have an index. A long
-    search stops with fewer rows.
+    A viewer sees the events of all tasks and of their own account. Only `id` and `task_id` have an index: a
+    search without `task_id` stops after SEARCH_SECONDS with fewer rows.
     """
     filters = {"at>=?": since, "at<?": until, "(task_id IS NOT NULL OR owner_id=?)": viewer_id,
              **{name + "=?": value for name, value in columns.items()}}
@@ -92,7 +92,7 @@ def logged_attempts(db: Reader, task_id: int) -> list[int]:
 
 def read_log(db: Reader, task_id: int, attempt: int, offset: int = 0,
              limit: int = LOG_PAGE_BYTES) -> LogPart:
-    """Return a part of a log that begins at `offset`, of at most `limit` bytes."""
+    """Return the part of a log that begins at byte `offset`, of at most `limit` bytes."""
     parts: list[str] = []
     times: list[list[int | str | None]] = []
     at, cut, ends = offset, False, 0
@@ -103,7 +103,7 @@ def read_log(db: Reader, task_id: int, attempt: int, offset: int = 0,
             parts.append("\n[... %d bytes cut out ...]\n" % (row["start"] - at))
             at, cut, ends = row["start"], True, ends + 2
         data = row["text"].encode("utf-8")[at - row["start"]:]
-        while data and data[0] & 0xC0 == 0x80:      # an offset inside a character
+        while data and data[0] & 0xC0 == 0x80:      # the offset lies inside a character
             data, at = data[1:], at + 1
         text = data[:limit].decode("utf-8", "ignore")
         taken = len(text.encode("utf-8"))

@@ -1,7 +1,7 @@
 """PostgreSQL: the lock row, the server's time, notifications.
 
-Several machines may share a server. PostgresDatabase locks the one row of the table `jobqueue` while it
-writes. So transactions follow each other, as in a file.
+Several machines may share a server. PostgresDatabase locks the only row of the table `jobqueue` while it
+writes. So one transaction runs at a time, as in a file.
 """
 from __future__ import annotations
 
@@ -29,27 +29,28 @@ if TYPE_CHECKING:
     from ..base.types import Row
     from ..base.time_and_text import AnyClock
 
-SERVER_SLACK_SECONDS = 5.0      # all machines go by the server's clock
-# One round trip. Every commit is durable: after a crash of the server a worker must not run a task whose
-# claim was lost. READ COMMITTED: a snapshot from before the wait would not see the commits meanwhile. The
-# time is that of the lock.
+SERVER_SLACK_SECONDS = 5.0      # tolerated difference; all machines use the server's clock
+# One round trip locks the row. READ COMMITTED lets the transaction see the commits made during its wait.
+# `at` is the time at which the row was locked. Every commit is durable: after a crash of the server a worker
+# must not run a task whose claim was lost.
 SERVER_BEGIN = """BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout=%d;
     WITH held AS MATERIALIZED (SELECT version, epoch FROM jobqueue FOR UPDATE)
     SELECT version, epoch, extract(epoch FROM clock_timestamp())::float8 AS at FROM held"""
-# The last statement of a transaction. By it the writer learns whether COMMIT succeeded. The server's
-# transaction id is no proof: a crashed server gives lost ids to other transactions.
+# The last statement of a transaction. Its row shows the writer whether a COMMIT without an answer succeeded.
+# The server's transaction id is no proof: a crashed server gives lost ids to other transactions.
 SERVER_MARK = """
     INSERT INTO mark VALUES (?, ?, extract(epoch FROM clock_timestamp()))
     ON CONFLICT (writer) DO UPDATE SET number=excluded.number, at=excluded.at"""
-# The transaction itself must not do this: it would need a lock of the whole server.
+# Sent after COMMIT: a transaction that notifies would need a lock of the whole server.
 SERVER_NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('jobqueue', '')"
-PING_SECONDS = 2                # the least that libpq takes
-# For errors without an SQLSTATE: the driver's English words, and the server's in any language.
+PING_SECONDS = 2                # the shortest connect_timeout of libpq
+# Patterns of errors without an SQLSTATE: the connection is refused, or a later attempt may succeed. The
+# driver's messages are in English, the server's in any language.
 REFUSALS = "translate host|not known|certificate|pg_hba"
 LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|unreachable|on refused"
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
-# Removed rows stay in the tables until no snapshot can see them.
+# `holder` has kept a snapshot for long. Removed rows stay in the tables until no snapshot can see them.
 SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
     current_setting('synchronous_standby_names')=''
         AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags,
@@ -63,7 +64,7 @@ SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
     WHERE since < clock_timestamp() - INTERVAL '10 minutes'
     ORDER BY since LIMIT 1) AS holder"""
 OLD_MARKS = "DELETE FROM mark WHERE at<extract(epoch FROM clock_timestamp())-86400"
-GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # other products of the family may lock differently
+GENUINE = r"PostgreSQL (1[3-9]|[2-9]\d)(?!.*-YB-)"     # products derived from PostgreSQL may lock differently
 SERVER_TABLES = "SELECT CAST(to_regclass('jobqueue') AS TEXT)"
 SERVER_SCHEMAS = """SELECT count(DISTINCT relnamespace) FROM pg_class
 WHERE oid IN (to_regclass('jobqueue'), to_regclass('task'), to_regclass('queue'))"""
@@ -71,9 +72,9 @@ UNSURE = ("The connection to the database broke at the last moment, and this may
           "look before you try again.")
 POOLED = ("The database %(path)s is reached through a pooler, which shares the sessions of a server "
           "among programs (%(said)s). Give the server's own address instead.")
-# How an SQLSTATE begins, the error, and its sentence.
+# A pattern for the beginning of an SQLSTATE, our error, and its sentence.
 SERVER_ERRORS = (
-    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A, 26: a prepared statement is gone
+    ("08|0A000|25006|25P0[34]|26|40|533|55P03|57", Busy, BUSY),     # 0A000, 26: a prepared statement is gone
     ("23503", Conflict, OWNER_GONE),
     ("53100", StorageFull, FULL),
     ("42P07|42710|42723|42703", SetupError,
@@ -86,7 +87,7 @@ SERVER_ERRORS = (
 
 
 class ServerClock(Clock):
-    """The server's time, which all machines share. Between two questions our own clock counts on."""
+    """A clock with the server's time, which all machines share. Between two answers our own clock goes on."""
 
     @staticmethod
     def _ticks() -> float:
@@ -100,7 +101,7 @@ class ServerClock(Clock):
         return self._base + self._ticks()
 
     def set(self, now: float) -> None:
-        """Set the server's time. Small differences are ignored: they come from the network."""
+        """Set the server's time. Ignore small differences, which come from the network."""
         if abs(now - self.now()) > 0.005:
             self._base = now - self._ticks()
 
@@ -110,35 +111,35 @@ class PostgresDatabase(Database):
 
     A transaction has these steps:
 
-    1. Lock the threads of this process, then the only row of `jobqueue`. That row has the schema's
-       version and the database's epoch. A program of another version stops here.
-    2. Read the server's time once the row is locked.
-    3. Run the block, then COMMIT. If there is no answer, lock the row on a new connection, which waits
-       for the old transaction to end. Then look for its mark.
+    1. Take the lock of this process's threads, then lock the only row of `jobqueue`. That row has the
+       schema's version and the database's epoch. A program of another version stops here.
+    2. Read the server's time after the row is locked.
+    3. Run the block, then COMMIT. If there is no answer, lock the row on a new connection. That waits until
+       the old transaction has ended. Then look for the mark of the old transaction.
     4. Notify the workers after a durable commit.
     """
 
     hears_all, is_shared = False, True
-    pauses = 0.02, 0.2                  # of a server that is away; each connection attempt costs it a process
+    pauses = 0.02, 0.2                  # long: each attempt to connect costs the server a process
     last_id_words = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM %s_id_seq"
     version_words = "SELECT version FROM jobqueue"
     snapshot_words = ("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
                       "SET LOCAL idle_in_transaction_session_timeout=0", "SELECT 1")
     errors: type[Exception]
-    _reader: ServerConnection           # from the first _open() on
+    _reader: ServerConnection           # after the first _open()
     _writer: ServerConnection
 
     def __init__(self, address: str, folder: Path, clock: AnyClock = Clock,
                  patience: float = WEB_PATIENCE_SECONDS) -> None:
         super().__init__(folder, ServerClock() if clock is Clock else clock, patience)
         self.has_own_disk = safe_journal(folder) == "wal"
-        # A server may need a long time to fail over to its replica: so leases are longer.
+        # A failover to a replica may take long, so leases are longer.
         self.lease_seconds, self.slack_seconds = 2 * LEASE_SECONDS, SERVER_SLACK_SECONDS
         self.errors = driver().psycopg.Error
         self._address, self.path = address, find_database(folder)
         self._write_lock = OneThread(clock)
         self._epoch: str | None = None
-        self._reason = ""               # why it could not be reached
+        self._reason = ""               # why the server could not be reached
         self._name, self._number, self._commits = random_token(8), 0, 0
         try:
             name = str(self)
@@ -155,7 +156,7 @@ class PostgresDatabase(Database):
             raise
 
     def _prepare(self) -> None:
-        """Make the tables if there are none. One process does; others wait."""
+        """Make or migrate the tables, then compare the epoch. One process makes them while the rest wait."""
         link, expected = self._open("_reader"), self.path.read_text("utf-8").strip()
         try:
             if link.is_pooled:
@@ -192,8 +193,7 @@ class PostgresDatabase(Database):
 
     @staticmethod
     def _migrate(link: ServerConnection) -> None:
-        """Bring tables of an older version to the newest, in one transaction that locks out other
-        programs."""
+        """Migrate tables of an older schema version, in one transaction that holds the lock row."""
         version = link.value("SELECT version FROM jobqueue")
         if version == SCHEMA_VERSION or not MIGRATIONS.get(version):
             return                      # _checked() refuses other versions
@@ -215,7 +215,7 @@ class PostgresDatabase(Database):
         second.roll_back()
 
     def _checked(self, rows: Sequence[Row]) -> Row:
-        """Return the lock row; raise if it is gone, of another database, or of another version."""
+        """Return the lock row; raise if it is gone, has another epoch, or has another schema version."""
         if len(rows) != 1 or self._epoch not in (None, rows[0]["epoch"]):
             raise StorageBroken("The database %s was replaced while it was in use. Stop and start "
                                 "everything." % self)
@@ -228,9 +228,9 @@ class PostgresDatabase(Database):
         parts = {"host": "this machine", "dbname": ""}
         try:
             parts.update(driver().psycopg.conninfo.conninfo_to_dict(self._address))
-        except self.errors:             # its text may contain parts of the password
+        except self.errors:             # the error's text may contain parts of the password
             parts["host"] = "@"
-        if "@" in parts["host"] + parts["dbname"]:      # so may these
+        if "@" in parts["host"] + parts["dbname"]:      # so may these parts
             raise SetupError("The address of the database cannot be understood. In the password, "
                              "% is written as %25, / as %2F, @ as %40 and ? as %3F. Behind a ? "
                              "stand only options of libpq (sslmode, options, ...).")
@@ -259,11 +259,11 @@ class PostgresDatabase(Database):
         return error
 
     def _refuses(self, message: str) -> bool:
-        """Return whether the server takes connections, but not this one.
+        """Return True if the server takes connections, but not this one.
 
         The driver keeps no SQLSTATE of a failed connection, and the server's message may be in any
-        language. So the server is asked whether it takes connections at all. A silent server is not
-        asked, because all other threads would wait.
+        language. So a ping tells whether the server takes connections at all. A silent server gets no ping,
+        because all other threads would wait.
         """
         if re.search(LATER, message):
             return False
@@ -313,12 +313,12 @@ class PostgresDatabase(Database):
         self._commits += is_new
 
     def _became_true(self) -> bool:
-        """Return whether a transaction was committed whose COMMIT had no answer."""
+        """Return True if a transaction was committed whose COMMIT had no answer; Busy if that is unknown."""
         number = None
         self._deadline.at = self.clock.monotonic() + self.patience
         try:
             self._writer.roll_back()
-            self._patiently(lambda: self._begin(False))     # once the old transaction has released the lock
+            self._patiently(lambda: self._begin(False))     # waits until the old transaction has ended
             number = self._writer.value("SELECT number FROM mark WHERE writer=?", (self._name,))
         except (self.errors, JobQueueError):
             raise Busy(UNSURE) from None
@@ -328,11 +328,11 @@ class PostgresDatabase(Database):
 
     @property
     def alarm(self) -> int | None:
-        """Return the descriptor on which notifications arrive."""
+        """Return the descriptor on which notifications arrive, or None."""
         return None if self._reader.is_broken else self._reader.fileno()
 
     def version_seen(self) -> object:
-        """Return a value that changes after another durable commit. Notifications can be lost."""
+        """Return a value that changes after a durable commit, unless its notification is lost."""
         return (*self._patiently(self._heard), self._commits)
 
     def _heard(self) -> tuple[int, int]:
@@ -346,13 +346,13 @@ class PostgresDatabase(Database):
     def promises(self) -> Row:
         """Return a row about the server: its version, `lags` and `holder`.
 
-        `lags` is true if a replica may lack the newest commits. `holder` names the session or slot that
-        has kept an old snapshot for long.
+        `lags` is true if a replica may lack the newest commits. `holder` names a session or slot that has
+        kept an old snapshot for long.
         """
         return self.row(SERVER_PROMISES)
 
     def damage(self) -> None:
-        """Return None: a server checks its own files."""
+        """Return None: the server checks its own files."""
 
     def copy_to(self, path: Path) -> None:
         """Raise SetupError: a server has backups of its own."""

@@ -21,37 +21,37 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from ..base.time_and_text import AnyClock
 
-LOOK_SECONDS_MAX = 60.0         # limit of a read without a deadline
+LOOK_SECONDS_MAX = 60.0         # limit of a long read, even if its caller sets none
 LINK_OPTIONS = {
     "application_name": "jobqueue", "client_encoding": "utf8", "connect_timeout": CONNECT_SECONDS,
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
-# The server must end clients that vanish or accept no answer: they may hold the lock, and nothing else
-# would end that. Some servers do not know all of these settings.
+# The server must end sessions of clients that vanish or accept no answer. Such a session may hold the lock
+# row, and nothing else would release that. Some servers do not know all of these settings.
 SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
-# A role may have this off. Then a crash of the server loses commits that were answered.
+# A role may have synchronous_commit off. Then a crash of the server loses commits that it has confirmed.
 SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
-# Statements are planned once and kept, while tables grow from ten rows to a million. So the server must
-# prefer indexes, as SQLite does. These options are sent when a connection starts: a pooler would pass SET
-# on to another application.
+# The server keeps the plans of prepared statements while tables grow from ten rows to a million. So it must
+# prefer indexes, as SQLite does. These options are sent when a connection starts: a SET through
+# a pooler would also affect other applications.
 SERVER_PLANS = (" -c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
                 " -c random_page_cost=1 -c jit=off")
 STATEMENT_MS = 10_000           # limit of a statement on the server
-IDLE_MS = 4_000                 # limit of an idle transaction: it may hold the lock for which all wait
+IDLE_MS = 4_000                 # limit of an idle transaction, which may hold the lock row
 SERVER_PROCESS = "SELECT pg_backend_pid()"
-PREPARED_AFTER, PREPARED_MAX = 1, 300   # times that a statement is sent whole; statements kept
-LATER_MAX = 500                 # rows of statements that wait for the next query
+PREPARED_AFTER, PREPARED_MAX = 1, 300   # executions before a statement is prepared; prepared ones kept
+LATER_MAX = 500                 # rows of values that may wait for the next query
 
 if TYPE_CHECKING:
-    Statement = tuple[str, Sequence[AnyTuple]]      # ... and its rows of values
+    Statement = tuple[str, Sequence[AnyTuple]]      # SQL in SQLite's dialect, and rows of values
 
 
 class ServerRow(AnyTuple):
-    """A row of PostgreSQL's, read by number and by name as SQLite's rows are."""
+    """A row of PostgreSQL's. As in SQLite's rows, a column has a number and a name."""
 
     __slots__ = ()
     names: tuple[str, ...] = ()
@@ -88,21 +88,20 @@ class Driver(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def driver() -> Driver:
-    """Return psycopg, imported; SetupError if it is not installed."""
+    """Import psycopg and return it; SetupError if it is missing or too old."""
     import logging
     try:
         import psycopg
-        if not hasattr(psycopg.waiting, "READY_NONE"):      # older versions would wait for a silent server
-                                                            # for ever
+        if not hasattr(psycopg.waiting, "READY_NONE"):      # an older version never gives up a silent server
             raise ImportError("this is %s" % psycopg.__version__)
     except ImportError as error:
         raise SetupError('A queue on PostgreSQL needs psycopg 3.2 or newer (%s): %s -m pip install -U '
                          '"psycopg[binary]"' % (shorten(str(error), 200), sys.executable)) from None
-    logging.getLogger("psycopg").setLevel(logging.ERROR)    # its warnings repeat its errors
+    logging.getLogger("psycopg").setLevel(logging.ERROR)    # psycopg's warnings repeat its errors
     int_dumper, text_dumper = psycopg.types.numeric.Int8Dumper, psycopg.types.string.StrDumperUnknown
 
     class Number(psycopg.adapt.Loader):  # type: ignore[misc]   # psycopg is skipped: it is optional
-        """A loader that reads sums and booleans as plain numbers."""
+        """A loader that reads numeric values, such as sums, as int or float; it also reads booleans."""
 
         def load(self, data: bytes) -> float | bool:
             text = bytes(data)
@@ -115,7 +114,7 @@ def driver() -> Driver:
             return b"%d" % obj
 
     class Text(text_dumper):  # type: ignore[misc, valid-type]
-        """A dumper that lets a text stand for any type, and refuses NUL."""
+        """A dumper that lets a text stand for any type, and escapes NUL."""
 
         def dump(self, obj: str) -> Any:
             return super().dump(storable(obj) if "\0" in obj else obj)
@@ -126,7 +125,7 @@ def driver() -> Driver:
         deadline = math.inf
 
         def wait(self, gen: Any, *arguments: Any, **named: Any) -> Any:
-            """Run a call of psycopg's; OperationalError at the deadline."""
+            """Run a call of psycopg; OperationalError at the deadline."""
             return super().wait(self._limited(gen), *arguments, **named)
 
         def _limited(self, gen: Any) -> Any:
@@ -150,23 +149,25 @@ def driver() -> Driver:
 
 
 class Reply(NamedTuple):
-    """A server's status message of a statement ("UPDATE 3"), and its rows."""
+    """The server's status message for a statement, such as "UPDATE 3", and the statement's rows."""
 
     word: str
     rows: Sequence[ServerRow]
 
 
 class ServerConnection(Connection):
-    """A connection to PostgreSQL. Statements without a result are sent with the next query, in one
-    pipeline."""
+    """A connection to PostgreSQL.
+
+    Statements of run_later() and run_many_later() are sent with the next query, in one pipeline.
+    """
 
     def __init__(self, address: str) -> None:
         self._psycopg, connection, adapters = driver()
-        self.limit = math.inf           # the moment at which no query may still run
-        self.change_count = 0           # rows that were added, changed or removed, or may be
+        self.limit = math.inf           # most seconds of a call, besides the call's own limit
+        self.change_count = 0           # rows changed in this transaction; a waiting statement counts as one
         self._later: list[Statement] = []
         self._rows_later = 0
-        self._listens, self._heard = False, 0   # whether it listens; notifications received
+        self._listens, self._heard = False, 0   # if LISTEN was sent; number of notifications
         options = {**LINK_OPTIONS, **self._psycopg.conninfo.conninfo_to_dict(address)}
         options["options"] = "%s%s -c statement_timeout=%d -c idle_in_transaction_session_timeout=%d" % (
             options.get("options", ""), SERVER_PLANS, STATEMENT_MS, IDLE_MS)
@@ -177,7 +178,7 @@ class ServerConnection(Connection):
         self._link.add_notify_handler(self._hear)
         *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
                                CONNECT_SECONDS)
-        # A pooler invents the process number of a new connection.
+        # A pooler gives a new connection an invented process number.
         self.is_pooled: bool = process.rows[0][0] != self._link.info.backend_pid
 
     @property
@@ -187,7 +188,7 @@ class ServerConnection(Connection):
 
     @property
     def changes(self) -> int:
-        """Return how many rows were added, changed or removed in this transaction, or may be."""
+        """Return a number above 0 if rows were added, changed or removed in this transaction, or may be."""
         return self.change_count
 
     def close(self) -> None:
@@ -200,10 +201,10 @@ class ServerConnection(Connection):
 
     @contextlib.contextmanager
     def _limited(self, seconds: float = CALL_SECONDS) -> Iterator[None]:
-        """Limit the calls of the block to so many seconds. Close a connection that may not write any
-        more.
+        """Let the calls of the block end within `seconds`, and within `limit`.
 
-        A server that became a replica refuses writes; another server takes its place.
+        Close a connection whose server refuses writes: it became a replica, and another server takes its
+        place.
         """
         self._link.deadline = time.monotonic() + min(seconds, self.limit)
         try:
@@ -216,7 +217,7 @@ class ServerConnection(Connection):
             self._link.deadline = math.inf
 
     def ask(self, text: str, seconds: float = CALL_SECONDS) -> list[Reply]:
-        """Return a Reply for each statement of a text without values."""
+        """Execute the statements of a text, which have no values; return a Reply for each."""
         with self._limited(seconds):
             cursor = self._link.execute(text, prepare=False)
             replies = [self._reply(cursor)]
@@ -225,7 +226,7 @@ class ServerConnection(Connection):
         return replies
 
     def send(self, *statements: Statement) -> list[Any]:
-        """Execute the waiting statements, then these; return a cursor for each of these."""
+        """Execute the statements that wait, then `statements`; return a cursor for each of `statements`."""
         waiting, self._later, self._rows_later = self._later, [], 0
         with self._limited(), self._pipeline(sum(len(rows) for _, rows in (*waiting, *statements))):
             for statement, rows in waiting:
@@ -236,8 +237,8 @@ class ServerConnection(Connection):
     def _pipeline(self, count: int) -> Iterator[None]:
         """Send the `count` statements of the block in one pipeline.
 
-        After an error the connection is closed: psycopg takes for prepared a statement that the server
-        skipped.
+        After an error the connection is closed. Else psycopg would use a statement as prepared that the
+        server skipped.
         """
         if count < 2 or not self._psycopg.Pipeline.is_supported():
             yield
@@ -262,11 +263,11 @@ class ServerConnection(Connection):
         return Reply(cursor.statusmessage or "", cursor.fetchall() if cursor.pgresult.nfields else ())
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute; return the number of rows changed."""
+        """Execute a statement; return the number of rows changed."""
         return self.many(statement, [values])
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Execute once for each of `rows`, all at once; return the number of rows changed."""
+        """Execute a statement once for each of `rows`, in one pipeline; return the number of rows changed."""
         batch = [tuple(values) for values in rows]
         count: int = max(0, self.send((statement, batch))[0].rowcount) if batch else 0
         self.change_count += count
@@ -282,12 +283,12 @@ class ServerConnection(Connection):
         if batch:
             self._later.append((statement, batch))
             self._rows_later += len(batch)
-            self.change_count += 1      # the number is not known yet
+            self.change_count += 1      # the number of rows is not known yet
         if self._rows_later > LATER_MAX:
             self.send()
 
     def insert(self, table: str, row: JsonObject) -> int:
-        """Add a row, a dictionary; return its id."""
+        """Add a row, given as a dictionary; return its id."""
         self.change_count += 1
         return self.value(insert_statement("INSERT", table, tuple(row)) + " RETURNING id",
                           tuple(row.values()))
@@ -306,7 +307,7 @@ class ServerConnection(Connection):
 
     def all_within(self, seconds: float, clock: AnyClock, statement: str,
                    values: Sequence[Any] = ()) -> Sequence[Row] | None:
-        """Return all rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer than `seconds`."""
         most = min(max(seconds, 0.001), LOOK_SECONDS_MAX)
         try:
             with self._limited(most + CALL_SECONDS):
@@ -335,7 +336,7 @@ class ServerConnection(Connection):
         self._heard += 1
 
     def roll_back(self) -> None:
-        """Undo an open transaction, if there is one."""
+        """Undo an open transaction, if there is one, and drop the statements that wait."""
         self._later, self._rows_later = [], 0
         if not self.is_broken and self._link.info.transaction_status:
             try:

@@ -1,9 +1,9 @@
 """The tables, and how an older database becomes a newer one.
 
 Times are UTC seconds since 1970. SQL is the subset of SQLite 3.15. Ids are never used again
-(AUTOINCREMENT), so an old id can only be missing. activity and log do without AUTOINCREMENT, because it
-costs a page in every commit. Each index with the status of a task costs as much, since every change moves
-its entries. So there are only two.
+(AUTOINCREMENT), so an old id never names another row. `activity` and `log` do without AUTOINCREMENT, because
+it costs a page in every commit. An index with the status of a task costs as much, because each change of
+status moves an entry. So only two indexes have the status.
 """
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from ..base.errors import SetupError
 from .connection import Connection
 
-SCHEMA_VERSION = 8              # of SCHEMA; stored in PRAGMA user_version
+SCHEMA_VERSION = 8              # version of SCHEMA; SQLite stores it in PRAGMA user_version
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS user (
@@ -308,7 +308,7 @@ CREATE INDEX IF NOT EXISTS delivery_recipient ON delivery (recipient, id);
 INSERT OR IGNORE INTO queue (name, created_at) VALUES ('default', strftime('%s', 'now'));
 """
 
-# Statements for databases of older versions, after SCHEMA was run on them.
+# Statements that migrate databases of older versions. SQLite runs SCHEMA before them, PostgreSQL does not.
 FROM_6 = """
 ALTER TABLE token ADD COLUMN limits TEXT;
 ALTER TABLE worker ADD COLUMN token_id INTEGER;
@@ -366,16 +366,16 @@ def statements(script: str) -> Iterator[str]:
 
 
 def another_version(version: int) -> SetupError:
-    """Return the error for a database of a version that this code may not write."""
+    """Return the error for a database whose schema version this code cannot use."""
     return SetupError("The database has schema version %d, this jobqueue.py has %d. Copy the "
                       "newer jobqueue.py and worker.py here, and restart the web server."
                       % (version, SCHEMA_VERSION))
 
 
 def migrate(transaction: Connection) -> None:
-    """Bring an empty or older SQLite file to the newest version, in one transaction.
+    """Bring an empty or older SQLite file to the newest schema version, in a given transaction.
 
-    SetupError for a version that is newer or too old.
+    SetupError if its version is newer or too old.
     """
     version = transaction.value("PRAGMA user_version")
     if version == SCHEMA_VERSION:

@@ -81,12 +81,12 @@ def tidy_webhooks(text: str) -> str:
 
 
 def web_label(address: str) -> str:
-    """Return a label for a webhook, without its address, which is a secret."""
+    """Return a label for a webhook that does not show its secret address: host and digest."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
 
 
-# These settings name programs, their arguments and passwords. They are changed on the host only, so that a
-# stolen admin session does not lead to the host.
+# Settings that name a program, its environment or a password's file. They are changed on the host only, so
+# that a stolen admin session gives no access to the host.
 HOST_SETTINGS = frozenset(("python", "pass_environment", "mail_password_file"))
 NO_OR_YES = {"enum": ["no", "yes"]}
 SECRETLY = "as it is"                   # shown in place of a secret
@@ -193,9 +193,9 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
 }}
 SETTINGS = {name: Setting(group, *row) for group, rows in SETTING_GROUPS.items()
             for name, row in rows.items()}
-CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null: back to the default
+CHANGED_SETTINGS = titled("NewSettings", object_of(**{  # null restores the default
     name: {**about(or_null(one.schema), "%s. %s" % (one.label, one.help)),
-           **({"readOnly": True} if name in HOST_SETTINGS else {})}     # for the web
+           **({"readOnly": True} if name in HOST_SETTINGS else {})}     # read-only over HTTP
     for name, one in SETTINGS.items()}))
 
 
@@ -210,7 +210,7 @@ def tidy_setting(name: str, value: Any) -> int | str:
 
 
 def store_setting(transaction: Connection, name: str, value: int | str | None) -> None:
-    """Store the value of a setting; None goes back to its default."""
+    """Store the value of a setting; None restores the default."""
     if value is None:
         transaction.run("DELETE FROM setting WHERE name=?", (name,))
     else:
@@ -223,7 +223,7 @@ class Settings:
     def __init__(self, database: Database, environment: Mapping[str, str] = os.environ) -> None:
         self._database = database
         self.tests: dict[str, Callable[[Any], None]] = {}   # validators of new values, besides the schema
-        self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # until which moment, {name: value}
+        self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # when the cache ends, {name: value}
         self._fixed: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
             text = environment.get("JOBQUEUE_" + name.upper())
@@ -231,7 +231,7 @@ class Settings:
                 self._fixed[name] = tidy_setting(name, parse_text(setting.schema, text))
 
     def get(self, name: str, transaction: Reader | None = None) -> Any:
-        """Return the value in force: as a transaction sees it, else at most a second old."""
+        """Return the value of a setting: as `transaction` sees it, else at most CACHE_SECONDS old."""
         if name in self._fixed:
             return self._fixed[name]
         if transaction is None:
@@ -260,7 +260,7 @@ class Settings:
         return rows
 
     def password_file(self) -> Path | None:
-        """Return the path of the file that holds the password of the mail server."""
+        """Return the path of the file with the mail server's password, or None."""
         path = self.get("mail_password_file")
         return Path(path) if path else min(self._database.folder.glob("mail-password*.txt"), default=None)
 
@@ -292,7 +292,7 @@ class Settings:
         return table
 
     def _is_of_host(self, name: str) -> bool:
-        # Another mail server would be sent the password.
+        # If the mail server is changed, the new server is sent the password.
         return name in HOST_SETTINGS or name == "mail_server" and self.password_file() is not None
 
     def _check(self, name: str, value: Any, on_host: bool) -> Any:

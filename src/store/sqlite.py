@@ -1,7 +1,7 @@
 """SQLite: one file, its journal, its log.
 
-WriteLock allows one write at a time. Bell wakes idle workers. Journal says how the file is written, and
-by which machine. DataFile looks after the file and its log. SqliteDatabase reads and writes.
+"Log" means SQLite's write-ahead log (WAL) here. Journal holds the journal mode and the machine that uses
+the log. DataFile looks after the file and its log. SqliteDatabase reads and writes.
 """
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 WAL_CHECKPOINT_BYTES = 4 << 20
 CHECKPOINT_PAUSE_SECONDS = 1.0
-MACHINE_SIGN_SECONDS = 60.0     # between two signs of life of the machine that uses the log
-MACHINE_SILENT_SECONDS = 150.0  # without a sign of life, after which another machine may use the log
-AMONG_OTHERS = Exception()      # stands for an error in a group commit
+MACHINE_SIGN_SECONDS = 60.0     # pause between two signs of life of a machine that uses the log
+MACHINE_SILENT_SECONDS = 150.0  # silence after which another machine may use the log
+AMONG_OTHERS = Exception()      # answer to each action of a group in which one failed: run it alone
 LOCAL_FILE_SYSTEMS = frozenset(
     "ext2 ext3 ext4 xfs btrfs zfs f2fs jfs reiserfs bcachefs tmpfs ramfs overlay simfs ufs".split())
 
@@ -67,17 +67,17 @@ def safe_journal(folder: Path) -> str:
 
 
 class Journal:
-    """The journal mode of a database, "wal" or "truncate", and its machine.
+    """The journal mode of a database, "wal" or "truncate", and the machine that uses its log.
 
-    Both stand in a small file that is read before SQLite opens the database: a log that two machines
-    share becomes corrupt. A machine is a kernel: containers have names of their own, but share what a log
-    needs. The file's time is the last sign of life of the machine that uses the log.
+    Both stand in a small file. It is read before SQLite opens the database, because a log that two machines
+    share becomes corrupt. One kernel is one machine: its containers have names of their own, but can share
+    a log. The file's time is the last sign of life of the machine.
     """
 
     def __init__(self, database: Path) -> None:
         self._database = database
         self.path = private_path(database, "journal.json")
-        self.file = file_identity(self.path)   # changes with each write
+        self.file = file_identity(self.path)   # its identity changes with each write
         try:
             stored = json.loads(self.path.read_text("utf-8"))
             self.mode, self.machine, self._boot = stored["mode"], stored["machine"], stored.get("boot")
@@ -90,13 +90,13 @@ class Journal:
 
     @staticmethod
     def decide(database: Path, mode: str, now: float) -> None:
-        """Store that this machine uses the database, in this mode."""
+        """Write the file: this machine uses the database in this mode."""
         path = private_path(database, "journal.json")
         write_private(path, dump_json({"mode": mode, "machine": machine_name(), "boot": boot_id()}))
         os.utime(path, (now, now))
 
     def admit(self, now: float) -> Journal:
-        """Return the journal once this machine may use the log; SetupError if it may not."""
+        """Return the journal, renewed for this machine; SetupError if this machine may not use the log."""
         kind = file_system(self.path.parent)
         if self.mode == "wal" and kind not in LOCAL_FILE_SYSTEMS:
             self._refuse("which is not safe on this file system (%s)" % kind)
@@ -107,7 +107,7 @@ class Journal:
         return Journal(self._database)
 
     def refuse_another(self, now: float) -> None:
-        """Raise SetupError if another machine uses the log and lives."""
+        """Raise SetupError if another machine uses the log and gave a sign of life lately."""
         seen_at = self.path.stat().st_mtime
         started_again = self.machine == machine_name() and now - seen_at > up_seconds()
         if (self.mode == "wal" and not self._is_ours() and not started_again
@@ -123,13 +123,13 @@ class Journal:
             % (self.path.parent, self.machine, why))
 
     def sign(self, now: float) -> None:
-        """Show other machines that this one lives."""
+        """Renew the sign of life of this machine if it is due."""
         with contextlib.suppress(OSError):
             if self.mode == "wal" and abs(now - self.path.stat().st_mtime) >= MACHINE_SIGN_SECONDS:
                 os.utime(self.path, (now, now))
 
     def check(self) -> None:
-        """Raise StorageBroken if the mode was changed, or another machine has the log since then."""
+        """Read the file again; StorageBroken if it has another mode, or another machine that uses the log."""
         current = Journal(self._database)
         if current.mode != self.mode or current.mode == "wal" and not current._is_ours():
             raise StorageBroken("The database is written in %s mode now, by the machine %s. Stop "
@@ -142,11 +142,11 @@ class Journal:
 
 
 class DataFile(Database):
-    """The care of the file that has the database, and of its log.
+    """A database in a file, with the care of the file and its log.
 
-    SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint meets a write
+    SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when a checkpoint runs during a write
     (sqlite.org/wal.html#walresetbug). Nearly every host has such a version. So automatic checkpoints are
-    off on every connection, and ours run only under the write lock.
+    off on every connection. Our checkpoints run only under the write lock.
     """
 
     def __init__(self, folder: Path | str, clock: AnyClock, patience: float) -> None:
@@ -157,16 +157,16 @@ class DataFile(Database):
         self.journal = self._journal.mode
         self.has_own_disk = self.journal == "wal"
         self._checkpoints = Every(CHECKPOINT_PAUSE_SECONDS, clock)
-        self._opened: tuple[object, object] = (None, None)      # identities of file and log
+        self._opened: tuple[object, object] = (None, None)      # identities of the file and its log
         if self.journal == "wal":
             self._refuse_missing_log()
 
     def sign(self) -> None:
-        """Show other machines that this one lives."""
+        """Show other machines that this one uses the database."""
         self._journal.sign(self.clock.now())
 
     def check_file(self) -> None:
-        """Raise StorageBroken if file or log was removed or replaced: a write would be lost."""
+        """Raise StorageBroken if the file or its log was removed or replaced: a write would be lost."""
         if (file_identity(self.path), file_identity(self._wal)) != self._opened:
             raise StorageBroken("The database %s or its log was removed or replaced while it was "
                                 "in use. Stop and start everything." % self.path)
@@ -181,13 +181,14 @@ class DataFile(Database):
             return 0
 
     def _refuse_missing_log(self) -> None:
-        """Raise StorageBroken if the log was deleted: the file alone is an older state.
+        """Raise StorageBroken if the log was deleted, because the newest tasks were in it.
 
-        SQLite makes the log before its index, and removes it after the index.
+        SQLite makes the log before the log's index, and removes it after the index. So an index without a
+        log shows that another program deleted the log.
         """
         index = Path(str(self.path) + "-shm")
         looks = [path.exists() for path in (index, self._wal, index, self._wal)]
-        if looks == [True, False, True, False]:     # not while other connections close and open it
+        if looks == [True, False, True, False]:     # looked twice: another connection may open or close it
             raise StorageBroken(
                 "The log of the database, %s, was deleted: the newest tasks are missing. Put it "
                 "back; if it is lost, delete %s to go on with what is left."
@@ -197,9 +198,10 @@ class DataFile(Database):
         link = FileConnection(self.path)
         try:
             link.run("PRAGMA foreign_keys=ON")
-            link.run("PRAGMA cache_size=-250")      # other connections' commits empty the cache anyway
+            link.run("PRAGMA cache_size=-250")      # small: commits of other connections empty it
             if self.journal == "wal":
-                # Commits need not extend a log of this size. A longer one shows that a checkpoint is due.
+                # SQLite keeps a log file of this size, so that commits need not extend it. A longer log shows
+                # that a checkpoint is due.
                 link.run("PRAGMA journal_size_limit=%d" % WAL_CHECKPOINT_BYTES)
                 link.value("SELECT count(*) FROM sqlite_master")
                 if link.value("PRAGMA journal_mode") != "wal":
@@ -212,23 +214,23 @@ class DataFile(Database):
         return link
 
     def _checkpoint(self, writer: Connection, reader: Connection) -> None:
-        """Checkpoint for a moment at most, while `writer` locks out all other writers."""
+        """Make a checkpoint in a short time at most, while `writer` locks out all other writers."""
         deadline, before, pages, copied = self.clock.monotonic() + 0.05, -1, 1, 0
         with contextlib.suppress(sqlite3.Error):
             writer.run("BEGIN IMMEDIATE")
             while copied not in (pages, before) and self.clock.monotonic() < deadline:
-                before = copied         # as long as it gets further
+                before = copied         # go on while more pages are copied
                 _, pages, copied = reader.row("PRAGMA wal_checkpoint(PASSIVE)")
             writer.run("ROLLBACK")
             if copied == pages:
                 self._checkpoints.hasten(0.0)
                 if self.wal_bytes() > WAL_ALARM_BYTES:
-                    writer.run("PRAGMA application_id=0")   # this write begins a short log
+                    writer.run("PRAGMA application_id=0")   # this write starts a short log
         writer.roll_back()
 
 
 class _Waiting:
-    """An action of a thread, and its result or error once it is done."""
+    """An action that a thread wants to run in a group commit, then also its result or error."""
 
     def __init__(self, action: Callable[[Connection], Any]) -> None:
         self.action = action
@@ -236,7 +238,7 @@ class _Waiting:
 
 
 class SqliteDatabase(DataFile):
-    """Reads and writes of the file in the data folder."""
+    """A database in the SQLite file of the data folder: reads, writes and group commits."""
 
     errors = sqlite3.Error
     _write_lock: WriteLock
@@ -278,7 +280,7 @@ class SqliteDatabase(DataFile):
 
     @property
     def alarm(self) -> int | None:
-        """Return the bell's pipe, which is readable when there may be tasks."""
+        """Return the descriptor of the bell's pipe, or None. It is readable when there may be tasks."""
         return self._bell.pipe
 
     def ring(self) -> None:
@@ -315,10 +317,10 @@ class SqliteDatabase(DataFile):
             self._patiently(lambda: link.copy_to(path))
 
     def together(self, action: Callable[[Connection], Result]) -> Result:
-        """Run an action with those of other threads in one durable commit (group commit); return its
-        result.
+        """Run an action and those of other threads in one durable transaction (group commit).
 
-        If one of them fails, each thread runs its own action alone.
+        Return the result of the action. If an action of the group fails, each thread runs its own alone. If
+        the commit fails, each thread raises its error.
         """
         if threading.active_count() == 1:
             return self.alone(action)
@@ -338,7 +340,7 @@ class SqliteDatabase(DataFile):
         return mine.answer[0]
 
     def _lead(self, mine: _Waiting) -> None:
-        """Run all waiting actions in one transaction. After a failure each thread runs its own."""
+        """Run all waiting actions in one transaction; set the answer of each."""
         group, self._is_led = [mine], True
         results: list[tuple[Any, None]] = []
         failure: Exception | None = None
@@ -369,11 +371,11 @@ class SqliteDatabase(DataFile):
 
     def _commit(self, durable: bool) -> None:
         self._patiently(lambda: self._writer.run("COMMIT"))
-        if durable and self._writer.changes > self._rung_at:    # idle workers wait for durable commits
+        if durable and self._writer.changes > self._rung_at:    # idle workers need no other commits
             self._bell.ring()
         self._rung_at = self._writer.changes
         if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
-            with self._looking, self._reading:      # the locks may take long to get
+            with self._looking, self._reading:      # this may wait for a long read
                 self._checkpoint(self._writer, self._reader)
 
     def _problem(self, error: Exception) -> Exception:
@@ -382,10 +384,10 @@ class SqliteDatabase(DataFile):
 
 @contextlib.contextmanager
 def open_exclusively(path: Path, mode: str) -> Iterator[FileConnection]:
-    """Yield a connection to a database that no other program uses, and set its journal mode."""
+    """Set the journal mode of a database that no other program uses; yield a connection to it."""
     try:
         with contextlib.closing(FileConnection(path)) as link:
-            link.run("PRAGMA page_size=1024")   # commits write whole pages, so small ones cost less
+            link.run("PRAGMA page_size=1024")   # commits write whole pages, so small pages cost less
             actual = link.value("PRAGMA journal_mode=" + mode.upper())
             if actual != mode:
                 raise StorageBroken("SQLite keeps its journal here as %s only" % actual)
@@ -395,7 +397,7 @@ def open_exclusively(path: Path, mode: str) -> Iterator[FileConnection]:
 
 
 def migrate_file(link: FileConnection) -> None:
-    """Bring an empty or older file to the newest version, in one transaction."""
+    """Bring an empty or older file to the newest schema version, in one transaction."""
     link.run("BEGIN IMMEDIATE")
     migrate(link)
     link.run("COMMIT")
@@ -411,7 +413,7 @@ def create_database(path: Path, mode: str) -> None:
 
 
 def copy_backup(file: Path, part: Path) -> None:
-    """Copy a backup; SetupError if it is damaged, no backup, or of an unknown version."""
+    """Copy a backup to `part`; SetupError if it is damaged, is no backup, or has an unknown version."""
     import shutil
     write_private(part, "")
     shutil.copyfile(file, part)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from ..base.time_and_text import AnyClock
 
 WAL_ALARM_BYTES = 16 << 20
-LOOK_STEPS = 1000               # SQLite's steps for about 30 tasks, after which a read may be cut off
+LOOK_STEPS = 1000               # SQLite's steps between two tests of a time limit; they read about 30 tasks
 
-# SQLite's messages about the database or the disk, the error and its sentence. (Error codes exist since
-# Python 3.11 only.) All other errors are our mistakes.
+# A pattern for SQLite's message about the database or the disk, our error, and its sentence. (sqlite3 tells
+# the error's code since Python 3.11 only.) All other messages show a mistake of ours.
 STORAGE_ERRORS = (
     ("locked|locking protocol|busy", Busy, BUSY),
     ("foreign key", Conflict, OWNER_GONE),
@@ -39,20 +39,20 @@ STORAGE_ERRORS = (
 
 
 def storage_error(error: Exception, path: Path) -> Exception:
-    """Return the error for people, or the same error if it is our mistake."""
+    """Return our error for an error of SQLite's, or the same error if it is our mistake."""
     message = str(error)
     rows = [row for row in STORAGE_ERRORS if re.search(row[0], message.lower())]
     if not rows:
         return error
     _, kind, sentence = rows[0]
-    with contextlib.suppress(OSError):      # SQLite reports a full disk for the log's index like this, too
+    with contextlib.suppress(OSError):      # SQLite also says this if the log's index finds the disk full
         if sentence == UNUSABLE and free_bytes(path) < 32768:
             return StorageFull(FULL)
     return kind(sentence % {"path": path, "said": message})
 
 
 class FileConnection(Connection):
-    """A connection of SQLite's."""
+    """A connection to an SQLite file."""
 
     is_broken = False
 
@@ -60,11 +60,11 @@ class FileConnection(Connection):
         self._link = sqlite3.connect("file:%s?mode=rw" % quote(str(path)), uri=True, timeout=0,
                                      isolation_level=None, check_same_thread=False)
         self._link.row_factory = sqlite3.Row
-        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile copies the log back
-        self._link.execute("PRAGMA temp_store=MEMORY")      # not in a folder that other users read
+        self._link.execute("PRAGMA wal_autocheckpoint=0")   # only DataFile makes checkpoints
+        self._link.execute("PRAGMA temp_store=MEMORY")      # no temporary files: other users might read them
 
     def close(self) -> None:
-        """Close. SQLite may then checkpoint, under an exclusive lock."""
+        """Close. SQLite then makes a checkpoint, under an exclusive lock, if no other connection is open."""
         self._link.close()
 
     @property
@@ -73,15 +73,15 @@ class FileConnection(Connection):
         return self._link.total_changes
 
     def run(self, statement: str, values: Sequence[Any] = ()) -> int:
-        """Execute; return the number of rows changed."""
+        """Execute a statement; return the number of rows changed."""
         return self._link.execute(with_statuses(statement), values).rowcount
 
     def many(self, statement: str, rows: Iterable[Sequence[Any]]) -> int:
-        """Execute once for each of `rows`; return the number of rows changed."""
+        """Execute a statement once for each of `rows`; return the number of rows changed."""
         return self._link.executemany(with_statuses(statement), rows).rowcount
 
     def insert(self, table: str, row: JsonObject) -> int:
-        """Add a row, a dictionary; return its id."""
+        """Add a row, given as a dictionary; return its id."""
         return self._link.execute(insert_statement("INSERT", table, tuple(row)),
                                   tuple(row.values())).lastrowid or 0
 
@@ -90,7 +90,7 @@ class FileConnection(Connection):
         if are_full:
             self.run(insert_statement("INSERT", table, columns, len(rows)),
                      list(itertools.chain.from_iterable(rows)))
-        else:                           # a literal number would make each statement a new one to prepare
+        else:                           # a statement for this number of rows would have to be prepared
             super()._insert_some(table, columns, rows, are_full)
 
     def set_last_id(self, table: str, last: int) -> None:
@@ -103,7 +103,7 @@ class FileConnection(Connection):
 
     def all_within(self, seconds: float, clock: AnyClock, statement: str,
                    values: Sequence[Any] = ()) -> list[Row] | None:
-        """Return all rows, or None if that takes longer."""
+        """Return all rows, or None if that takes longer than `seconds`."""
         end = clock.monotonic() + seconds
         self._link.set_progress_handler(lambda: clock.monotonic() > end, LOOK_STEPS)
         try:

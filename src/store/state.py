@@ -1,7 +1,7 @@
 """State: values that the program itself keeps in the database, a row each.
 
-Settings are chosen by people; these values come from the program. STATE documents each row. An export has
-the rows of EXPORTED_STATE. The others are about this host.
+People choose settings; the program sets these values. STATE documents each row. An export has the rows of
+EXPORTED_STATE. All other rows are about this host.
 """
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .connection import Connection, Reader
 if TYPE_CHECKING:
     from typing import Any
 
-STATE = {                       # {name: content of its JSON}
+STATE = {                       # {name: content of the row's JSON}
     "alerts": "the newest row of activity that alerts have seen, and when a message was last sent",
     "backup": "when and where the last backup or export was written",
     "catalogue": "the functions' file, its error or that they are samples, as last announced",

@@ -22,11 +22,12 @@ WRITE_REST_SECONDS = 0.0015
 
 
 class WriteLock(OneThread):
-    """A lock for one write at a time: a thread lock here, `flock` on one file among processes.
+    """A lock that allows one write at a time: a lock of threads, and `flock` on a file among processes.
 
-    SQLite's own waiting starves: older waiters sleep longer. Here all waiters poll at the same rate. The
-    rate falls as recent waits grow, because many pollers slow the writer down. A process that has written
-    back-to-back for a while pauses, if a shared lock on a second file shows that another one waits.
+    SQLite's own waiting starves older waiters, because they sleep longer. Here the pause between two polls
+    has a small upper limit. It begins longer after long waits, because many pollers slow the writer down. A
+    process that has written back-to-back for WRITE_STREAK_SECONDS pauses if another process waits. Waiting
+    processes show that by a shared lock on a second file.
     """
 
     def __init__(self, path: Path, clock: AnyClock) -> None:
@@ -34,10 +35,10 @@ class WriteLock(OneThread):
         self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         self._waiting = os.open("%s.wait" % path, os.O_RDWR | os.O_CREAT, 0o600)
         self._released = self._streak = 0.0
-        self._usual = 0.0               # average wait of late, in seconds
+        self._usual = 0.0               # moving average of the latest waits, in seconds
 
     def acquire(self, deadline: float) -> None:
-        """Wait for the lock; Busy if this moment (monotonic) comes first."""
+        """Wait for the lock; Busy at the deadline (monotonic)."""
         super().acquire(deadline)
         try:
             now = self._clock.monotonic()
@@ -59,7 +60,7 @@ class WriteLock(OneThread):
         super().release()
 
     def close(self) -> None:
-        """Close the files; harmless twice."""
+        """Close the files, unless they are closed."""
         for file in {self._file, self._waiting} - {-1}:
             os.close(file)
         self._file = self._waiting = -1
@@ -72,7 +73,7 @@ class WriteLock(OneThread):
         self._streak = self._clock.monotonic()
 
     def _wait(self, deadline: float) -> None:
-        """Poll for the lock."""
+        """Poll for the lock; Busy at the deadline."""
         self._flock(self._waiting, fcntl.LOCK_SH)
         pause, longest = WRITE_POLL_SECONDS
         pause = max(pause, min(longest, self._usual / WRITE_POLLS))
@@ -87,7 +88,10 @@ class WriteLock(OneThread):
 
     @staticmethod
     def _flock(file: int, kind: int) -> bool:
-        """Return False if another process has the lock. Without flock on a host SQLite's own lock must do."""
+        """Lock or unlock a file; return False if another process has the lock.
+
+        On a host without flock, SQLite's own lock must do.
+        """
         try:
             fcntl.flock(file, kind | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -100,12 +104,12 @@ class WriteLock(OneThread):
 class Bell:
     """A named pipe that wakes idle workers.
 
-    1. After a durable commit a process writes one byte into it, without blocking. So does a worker that
-       begins tasks: there may be more than it takes.
-    2. A worker without work empties it, looks for work again, and waits.
+    1. After a durable commit a process writes one byte into the pipe, without blocking. So does a worker
+       that begins tasks, because there may be more than it takes.
+    2. A worker without work empties the pipe, looks for work again, and waits.
 
-    Without a pipe (a file system without pipes, an add on another machine) a worker looks by itself every
-    second.
+    If no byte arrives (a file system without pipes, an add on another machine), a worker looks by itself,
+    at least once a second.
     """
 
     def __init__(self, path: Path) -> None:
@@ -114,23 +118,23 @@ class Bell:
             with contextlib.suppress(FileExistsError):      # another process may create it at the same time
                 os.mkfifo(path, 0o600)
             if stat.S_ISFIFO(os.stat(path).st_mode):
-                # Open for both directions: it never ends, and open() does not wait for a reader.
+                # Open for reading and writing: so it never ends, and open() does not wait for a reader.
                 self.pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
 
     def ring(self) -> None:
         """Wake all idle workers."""
         if self.pipe is not None:
-            with contextlib.suppress(OSError):      # a full pipe rings already
+            with contextlib.suppress(OSError):      # a full pipe is readable anyway
                 os.write(self.pipe, b".")
 
     def calm(self) -> None:
         """Clear the wake-up."""
         if self.pipe is not None:
-            with contextlib.suppress(OSError):      # another worker was faster
+            with contextlib.suppress(OSError):      # another worker has emptied it
                 os.read(self.pipe, 1 << 16)
 
     def close(self) -> None:
-        """Close the pipe; harmless twice."""
+        """Close the pipe, unless it is closed."""
         pipe, self.pipe = self.pipe, None
         if pipe is not None:
             os.close(pipe)
