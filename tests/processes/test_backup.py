@@ -57,7 +57,7 @@ class BackupCase(SiteCase):
 
     def again(self):
         """An hour later somebody ticks."""
-        self.site.rows("UPDATE setting SET value=? WHERE name='.daily_backup'",
+        self.site.rows("UPDATE state SET value=? WHERE name='daily_backup'",
                        (json.dumps({**self.known(), "at": 0}),))
         self.site.run("tick")
         wait_until(lambda: self.known()["done"], what="another one")
