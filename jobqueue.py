@@ -10694,11 +10694,12 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
-hashing = threading.Semaphore(2)    # at once: each needs 16 MiB, on hosts with 1 GiB
-guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to; all others are answered meanwhile
-# The number of free guesses, how many seconds they count, and the shortest and the longest wait after them.
+hashing = threading.Semaphore(2)    # threads that hash at a time: each needs 16 MiB of a small host
+guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to hash; a further one gets Busy
+# The number of guesses before the first wait; in seconds how long guesses count, the shortest and the longest
+# wait.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
-# Passwords that guessers try first, of sufficient length.
+# Passwords that are long enough, but that guessers try first.
 COMMON_PASSWORDS = frozenset(
     "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
     "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
@@ -10706,9 +10707,9 @@ COMMON_PASSWORDS = frozenset(
     "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
     "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
-ROLES = ("viewer", "user", "admin")     # viewers see tasks as admins do, and change nothing
-# The scopes of tokens: everything that the user may, only reading, or only this; and the roles that may
-# make them.
+ROLES = ("viewer", "user", "admin")     # viewers see all tasks, and change nothing
+# {scope of a token: the roles that may make one}. The scope user allows everything that the user may do, read
+# allows only reading. Each of the last three allows only the calls of its name.
 TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
                 "metrics": ("admin",)}
 LOG_IN = titled("Login", object_of(("name", "password"), name=TEXT, password=TEXT))
@@ -10740,7 +10741,7 @@ NEW_TOKEN = titled("NewToken", object_of(
 
 
 class Person:
-    """The user of a request: id, name and role, and until when that is known."""
+    """The user of a request: id, name and role, and the end of their session if there is one."""
 
     def __init__(self, row, expires_at=None):
         self.id = row["id"]
@@ -10748,14 +10749,14 @@ class Person:
         self.role = row["role"]
         self.is_admin = self.role == "admin"
         self.scope = self.id if self.role == "user" else None   # the owner of the visible tasks; None: all
-        self.own = None if self.is_admin else self.id           # the owner of the visible tokens and
-                                                                # sessions; None: all
+        # The owner of the visible tokens, and of the events of accounts that a viewer sees; None: all.
+        self.own = None if self.is_admin else self.id
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token = None     # of the program, if it is one
+        self.token = None     # the token of the request, if a program sent it
 
     def sees_secrets_of(self, owner):
-        """Return whether an owner's (name) arguments are shown with their secrets."""
+        """Return True if the arguments of this owner's tasks are shown with their secrets."""
         return owner == self.name and not (self.token and self.token["scope"] == "read")
 
     @property
@@ -10770,7 +10771,7 @@ class Person:
 
 
 class KnownOwner(NamedTuple):
-    """The user of the setting default_owner: the row, and until when it may be used."""
+    """The cached row of the user who owns tasks of code and shell, and the monotonic time when it expires."""
 
     until: "float"
     name: "str"
@@ -10784,7 +10785,7 @@ def knows_scrypt():
 
 
 def _scrypt(password, salt, cost):
-    """Return the key of a password at this cost; SetupError if scrypt is missing."""
+    """Return the scrypt key of a password at this cost; SetupError if scrypt is missing."""
     import hashlib
     if not knows_scrypt():
         raise SetupError(SCRYPT_MISSING)
@@ -10795,14 +10796,17 @@ def _scrypt(password, salt, cost):
 
 
 def hash_password(password):
-    """Return the stored form of a password: method$parameters$salt$key. So the cost can rise later."""
+    """Return the stored form of a password: method$parameters$salt$key.
+
+    The parameters are in it, so a later version can raise the cost.
+    """
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
     return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
 def verify_password(password, stored):
-    """Return True if `password` is the stored one. An unknown method is never right."""
+    """Return True if `password` is the stored one; False if the stored method is unknown."""
     import hmac
     if password is None or len(password) > PASSWORD_MAX:
         return False
@@ -10816,7 +10820,7 @@ def verify_password(password, stored):
 
 @contextlib.contextmanager
 def may_guess(database, *subjects):
-    """Count a guess under each subject, then run the block. Busy, and no count, while too many run."""
+    """Count a guess under each subject, then run the block. Busy, and no count, if many threads hash."""
     if not guessing.acquire(blocking=False):
         raise Busy("Many people log in at the moment. Please try again.", retry_after=1)
     try:
@@ -10841,12 +10845,12 @@ def wrong_password(field):
 
 
 def wrong_log_in():
-    """Return the error for a wrong name and a wrong password alike."""
+    """Return the error of a refused log-in. It does not tell whether the name or the password is wrong."""
     return Unauthorized("The name or the password is not right.")
 
 
 def end_sessions(transaction, user_id, programs):
-    """End all sessions of a user, and with `programs` their tokens."""
+    """End all sessions of a user. With `programs` remove the user's API tokens, too."""
     for table in ("session", "token") if programs else ("session",):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
@@ -10869,7 +10873,7 @@ def record_use(database, row, table, column):
 
 
 def address_subject(address):
-    """Return the subject of guesses from an address. All of an IPv6 network count as one."""
+    """Return the subject of guesses from an address. An IPv6 /64 network has one subject."""
     if ":" in address:
         from ipaddress import IPv6Address, IPv6Network
         with contextlib.suppress(ValueError):
@@ -10879,12 +10883,15 @@ def address_subject(address):
 
 
 def user_subject(name):
-    """Return the subject of guesses at a user's password. Only A to Z are folded, as in the database."""
+    """Return the subject of guesses at a user's password.
+
+    Only A to Z become lower case, as in the database.
+    """
     return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
 
 
 def fold_name(name):
-    """Return the form of a name for comparison. Two names that look alike have the same."""
+    """Return the form of a name for comparison. Names that look alike have the same form."""
     import unicodedata
     return unicodedata.normalize("NFKC", name).casefold()
 
@@ -10916,7 +10923,7 @@ def forgive(transaction, *subjects):
 
 
 class Users:
-    """The users and their passwords. Once there was an admin, there is always one."""
+    """The users and their passwords. After the set-up there is always an admin who is not disabled."""
 
     def __init__(self, database, settings):
         self._database, self._settings = database, settings
@@ -10924,7 +10931,7 @@ class Users:
         self._owner = KnownOwner(-math.inf, "", {})
 
     def has_admin(self, db=None):
-        """Return True once there is an admin."""
+        """Return True if there is an admin, disabled or not."""
         return bool((db or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
     def all(self):
@@ -10939,14 +10946,14 @@ class Users:
         return row
 
     def person(self, user_id):
-        """Return the Person of a user's id; None if there is none, or the user is disabled."""
+        """Return the Person with this user id; None if there is no such user, or the user is disabled."""
         row = self._database.one("SELECT * FROM user WHERE id=? AND disabled=0", (user_id,))
         return Person(row) if row else None
 
     def owner(self, name=None):
-        """Return the row of this user, or of the user who owns tasks of code and shell.
+        """Return the row of this user; without a name that of the user who owns tasks of code and shell.
 
-        Without a name the row may be as old as a setting. If that user was deleted since then, adding the
+        Without a name the row may be CACHE_SECONDS old. If the user was deleted since then, adding the
         task fails.
         """
         if name:
@@ -10967,7 +10974,7 @@ class Users:
 
     @staticmethod
     def _test_owner(database, name):
-        # Not a method: dropping a queue must close its connections.
+        # Static: a bound method would keep a dropped JobQueue, and its connections, alive.
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
@@ -10981,7 +10988,7 @@ class Users:
 
     def insert(self, transaction, columns,
                by=None):
-        """Store a new user, from prepare(); Conflict if the name, or one that looks like it, is taken."""
+        """Store a user with the columns from prepare(); Conflict if a name that looks alike is taken."""
         for other_name, in transaction.all("SELECT name FROM user"):
             if fold_name(other_name) == fold_name(columns["name"]):
                 raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
@@ -11002,8 +11009,8 @@ class Users:
                **changes):
         """Change columns of a user. A new password or disabling ends their sessions and tokens.
 
-        None changes nothing, except: max_pending goes back to its setting, max_running and email are
-        cleared. With `password_seen`, which confirm() returned, tokens stay; Denied if the password was
+        None clears max_pending (the setting holds then), max_running or email, and leaves any other column
+        as it is. With `password_seen`, which confirm() returned, tokens stay. Denied if the password was
         changed since then.
         """
         changes = {column: value for column, value in changes.items()
@@ -11025,7 +11032,7 @@ class Users:
             return self._json(self.find(name, transaction))
 
     def confirm(self, person, password, field="password"):
-        """Return the stored form of a person's password; Denied, with the field's name, if it is wrong."""
+        """Return the stored form of a person's password; Denied, naming `field`, if `password` is wrong."""
         subject = "password:%d" % person.id     # only a logged-in user can guess here
         stored = self.find(person.name)["password"]
         with may_guess(self._database, subject):
@@ -11056,7 +11063,7 @@ class Users:
 
     @staticmethod
     def _remove_gone_schedules(transaction, owner_id):
-        """Remove the kept rows of schedules that tasks.py does not name any more."""
+        """Remove the rows of a user's schedules that tasks.py does not declare any more."""
         gone = "owner_id=? AND gone_at IS NOT NULL"
         transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
                         (owner_id,))
@@ -11075,7 +11082,7 @@ class Users:
 
 
 def changed_at(file):
-    """Return when a file got its content here. Uploads may set the modification time themselves."""
+    """Return the time of a file's last change (ctime). An upload can set only the modification time."""
     return os.fstat(file.fileno()).st_ctime
 
 
@@ -11089,17 +11096,17 @@ def plain_code(text):
 # The first admin, a lost password, sessions, tokens.
 
 SESSION_IDLE_SECONDS = 30 * 60.0
-TOKENS_MAX = 100                # of one user
+TOKENS_MAX = 100                # tokens of one user
 SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
-NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long to verify as a
-                                                                            # real one
+# The stored password for unknown names. Verifying it takes as long as verifying a user's.
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)
 TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
              "JOIN user ON user.id=user_id WHERE ")
 
 
 def read_code(path, now):
-    """Return the code in a text file; None if it is short, older than an hour, or unreadable here."""
+    """Return the code in a text file; None if the code is short, or the file unreadable or too old."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             code = plain_code(file.read(4096).decode("utf-8-sig", "replace"))
@@ -11110,11 +11117,13 @@ def read_code(path, now):
 
 
 class SetUp:
-    """The first admin, and an admin's lost password, for a person who can read or write a file here.
+    """The set-up of the first admin, and the reset of an admin's lost password.
 
-    1. While there is no admin, our own file holds a code, a new one every hour. The site's owner may
-       upload another file, with a code of their own, at any time.
-    2. A sent code is counted as a guess, then compared with all these files.
+    A code proves that a person can read or write files here.
+
+    1. While there is no admin, our own file holds a code, which is replaced every hour. The site's owner
+       may upload another file, with a code of their own, at any time.
+    2. A code in a request is counted as a guess, then compared with the codes in all these files.
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted.
     """
@@ -11125,8 +11134,8 @@ class SetUp:
         self.file = private_path(database.path, "setup-code.txt")
 
     def code(self):
-        """Return the one-time code for the first admin. It is renewed every SETUP_CODE_SECONDS."""
-        with self._database.transaction(durable=False):     # two processes at once use one code
+        """Return the one-time code for the first admin. A code older than SETUP_CODE_SECONDS is replaced."""
+        with self._database.transaction(durable=False):     # two processes must not make two codes
             code = read_code(self.file, self._clock.now())
             if not code:
                 code = random_token(16)
@@ -11134,7 +11143,7 @@ class SetUp:
         return code
 
     def files(self):
-        """Return our own file and the files with such a name that the site's owner uploaded."""
+        """Return all files setup-code*.txt: our own, and those that the site's owner uploaded."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
@@ -11142,8 +11151,8 @@ class SetUp:
                doubtful=()):
         """Make the first admin, or give an admin a new password; return the user's row.
 
-        A new password also resets the `doubtful` settings, since a wrong one may have locked all users
-        out. NotFound if there is an admin and no file; Denied if no file holds the code.
+        A reset of the password also resets the `doubtful` settings: a wrong setting may have locked out
+        all users. NotFound if there is an admin and no file; Denied if no file holds the code.
         """
         is_first = not self._users.has_admin()
         if is_first:
@@ -11152,7 +11161,7 @@ class SetUp:
         code = self._check(code, files, address)
         columns = self._users.prepare(name, password, "admin")
         with self._database.transaction() as transaction:
-            if recall(transaction, "used_code") == digest(code):   # its file cannot be deleted
+            if recall(transaction, "used_code") == digest(code):   # its file could not be deleted
                 raise Denied("This code has been used: delete its file, or write another code into "
                              "it.", wrong("code", "has been used"))
             remember(transaction, "used_code", digest(code))
@@ -11179,8 +11188,8 @@ class SetUp:
         code = plain_code(code)
         for path in files:
             file_code = read_code(path, self._clock.now())
-            if file_code and digest(file_code) == digest(code):     # comparing digests reveals nothing
-                                                                    # about the code
+            # The time that a comparison of digests takes reveals nothing about the code.
+            if file_code and digest(file_code) == digest(code):
                 return code
         words = ("is in no file setup-code*.txt here. Such a file must be readable (rights 644), at most "
                  "an hour old, and hold %d or more characters"
@@ -11205,25 +11214,26 @@ class SetUp:
 
 
 class Sessions:
-    """Logging in by name and password. The database stores only the digest of a session's token."""
+    """The sessions of browsers. The database stores only the digest of a session's token."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
     def log_in(self, name, password, address):
-        """Return the token of a new session; Unauthorized for a wrong name or password alike."""
+        """Return the token of a new session; Unauthorized if the name or the password is wrong."""
         place = address_subject(address)
         subjects = [user_subject(name), place]
         row = self._database.one(
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
-        if row and (row["known"] or 0) > self._clock.now():  # guesses of strangers lock out no known address
-            subjects = ["known:%d %s" % (row["id"], place)]     # no name that a client sends can be this
+        # Guesses from other addresses must not lock out a known address.
+        if row and (row["known"] or 0) > self._clock.now():
+            subjects = ["known:%d %s" % (row["id"], place)]     # no name in a request gives this subject
         with may_guess(self._database, *subjects):
             right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
-                if row:                 # at most as many as the throttle lets through
+                if row:                 # the throttle limits how many events this writes
                     record_user_event(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
@@ -11231,9 +11241,9 @@ class Sessions:
     def open(self, row, address, *subjects, counted=""):
         """Return the token of a new session for a user's row.
 
-        It forgives the guesses counted under `subjects`, and one guess under `counted`, which all users
-        of an address share. Unauthorized if the password was changed, or the user may not log in any
-        more.
+        Guesses under `subjects` are forgiven. So is one guess under `counted`, the subject that all users
+        of an address share. Unauthorized if the password has changed since the row was read, or the user
+        is disabled.
         """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -11252,7 +11262,7 @@ class Sessions:
         return token
 
     def person(self, token):
-        """Return the Person of a session cookie, or None."""
+        """Return the Person whose session has this token; None if no session has it, or it has expired."""
         now = self._clock.now()
         row = self._database.one(
             "SELECT user.*, session.id AS used_id, session.seen_at, session.expires_at "
@@ -11273,7 +11283,7 @@ class Sessions:
                 record_user_event(transaction, self._clock.now(), "logged_out", row, row["name"])
 
     def all(self, user_id, tokens=()):
-        """Return a user's sessions, the latest used first. Those of the given tokens are `current`."""
+        """Return a user's sessions, the last used first. Sessions with the given tokens are `current`."""
         now, ours = self._clock.now(), set(map(digest, tokens))
         rows = self._database.all(
             "SELECT * FROM session WHERE user_id=? AND expires_at>=? AND seen_at>=? "
@@ -11283,7 +11293,7 @@ class Sessions:
                 for row in rows]
 
     def close_all(self, row, by, but=()):
-        """Log a user (their row) out everywhere, except the sessions with these tokens."""
+        """End all sessions of a user (their row), except those with the tokens in `but`."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
                             % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
@@ -11337,7 +11347,7 @@ class Tokens:
              message="%s (%s)" % (row["name"], row["scope"]))
 
     def person(self, token):
-        """Return the Person of an API token, or None."""
+        """Return the Person of an API token; None if it is unknown, or the user is disabled."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
@@ -11361,11 +11371,12 @@ class Tokens:
 #
 # Requests to add tasks, checked against function and person.
 #
-# A request, as POST /api/tasks has it, becomes an Order. Every door and every schedule uses this room. A
-# request is checked against REQUEST_SCHEMA, the function's own schema and the rights of the person. Many
-# requests in a row usually differ in their arguments only. So everything else (a Frame) is checked once.
+# A request, as POST /api/tasks has it, becomes an Order. HTTP, commands, Python and schedules use this room. A
+# request is checked against REQUEST_SCHEMA, the function's own schema and the rights of the person. Requests in
+# a row usually differ in their arguments only. So the rest of a request (a Frame) is checked once for all of
+# them.
 
-ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload that stay in memory; later ones wait in a file
+ARGUMENTS_HELD_BYTES = 8 << 20  # bytes of arguments in memory for one upload; further ones wait in a file
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # predecessors of all tasks in one request
@@ -11388,7 +11399,7 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
 
 
 class Frame(NamedTuple):
-    """A request without its arguments. `make` makes an Order of their text, unless there are errors."""
+    """A request without its arguments. `make` makes an Order of their JSON text, if there are no errors."""
 
     rest: "JsonObject"
     schema: "Schema"
@@ -11404,14 +11415,17 @@ def file_parameters(schema):
 
 
 class Requests:
-    """The maker of Orders from requests, for a person or (None) for the site's own code."""
+    """The maker of Orders from requests. The `person` None stands for the site's own code."""
 
     def __init__(self, database, catalogue):
         self._database = database
         self._catalogue = catalogue
 
     def check(self, requests, person=None):
-        """Return the Orders for `requests`; Invalid names every error. A request may be an Invalid itself."""
+        """Return the Orders for `requests`; Invalid names every error.
+
+        An Invalid among `requests` stands for a line that could not be read.
+        """
         orders = []
         errors = []
         frame = None
@@ -11440,7 +11454,7 @@ class Requests:
         return orders
 
     def function(self, name, person=None):
-        """Return the function of a name, if `person` may add it; Invalid if not."""
+        """Return the function of this name; Invalid if there is none, or `person` may not add its tasks."""
         catalogue = self._catalogue
         if catalogue.find(name) is None:
             catalogue.refresh(wait=True)
@@ -11479,7 +11493,7 @@ class Requests:
         return order
 
     def _frame(self, request, person, last):
-        """Return the Frame of a request, or the `last` one if it is the same."""
+        """Return the Frame of a request, or the `last` one if they are equal."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
@@ -11509,7 +11523,7 @@ class Requests:
 
     def _check_choices(self, rest, declared,
                        person):
-        """Return the errors of combined fields, of another queue, and of a plain user's choices."""
+        """Return the errors of fields that exclude each other, of another queue, of choices for admins."""
         errors = []
         own, queue = declared["queue"], rest.get("queue", declared["queue"])
         is_user = person is not None and not person.is_admin
@@ -11538,24 +11552,25 @@ class Requests:
 #
 # Workers that ask over HTTP, from machines without the database.
 #
-# These workers run on machines that the site cannot reach. Everything that they send comes from outside, so
-# it is checked, and each part of a call is answered on its own.
+# These workers run on machines that the site cannot reach. The site checks everything that they send. Each
+# part of a call is answered on its own.
 #
-# 1. hello() makes a worker's row with its functions, under a random name that the worker chose. A function
-#    that the site does not have gets a queue which only remote workers serve.
-# 2. turn() reports the worker's attempts, and claims tasks under claims that the worker chose. If the
-#    answer is lost the same call is sent again, and gets the same tasks. Its number shows a late copy of an
-#    older call.
-# 3. A claimed task begins only after the next turn has confirmed it. Without a confirmation it goes back
-#    unspent when the worker leaves, or is silent for REMOTE_LEASE_SECONDS. A worker that was killed and
-#    started again first signs off its old session, and delivers that session's outcomes.
-# 4. A task that a running task adds belongs to the same owner. It is added once, under its Idempotency-Key.
+# 1. hello() stores a worker's row with its functions, under a random session id that the worker chose. A
+#    function that the site does not have gets a queue which only remote workers serve.
+# 2. turn() records the reports on the worker's attempts, and claims tasks with tokens that the worker chose.
+#    If the answer is lost, the worker repeats the call and gets the same tasks. The call's sequence number
+#    shows a late copy of an older call.
+# 3. A claimed task begins only after the next turn has confirmed the claim. Without a confirmation the task
+#    becomes pending again, at no cost, when the worker leaves or is silent for REMOTE_LEASE_SECONDS. A worker
+#    that was killed and started again first delivers the outcomes of its old session, and ends that session.
+# 4. A task that a running task adds belongs to the same owner. The Idempotency-Key of the call prevents that a
+#    repeated call adds it again.
 
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
-REMOTE_QUEUE = "remote"         # of functions without a queue of their own
-REMOTE_MAX = 64                 # workers of a token, and queues that only remote workers serve
-PIECES_MAX = 1000               # of logs in one call
+REMOTE_QUEUE = "remote"         # the queue of functions that declare no other
+REMOTE_MAX = 64                 # limit of a token's workers, and of queues that only remote workers serve
+PIECES_MAX = 1000               # pieces of logs in one call
 ANNOUNCED_MAX = 256 << 10       # characters of the announcements of a token's workers; equal ones count once
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
@@ -11580,11 +11595,11 @@ TURN = titled("Turn", object_of(
                   function=about(TEXT_OR_NULL, "the function of all the claims, if there are several"),
                   wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds to wait for a task")),
     leave=about(TEXT, "why the worker ends")))
-# The schema of an announced function: it is shown, and arguments are checked with it.
+# Announcements must match these. The schema in an announcement is shown, and arguments are checked with it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
-for _ in range(4):                      # nesting of lists and objects
+for _ in range(4):                      # levels of nested lists and objects
     _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
         format={"enum": [*TEXT_FORMS, "password", "seconds"]}, description=text_up_to(2000),
@@ -11594,7 +11609,7 @@ for _ in range(4):                      # nesting of lists and objects
         required={"type": "array", "items": TEXT}, unclear=text_up_to(200),
         **dict.fromkeys(BOUNDS, _NUMBER), minItems=_LENGTH, maxItems=_LENGTH,
         minLength=_LENGTH, maxLength=_LENGTH, pattern=text_up_to(2000), patternMessage=text_up_to(500))
-# Patterns whose matching time grows with the text's length. All others are left to the remote worker.
+# Patterns whose matching time is linear in the text's length. Only the remote worker checks other patterns.
 _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
@@ -11609,7 +11624,7 @@ _ANNOUNCED = object_of(
 
 
 def _without_slow_patterns(schema):
-    """Return an announced schema without the patterns that could take long."""
+    """Return an announced schema without the patterns that could take long to match."""
     if isinstance(schema, list):
         return list(map(_without_slow_patterns, schema))
     if not isinstance(schema, dict):
@@ -11619,7 +11634,7 @@ def _without_slow_patterns(schema):
 
 
 class RemoteWorkers:
-    """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
+    """The site's side of the protocol at the top of this room. `token` is Person.token."""
 
     def __init__(self, database, settings, claims, workers,
                  queues, files):
@@ -11667,8 +11682,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_room(transaction, key, text):
-        """Raise Invalid for an announcement that is too large together with those of the token's other
-        workers."""
+        """Raise Invalid if the announcements of a token's workers, with this one, would be too large."""
         other_length = transaction.value(
             "SELECT sum(length(functions)) FROM (SELECT DISTINCT functions FROM worker "
             "WHERE lock<>? AND token_id=? AND functions<>?) AS announced", (*key, text)) or 0
@@ -11677,9 +11691,9 @@ class RemoteWorkers:
                 "functions", "of one token's workers are longer than %d characters" % ANNOUNCED_MAX))
 
     def turn(self, token, call):
-        """Return the state of each named attempt, and the claimed tasks.
+        """Record a worker's reports; return the state of each reported attempt, and the claimed tasks.
 
-        The worker may forget the reported ends then: they are on the disk.
+        The reported outcomes are durable when this returns, so the worker may forget them.
         """
         starts, ended = call.get("start", []), {end["claim"]: end for end in call.get("end", ())}
         self._check_size(call)
@@ -11706,7 +11720,7 @@ class RemoteWorkers:
 
     def _leave(self, transaction, worker_id, why, tasks,
                now):
-        """Remove a worker's row. Its running tasks have crashed; unconfirmed ones go back."""
+        """Remove a worker's row. Its running tasks have crashed; unconfirmed ones become pending again."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
         for task in self._claims.leases.lost({worker_id}, now, transaction):
             if task["worker_id"] == worker_id:
@@ -11714,7 +11728,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_size(call):
-        """Raise Invalid for a call that names an attempt twice, or would hold the write lock for long."""
+        """Raise Invalid if a call names an attempt twice, or has so many pieces that it locks for long."""
         reports = [*call.get("hold", ()), *call.get("end", ())]
         claims = [attempt["claim"] for attempt in (*call.get("start", ()), *reports)]
         if len(claims) > len(set(claims)):
@@ -11723,7 +11737,7 @@ class RemoteWorkers:
             raise field_error("log", "must have at most %d pieces in one call" % PIECES_MAX)
 
     def claim_late(self, token, call):
-        """Return the tasks that can be claimed since turn() had none."""
+        """Claim tasks that have become claimable since turn() found none; return them."""
         worker = self._check(self._database, token, call)
         reach = self._reach(token, worker, call["claim"]["claims"])
         if not self._claims.next_heads(self._database, self._clock.now(), reach=reach)[1]:
@@ -11733,7 +11747,7 @@ class RemoteWorkers:
             return self._claim(transaction, token, worker, call, self._clock.now())
 
     def owner_of(self, token, task_id, claim):
-        """Return the id of the owner of a task that a worker runs; Conflict if it does not run it."""
+        """Return the owner's id of a running task; Conflict if none of the token's workers runs it."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict(CLAIM_LOST, gone=True)
@@ -11762,7 +11776,7 @@ class RemoteWorkers:
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
     def _place(self, transaction, token, function):
-        """Set the queue of a function that the site does not have: one that our own workers do not serve."""
+        """Choose a queue for a function that the site does not have. Our own workers do not serve it."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
         if function["name"] in ours:
@@ -11818,8 +11832,7 @@ class RemoteWorkers:
 
     def _end(self, transaction, ended, held,
              now):
-        """Record the ends of attempts; return a Verdict for each, None if the worker does not hold the
-        claim."""
+        """Record the ends of attempts; return a Verdict for each, or None for a lost claim."""
         endings = []
         for attempt in ended:
             task, outcome, claim = held.get(attempt["claim"]), self._outcome(attempt["outcome"]), ""
@@ -11848,7 +11861,7 @@ class RemoteWorkers:
 
     def _claim(self, transaction, token, worker, call,
                now):
-        """Return the tasks that a call claims. A repeated call gets the same tasks."""
+        """Claim the tasks that a call asks for; return them. A repeated call gets the same tasks."""
         claim_request = call.get("claim")
         if not claim_request or not claim_request["claims"] or "leave" in call:
             return []
@@ -11862,7 +11875,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _claimed(transaction, worker, claims):
-        """Return a worker's tasks under these claims, as the worker gets them."""
+        """Return a worker's unconfirmed tasks with these claims, as the worker gets them."""
         names = [UNCONFIRMED + claim for claim in claims]
         rows = transaction.all(
             "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "
@@ -11902,12 +11915,12 @@ if TYPE_CHECKING:
         after_failure: "Literal['fail', 'run'] | None"
 
     class UsingOptions(AddOptions, total=False):
-        """Options of tasks that are added, and their owner's name."""
+        """The options of added tasks, and the name of their owner."""
 
         owner: "str | None"
 
     class TaskQueue(Protocol):
-        """A JobQueue, as far as a Task uses it."""
+        """The part of a JobQueue that a Task uses."""
 
         database: "Database"
         files: "Files"
@@ -11925,7 +11938,7 @@ if TYPE_CHECKING:
         def start_workers(self) -> None: ...
 
     class Enqueued(Protocol[P]):
-        """A Function, as far as a Task that it follows uses it."""
+        """The part of a Function that Task.then() uses."""
 
         chosen: "UsingOptions"
 
@@ -11949,7 +11962,7 @@ def _share(n: "Any", total: "Any") -> "float | None":
 
 
 def _text(value: "object") -> "str":
-    """Return a value as text; the name of its class if it has none."""
+    """Return a value as text; the name of its class if str() fails."""
     try:
         return str(value)
     except Exception:
@@ -11957,7 +11970,7 @@ def _text(value: "object") -> "str":
 
 
 class TaskContext:
-    """The task that runs a function, as the function sees it. The runner makes one for each attempt."""
+    """The running task, as its function sees it. The runner makes a TaskContext for each attempt."""
 
     running: "TaskContext | None" = None  # the task that this process runs, if it is a runner
 
@@ -11969,12 +11982,12 @@ class TaskContext:
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once the folder was used
-        self.ask_results: "Callable[[], list[Any]]" = list    # the runner's function asks the worker
+        self.ask_results: "Callable[[], list[Any]]" = list    # the runner sets one that asks the worker
 
     def progress(self, n: "float", total: "float" = 1, message: "str | None" = None) -> None:
-        """Report that `n` of `total` is done, and the current step.
+        """Report that `n` of `total` is done. The `message` may name the current step.
 
-        Numbers of any kind are allowed. Other values show no progress and are named in the log.
+        Numbers of any kind are allowed. Other values show no progress, and an error is written to the log.
         """
         self._report(_share(n, total), None if message is None else _text(message))
 
@@ -11982,7 +11995,7 @@ class TaskContext:
     def folder(self) -> "Path":
         """Return the task's own folder, made at first use and removed with the task.
 
-        The files in it at the end are the task's, for people to see and save.
+        The files that are in it when the task ends can be seen and downloaded.
         """
         path = task_folder(self._data, self.id)
         for folder in (path.parent, path):
@@ -11992,25 +12005,25 @@ class TaskContext:
 
     @property
     def results(self) -> "list[Any]":
-        """Return the results of the tasks that this one comes after, in the order of `after`."""
+        """Return the results of the tasks in this task's `after`, in that order."""
         return self.ask_results()
 
 
 def current_task() -> "TaskContext | Any":
     """Return the TaskContext of the task that runs this code, or None outside a task."""
-    # The annotation leaves out None: a function that a task runs need not test for it.
+    # The annotation leaves out None, so the function of a task need not test for it.
     return TaskContext.running
 
 
 def _ids(after: "After") -> "list[int]":
-    """Return the ids in `after`: ids or Tasks, one or several."""
+    """Return the ids of the tasks in `after`: a task or an id, or several."""
     items: "Iterable[Any]" = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
     return [getattr(item, "id", item) for item in items]
 
 
 def enqueue_all(place: "TaskQueue | TaskContext", function: "str", many: "Iterable[Any]",
                 options: "UsingOptions") -> "Added":
-    """Add a task for each of `many` argument objects, in a task through its worker."""
+    """Add a task for each of `many` argument objects. Inside a task its worker adds them."""
     chosen: "JsonObject" = {**options}
     owner = chosen.pop("owner", None)
     if chosen.get("after") is not None:
@@ -12051,7 +12064,7 @@ class TaskFile(NamedTuple):
 
 
 class Task:
-    """A task for Python: attributes named like the JSON keys, and the actions on it."""
+    """A task for Python code: attributes named like the JSON keys, and the actions on the task."""
 
     id: "int"
     owner: "str"
@@ -12093,9 +12106,9 @@ class Task:
 
     def __init__(self, place: "TaskQueue | TaskContext", values: "JsonObject",
                  created: "bool" = False) -> None:
-        self._place = place             # in a runner, which has no database, the running task
+        self._place = place             # the queue; in a runner, which has none, the running task
         self.id = values["id"]
-        self.created = created          # False: a task had its unique_key already
+        self.created = created          # False if another task had its unique_key already
         self._values = values
 
     if not TYPE_CHECKING:               # a type checker must know no other names than those above
@@ -12172,12 +12185,12 @@ class Task:
             return self.refresh().is_finished
 
     def then(self, function: "Enqueued[P]", *positional: "P.args", **named: "P.kwargs") -> "Task":
-        """Add a task of another function, of the same owner, that runs once this one has succeeded.
+        """Add a task of another function, for the same owner. It runs after this task has succeeded.
 
         For several predecessors: other.using(after=[a, b], after_failure="run").enqueue(...).
         """
         chosen: "UsingOptions" = {**function.chosen}
-        if not current_task():          # inside a task it is the running task's owner
+        if not current_task():          # inside a task the running task's owner is used
             chosen.setdefault("owner", self.owner)
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
@@ -12188,7 +12201,7 @@ class Task:
 
     def retry(self) -> "Task":
         """Make the task pending again; Conflict unless it failed or was cancelled."""
-        self._queue.catalogue.refresh()     # the catalogue may have changed
+        self._queue.catalogue.refresh()     # the file tasks.py may have changed
         return self._changed(self._queue.actions.retry(self.id))
 
     def delete(self) -> None:
@@ -12197,7 +12210,7 @@ class Task:
         self._queue.start_workers()
 
     def _changed(self, row: "TaskRow") -> "Task":
-        """Store the task's new row in this object; return itself."""
+        """Start workers, and store the task's new row in this object; return itself."""
         self._queue.start_workers()
         self._values = self._queue.row_json(row)
         return self
@@ -12207,23 +12220,24 @@ class Task:
 #
 # JobQueue, Function, @task, @schedule, command, http_request, external.
 #
-# These are for users' own code. JobQueue is the queue of a data folder, and Task one row of it. Function is
-# the result of @task and its kin in tasks.py. current_task() returns the TaskContext of a running function.
+# These are for users' own code. JobQueue is the queue of a data folder; a Task is one of its rows. @task,
+# command(), http_request() and external() make a Function. current_task() returns the TaskContext of a running
+# function.
 # Code inside a task adds tasks through its worker, since a runner never opens the database. Importing this
 # room declares nothing and opens nothing.
 
 if TYPE_CHECKING:
     Who = Literal["user", "admin", "nobody"]
-    Declared = TypeVar("Declared", bound=Callable[..., Any])    # a function, or a Function
+    Declared = TypeVar("Declared", bound=Callable[..., Any])    # a Python function or a Function
 
     class Declaring(Protocol):
-        """A decorator, as @task(...) returns it: it makes a Function of a function."""
+        """The decorator that @task(...) returns. It makes a Function of a Python function."""
 
         def __call__(self, __target: "Callable[P, R]") -> "Function[P, R]": ...
 
 
 class JobQueue:
-    """The queue of one data folder. Every door, worker and test has one."""
+    """The queue of one data folder. Each web server, command, worker and test opens one."""
 
     def __init__(self, data: "Path | str | None" = None, clock: "AnyClock" = Clock,
                  environment: "Mapping[str, str]" = os.environ,
@@ -12293,14 +12307,14 @@ class JobQueue:
         return self.row_json(self.tasks.get(task_id, owner_id))
 
     def row_json(self, row: "TaskRow") -> "JsonObject":
-        """Return a task as get_json() does, from its row: the task may be gone already."""
+        """Return a task as get_json() does, from its row. The task may have been deleted since."""
         shown, code, words = self.tasks.full_json(row), None, None
         if shown["status"] == "pending":
             code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
         return {**shown, "blocked": code, "blocked_text": words}
 
     def store_files(self, function: "str", owner_id: "int", arguments: "JsonObject") -> "JsonObject":
-        """Return the arguments with file ids in place of paths. The files are copied for the task."""
+        """Copy the files that arguments name by path; return the arguments with the ids of the copies."""
         def take(value: "Any") -> "Any":
             return ([take(item) for item in value] if isinstance(value, (list, tuple)) else
                     self.files.store_copy(value, owner_id) if isinstance(value, Path) else value)
@@ -12314,7 +12328,7 @@ class JobQueue:
         return self.add_all(requests, owner_id).ids
 
     def add_all(self, requests: "Iterable[Any]", owner_id: "int", asker: "int | None" = None) -> "Added":
-        """Add tasks as add() does, for the running task `asker`; return how many are new, too."""
+        """Add tasks as add() does; return the ids and how many are new. `asker` is the adding task."""
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
         self.start_workers()
@@ -12324,8 +12338,8 @@ class JobQueue:
                    asker: "int | None" = None) -> "JsonObject":
         """Add Orders, all or none; return {"ids", "created": how many are new}.
 
-        A repeated request with the same `once` gets the ids of the first answer. `asker` is the running
-        task that adds them, if there is one.
+        A repeated request with the same `once` gets the ids of the first answer. `asker` is the id of the
+        running task that adds them, if there is one.
         """
         def action(transaction: "Connection") -> "JsonObject":
             now = self.database.clock.now()
@@ -12346,10 +12360,10 @@ class JobQueue:
                                        for function in self.catalogue.functions()})
 
     def start_workers(self) -> None:
-        """Start workers for added tasks. If that fails now, a tick tries again."""
-        with in_passing("starting workers"):    # a killed worker must not keep its row
+        """Start workers for added tasks. If that fails, a later tick tries again."""
+        with in_passing("starting workers"):
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
-                self.reaper.bury_dead()
+                self.reaper.bury_dead()         # the row of a killed worker would count as a worker
             self.starter.start_needed(self.tick.sleepers_missing())
 
     def close(self) -> None:
@@ -12357,11 +12371,11 @@ class JobQueue:
         self.database.close()
 
 
-_opened: "dict[int, JobQueue]" = {}       # by process id: a connection must not cross a fork
+_opened: "dict[int, JobQueue]" = {}       # {process id: its queue}: a connection must not cross a fork
 
 
 def default_queue() -> "JobQueue":
-    """Return the JobQueue of this process, for code that only imported a function."""
+    """Return the JobQueue of this process, for code that opened none itself."""
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
@@ -12373,7 +12387,7 @@ class CodePlace(NamedTuple):
 
 
 def calling_place() -> "CodePlace":
-    """Return the line of the file that called this program."""
+    """Return the line of users' code that called this program."""
     frame: "FrameType | None" = sys._getframe(1)
     while frame and frame.f_back and frame.f_globals is globals():
         frame = frame.f_back
@@ -12381,21 +12395,21 @@ def calling_place() -> "CodePlace":
 
 
 class Function(Generic[P, R]):
-    """A function of tasks.py, made by @task and its kin. Call it to run it here, enqueue it for later."""
+    """A function of tasks.py, as @task or command() made it. A call runs it here; enqueue() adds a task."""
 
     def __init__(self, name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
                  options: "JsonObject", who: "str", parameters: "JsonObject | None") -> None:
         self.name, self.who, self.options = name, who, options
         self.kind = kind                # python, command, http_request, external or script
         self.target: "Any" = target       # a callable, list or dictionary, by its kind
-        self.parameters = parameters    # name -> annotation or default; None: from the signature
-        self.chosen: "UsingOptions" = {}  # for the tasks that are added through it
+        self.parameters = parameters    # {name: annotation or default}; None: as in the signature
+        self.chosen: "UsingOptions" = {}  # options of using(), for the tasks that it adds
         self.place = calling_place()
         self.__doc__ = getattr(target, "__doc__", None)
         self.__module__ = getattr(target, "__module__", __name__)
 
     def __reduce__(self) -> "str | tuple[Any, ...]":
-        """Pickle it by its name, as Python does with functions. Process pools need that."""
+        """Return its name to pickle, as Python does for functions. Process pools need that."""
         name = getattr(self.target, "__qualname__", self.name)
         value: "Any" = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -12409,7 +12423,7 @@ class Function(Generic[P, R]):
         return self.target(*positional, **named)
 
     def using(self, **options: "Unpack[UsingOptions]") -> "Function[P, R]":
-        """Return the function with other options for the tasks that are added through it."""
+        """Return a Function that adds its tasks with these options, too."""
         variant: "Function[P, R]" = Function(
             self.name, self.kind, self.target, self.options, self.who, self.parameters)
         variant.chosen = {**self.chosen, **options}
@@ -12427,7 +12441,7 @@ class Function(Generic[P, R]):
         return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: "tuple[Any, ...]", named: "JsonObject") -> "JsonObject":
-        """Return the arguments by name; TypeError as a call would raise it."""
+        """Return the arguments by name; TypeError if they do not fit the parameters."""
         by_name: "JsonObject"
         if self.parameters is None:
             import inspect
@@ -12443,24 +12457,28 @@ class Function(Generic[P, R]):
         return dict(by_name)
 
 
-PLACE = r"\{([A-Za-z_]\w*)\}"           # the place of a parameter's value
-declared: "dict[str, Function[..., Any]]" = {}    # by name, filled by the import of tasks.py
+PLACE = r"\{([A-Za-z_]\w*)\}"           # where a parameter's value is put
+declared: "dict[str, Function[..., Any]]" = {}    # {name: Function}, filled while tasks.py is imported
 
 
 class ScheduleLine(NamedTuple):
-    """An @schedule: the name of its function, its fields, and its place in the code."""
+    """A use of @schedule: the name of its function, its fields, and its line in the code."""
 
     name: "str"
     given: "JsonObject"
     place: "CodePlace"
 
 
-scheduled: "list[ScheduleLine]" = []      # filled in the same way
+scheduled: "list[ScheduleLine]" = []      # filled while tasks.py is imported
 
 
 def _declare(name: "str", kind: "str", target: "Callable[P, R] | JsonObject | list[str] | None",
              who: "str", keywords: "JsonObject", text: "str" = "") -> "Function[P, R]":
-    """Declare a Function. Keywords named like options are options; all others have a {place} in `text`."""
+    """Declare a Function and return it.
+
+    Keywords named like options are options; other keywords are parameters. Each {place} in `text` needs a
+    parameter. Each parameter of a command needs a {place}.
+    """
     options: "JsonObject" = keywords
     parameters: "JsonObject | None" = None
     if kind != "python":
@@ -12527,9 +12545,9 @@ def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, An
              catch_up: "Literal['none', 'once', 'all']" = "once",
              overlap: "Literal['skip', 'queue', 'allow']" = "skip", *, name: "str | None" = None,
              **options: "Unpack[TaskOptions]") -> "Callable[[Declared], Declared]":
-    """Declare when a function of tasks.py runs. It stands beside @task, as often as one likes.
+    """Declare a schedule of a function of tasks.py, above or below @task. A function may have several.
 
-    `arguments` are those of its tasks by name; `options` are those of @task. A schedule with a `name`
+    Its tasks get `arguments`, by name, and `options`, which are those of @task. A schedule with a `name`
     keeps its identity and pause even if everything else changes.
     """
     fields = {"name": name, "rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
@@ -12549,9 +12567,10 @@ def schedule(rule: "str", zone: "str | None" = None, arguments: "Mapping[str, An
 # Parameters with two underscores are positional only, so `rest` may have parameters of these names.
 def command(__name: "str", __arguments: "Sequence[str | Path]", *, who: "Who" = "user",
             **rest: "Any") -> "Function[..., NoReturn]":
-    """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
+    """Declare a program and its arguments, with {places} for the parameters. No shell is used.
 
-    Keywords that are options of tasks are options. All others are parameters: a type, or a default value.
+    Keywords that are options of tasks are options. Other keywords are parameters, with a type or a default
+    value.
     """
     if isinstance(__arguments, str) or not all(isinstance(part, (str, Path)) for part in __arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % __name)
@@ -12561,9 +12580,9 @@ def command(__name: "str", __arguments: "Sequence[str | Path]", *, who: "Who" = 
 
 def http_request(__name: "str", __method: "str", __address: "str", *, who: "Who" = "user",
                  headers: "Mapping[str, str] | None" = None, **rest: "Any") -> "Function[..., NoReturn]":
-    """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
+    """Declare an HTTP request, with {places} for parameters in the path and the query.
 
-    With GET, HEAD and DELETE the other parameters become the query.
+    Parameters without a place become the JSON body, or with GET, HEAD and DELETE the query.
     """
     if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
@@ -12590,8 +12609,9 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
 #
 # This host: doors, a browser's reach, a sample task, lines to copy.
 #
-# An admin's browser tries to fetch private files; the row `exposure` of state keeps the result. A sample
-# task shows whether a worker lives here. host_files() returns the lines to copy into the host's own files.
+# A door is the server or gateway that runs the page; DOORS lists them. An admin's browser tries to fetch
+# private files, and the row `exposure` of the table state keeps the result. A sample task shows whether workers
+# can run here. host_files() returns the lines to copy into the host's own files.
 
 
 
@@ -12612,7 +12632,7 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
 
 
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-DOORS = {                       # servers and gateways that run the page
+DOORS = {                       # {server or gateway that runs the page: its name for people}
     "server": "the built-in server",
     "cgi": "CGI, a new process for each request",
     "passenger": "Passenger, which stops it when no page is open",
@@ -12620,25 +12640,25 @@ DOORS = {                       # servers and gateways that run the page
     "mod_wsgi embedded": "mod_wsgi within Apache",
     "uwsgi": "uWSGI",
     "wsgi": "a WSGI server"}
-WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
+WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # the title in a file of static/hosts
 
 
 def read_text(path):
-    """Return a small file of the system, "" if it cannot be read."""
+    """Return the text of a small file, or "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
 
 
 def is_open(path):
-    """Return True if every user of this machine can change a file, or replace it."""
+    """Return True if every user of this machine can write a file, or replace the files in a folder."""
     with contextlib.suppress(OSError):  # the file may not exist
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
 
 def exposure(queue):
-    """Return the exposure that note_exposure() stored."""
+    """Return the Exposure that store_exposure() stored."""
     stored = recall(queue.database, "exposure")
     return stored or {"exposed": None, "at": None}
 
@@ -12650,7 +12670,10 @@ def store_exposure(queue, exposed):
 
 
 def canary_token(folder):
-    """Return the content of data/canary.txt, or None. A browser that can fetch it can fetch more."""
+    """Return the content of canary.txt, which is made if it is missing; None if that fails.
+
+    A browser that can fetch this file can also fetch other files of the data folder.
+    """
     path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
         if not path.exists():
@@ -12660,9 +12683,9 @@ def canary_token(folder):
 
 
 def private_addresses(folder, script="", root=""):
-    """Return the addresses of private files, if the web server delivered them.
+    """Return the addresses at which a badly configured web server would deliver private files.
 
-    They are relative to the page or its start-up file `script`, or below a web folder or `root`.
+    They are relative to the page or to its start-up file `script`, or to a web folder or the server's `root`.
     """
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
@@ -12678,7 +12701,7 @@ def private_addresses(folder, script="", root=""):
 
 
 def add_sample(queue, owner_id):
-    """Add a task that sleeps for SAMPLE_SECONDS, and store its id. Its end shows that workers live here."""
+    """Add a task that sleeps for SAMPLE_SECONDS, and store its id. It succeeds if workers can run here."""
     options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
     [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
     with queue.database.transaction() as transaction:
@@ -12688,11 +12711,11 @@ def add_sample(queue, owner_id):
 
 
 def fill_in(text, python, visit):
-    """Return a file of static/hosts with our paths, user and address instead of its examples."""
+    """Return the text of a file of static/hosts with our paths, user and address instead of its examples."""
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
     text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
-    text = re.sub("(?<= )%s[a-z./_]*" % example,        # parts of a command, which may contain spaces
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # arguments of a command: our paths may need quotes
                   lambda match: shlex.quote(home + match[0][len(example):]), text)
     text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
     text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
@@ -12704,9 +12727,9 @@ def fill_in(text, python, visit):
 
 
 def host_files(queue, visit=None):
-    """Return [{"title", "name", "text"}]: lines to copy with our paths, cron's first.
+    """Return {"title", "name", "text"} for each file of static/hosts, with our paths; cron's is the first.
 
-    With a Request.visit() they have the page's address.
+    With a Request.visit() the texts have the page's address, too.
     """
     python = "python3"
     with contextlib.suppress(JobQueueError, OSError):
@@ -12722,10 +12745,11 @@ def host_files(queue, visit=None):
 #
 # The findings of `check` and of the page This host.
 #
-# FINDINGS has everything that can be wrong here, or is worth knowing. The functions of TOPICS and
-# describe_work() check the state: they yield texts, and a Finding for each row that is true here. `check`
-# and the page This host show all findings by topic. Lists show the first sentence for everyone. The advice
-# is the first remedy. An error in a check becomes a finding, too.
+# FINDINGS has a row for everything that can be wrong here, or is worth knowing. The functions of TOPICS yield
+# texts about the state, and a Finding for each row that is true here. describe_work() yields the Findings that
+# explain why tasks do not run. `check` and the page This host show both by topic. Every user sees the first
+# explanation above the lists of the page. The advice is the first remedy. An error in a check becomes a
+# Finding, too.
 
                     # the object that is checked
 
@@ -12759,12 +12783,12 @@ def _check_data(folder):
     address = HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    if folder.stat().st_mode & 0o077:   # opening the folder has tried to mend that
+    if folder.stat().st_mode & 0o077:   # opening the folder tries to mend this before
         yield Finding("data_open", folder=folder)
 
 
 def _check_disk(folder):
-    """Check the room on the disk, and make, write and remove a file like a worker's lock."""
+    """Check the free space on the disk, and make, write and remove a file like a worker's lock."""
     place = folder if folder.is_dir() else HOME
     yield "%.1f GB free" % (free_bytes(place) / 1e9)
     yield from disk_findings(place)
@@ -12787,7 +12811,7 @@ def _check_disk(folder):
         yield Finding("locks_missing")
 
 
-# Checks of how the page is reached, by a Request.visit().
+# Checks of how the page was reached. Their argument is a Request.visit().
 
 def _check_visit(visit):
     yield DOORS[visit["door"]]
@@ -12803,7 +12827,7 @@ def _check_visit(visit):
         yield Finding("http_open")
 
 
-# Checks of the queue, by the JobQueue.
+# Checks of the queue. Their argument is the JobQueue.
 
 def _check_admin(queue):
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
@@ -12872,7 +12896,7 @@ def _check_ticks(queue):
 
 def _check_journal(queue):
     database = queue.database
-    if database.journal is None:        # a server has no file
+    if database.journal is None:        # PostgreSQL has no journal file
         server = database.promises()
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
@@ -12980,7 +13004,7 @@ def _check_alerts(queue):
                           error=state["error"])
 
 
-# Findings for everyone, the most important first. Lists show the first sentence.
+# Findings for every user, the most important first. The first one is shown above the lists of the page.
 
 def _describe_obstacles(queue):
     database = queue.database
@@ -13006,7 +13030,7 @@ def _describe_starts(queue):
     if not waits:
         yield from _describe_pause(queue)
     if failure:
-        # After the pause a page that waits works on tasks itself, so the sentence is for admins only.
+        # In the mode slice, a waiting page runs tasks itself after the pause. Then only `check` shows this.
         is_for_everyone = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
         yield Finding("start_failed", failure["at"], is_for_everyone, why=failure["message"],
@@ -13031,12 +13055,12 @@ def _describe_pause(queue):
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     blocks = [queue.queues.blocked(name, queue.claims.machine) for name in names]
     held = [block for block in blocks if block.code not in ("external", "machines")]
-    if held and all(code == "paused" for code, _ in held):      # limits are normal and no finding
+    if held and all(code == "paused" for code, _ in held):      # a limit that is reached is no finding
         yield Finding("paused", words=held[0][1])
 
 
 def describe_work(queue):
-    """Yield the findings that keep tasks from running, most important first, as far as the caller reads."""
+    """Yield the findings that explain why tasks do not run, the most important first."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
 
@@ -13096,13 +13120,17 @@ def _report(results):
 
 
 def check_host(queue, visit=None):
-    """Check this host and this queue; return a Report. With a Request.visit() a browser waits for it."""
+    """Check this host and this queue; return a Report.
+
+    `visit` is a Request.visit(). With it the web server is checked, too, and a large database is not read
+    through, since a browser waits.
+    """
     looks = {
         **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
     results = [*_run_checks(HOST_TOPICS, queue.database.folder), *_run_checks(looks, queue)]
     if visit:
         results += _run_checks(VISIT_TOPICS, visit)
-    with contextlib.suppress(JobQueueError):            # the topics report the error
+    with contextlib.suppress(JobQueueError):            # _run_checks() reports the error
         results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
     return _report(results)
 
@@ -13115,7 +13143,7 @@ class Installation(NamedTuple):
 
 
 def check_installation(data=None):
-    """Check an installation that may be broken. It makes nothing and raises nothing."""
+    """Check an installation that may be broken. It creates nothing and raises nothing."""
     folder, topic = HOME / "data", "Data"
     queue = None
     results = []
@@ -13131,7 +13159,7 @@ def check_installation(data=None):
 
 
 def next_step(report):
-    """Return the next step: the first remedy, of bad findings if there are any."""
+    """Return the advice: the first remedy of the bad findings; if there are none, of all findings."""
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
                   "fix the bad findings" if bad else "")
@@ -13148,7 +13176,7 @@ COLUMN_KINDS = {
     "TEXT": {"type": "string", "pattern": r"[^\x00]*", "patternMessage": "must have no NUL"}}
 ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
-CHOSEN = {    # limits of columns besides their kind
+CHOSEN = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
     "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
@@ -13172,7 +13200,7 @@ def _columns(text):
 
 
 def _json_of(levels, kinds=(dict,)):
-    """Return a check of a text that must be JSON of these kinds, nested no deeper than `levels`."""
+    """Return a check of a text that must be JSON of these Python types, nested no deeper than `levels`."""
     def check(text):
         try:
             value = read_json(text)
@@ -13213,7 +13241,7 @@ def table_schema(table):
 
 
 def check_row(table, row):
-    """Raise ValueError with the table and the column if a row has a value that cannot be here."""
+    """Raise ValueError with the table and the column if a row has a value that jobqueue would not store."""
     errors = check_value(table_schema(table), row, table)
     if errors:
         raise ValueError(join_errors(errors[:1]).rstrip("."))
@@ -13232,24 +13260,25 @@ def check_row(table, row):
 # A checked copy, while everything goes on; restore, export, import.
 #
 # A backup is a copy of the database's file; restore() puts it back. An export is text, to move from SQLite
-# to PostgreSQL or back. Each line is a JSON object with one name. First comes "jobqueue" with the schema
-# and the highest ids ever. Then each row of EXPORTED follows under its table's name. Last comes "end" with
-# their numbers, so that an incomplete export is recognised. These stay on the host: workers and their
-# shifts, sessions, guessed passwords, messages to be sent, state about the host, and files.
+# to PostgreSQL or back. Each line is a JSON object with one name. The first name is "jobqueue", with the
+# version of the schema and the highest id ever of each table in COUNTED. Then each row of a table in EXPORTED
+# follows under the table's name. The last name is "end", with the number of rows of each table, so an
+# incomplete export is recognised. An export lacks workers and their shifts, sessions, guessed passwords,
+# messages to be sent, state about the host, and files.
 
-              # the name and the value of a line
+              # the name of the JSON object in a line, and its value
 
 
-EXPORT_ROWS = 100               # read at once
-EXPORTED = {                    # {table: its key}
+EXPORT_ROWS = 100               # rows that are read at a time
+EXPORTED = {                    # {table: the columns of its key}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
-COUNTED = "user token schedule task worker alert".split()     # tables whose ids stand in other rows
+COUNTED = "user token schedule task worker alert".split()     # tables whose ids must not be used again
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
-IMPORTER = "the import"         # named as the person who paused the queues; no user has this name
+IMPORTER = "the import"         # the actor who paused the queues; no user's name has a space
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -13266,7 +13295,7 @@ def _refuse_target(queue, target, kind):
 
 
 def _remove_older_parts(target, part):
-    """Remove incomplete copies of killed processes that are a day older than `part`."""
+    """Remove the incomplete copies that killed processes left over a day before `part` was made."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
         limit = part.stat().st_mtime - 86400
@@ -13279,7 +13308,8 @@ def _remove_older_parts(target, part):
 def _replacing(queue, target, kind):
     """Yield a private file that replaces `target` once it is complete.
 
-    Only another one of this kind is replaced. SetupError if `target` cannot be written.
+    An existing file is replaced only if it is empty or of the same `kind`. SetupError if it is not, or
+    `target` cannot be written.
     """
     target = Path(target).absolute()
     part = Path("%s.%s.part" % (target, random_token(8)))       # another process may write to the same target
@@ -13306,7 +13336,10 @@ def back_up(queue, target):
 
 
 def save(queue, folder, name):
-    """Make a backup, or on PostgreSQL an export, if enough room for tasks remains; return its path."""
+    """Write a backup, or on PostgreSQL an export, into `folder`; return its path.
+
+    StorageFull if too little room for tasks would remain.
+    """
     database = queue.database
     size = database.size()
     if free_bytes(folder) < size + DISK_LOW_BYTES:
@@ -13321,11 +13354,11 @@ def restore(folder, file, force=False):
     """Put a backup in the place of the database; return the new path of the old one.
 
     1. Check a copy of the backup, and bring it to the newest schema.
-    2. Refuse while anything uses the database, unless by `force`.
-    3. Rename the old database and its log, then put the copy in its place. In between the old one has
-       both names, where the file system has links: so a crash leaves a database.
+    2. Unless `force` is given, refuse while another process uses the database.
+    3. Rename the old log. Give the old database its new path, then put the copy at the former path. If the
+       file system has hard links, the old database has both paths in between. So a crash leaves a database.
     """
-    os.stat(file)                       # raises before anything is made
+    os.stat(file)                       # a missing backup raises before anything is made
     if not os.path.lexists(folder):
         create_data_folder(folder)
     path, mode = own_database(folder)
@@ -13347,7 +13380,7 @@ def restore(folder, file, force=False):
         except OSError:
             os.rename(path, old_path)
         os.rename(part, path)
-        (path.parent / "sweep.mark").unlink(missing_ok=True)  # the backup lacks tasks that have folders here
+        (path.parent / "sweep.mark").unlink(missing_ok=True)  # the next tick removes folders of unknown tasks
     finally:
         for leftover in path.parent.glob(part.name + "*"):
             leftover.unlink()
@@ -13356,22 +13389,25 @@ def restore(folder, file, force=False):
 
 
 def _refuse_living(path, mode, now):
-    """Raise Conflict if a process has the database open or, where that cannot be seen, was here lately."""
+    """Raise Conflict if another process has the database open.
+
+    The journal mode truncate does not show this. There a tick in the last 100 seconds counts as a process.
+    """
     try:
-        with open_exclusively(path, "truncate") as link:  # the last process to close the log is alone
+        with open_exclusively(path, "truncate") as link:  # Busy while another process has the log open
             rhythm = mode == "truncate" and recall(link, "rhythm")
         moments = rhythm["seen"].values() if rhythm else ()
     except Busy:
         moments = [now]
     except (StorageBroken, sqlite3.Error):
-        moments = []                       # a database as damaged as this is used by no process
+        moments = []                       # no process can use so damaged a database
     if any(abs(now - at) < 2 * NOTE_SECONDS for at in moments):
         raise Conflict("Something uses the database, or did two minutes ago. Stop the server, cron "
                        "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
 def _rows_of(db, table):
-    """Yield the rows of a table as dictionaries, in the order of its key. A portion is read at a time."""
+    """Yield the rows of a table as dictionaries, in the order of its key. Read EXPORT_ROWS at a time."""
     key = EXPORTED[table]
     rows = None
     last = []
@@ -13385,7 +13421,7 @@ def _rows_of(db, table):
 
 
 def _exported(db):
-    """Yield the rows of all tables, of `state` only those that are not about this host."""
+    """Yield the table and the row for each row of an export. Rows of `state` about this host are left out."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
             if table != "state" or row["name"] in EXPORTED_STATE:
@@ -13408,7 +13444,7 @@ def export_lines(queue):
 
 
 def export_to(queue, target):
-    """Write an export to the file `target`, as back_up() does."""
+    """Write an export, as of one moment, to `target`. Other processes go on."""
     with _replacing(queue, target, "export") as part, open(part, "w", encoding="ascii") as file:
         file.writelines(line + "\n" for line in export_lines(queue))
         file.flush()
@@ -13420,10 +13456,10 @@ def _read_line(line):
 
 
 def import_lines(queue, lines):
-    """Store an export in a database without users and tasks, all or nothing; return {table: rows}.
+    """Store an export in a database without users and tasks, all or nothing; return {table: number of rows}.
 
-    Ids stay, and new ones will be higher. Tasks that ran are interrupted, since their end will not be
-    reported here. Queues are paused: the tasks may still run at the old place.
+    Rows keep their ids, and new rows get higher ones. Running tasks become interrupted, since their end
+    will not be reported here. Queues are paused: the tasks may still run at the old place.
     """
     counts = dict.fromkeys(EXPORTED, 0)
     try:
@@ -13442,7 +13478,7 @@ def import_lines(queue, lines):
 
 def _store(transaction, lines,
            counts):
-    """Store the lines; return the header's highest ids."""
+    """Store the rows in `lines`, and count them in `counts`; return the highest ids from the first line."""
     nothing = ("", {})
     name, header = next(lines, nothing)
     if name != "jobqueue":
@@ -13454,7 +13490,7 @@ def _store(transaction, lines,
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
         raise Conflict("This database has users or tasks. Import into an empty database.")
     end = []
-    for table in reversed(EXPORTED):    # rows of a new database
+    for table in reversed(EXPORTED):    # a new database has some rows
         transaction.run("DELETE FROM %s" % table)
     for table, items in itertools.groupby(lines, key=lambda line: line[0]):
         if end or table not in (*EXPORTED, "end"):
@@ -13470,8 +13506,8 @@ def _store(transaction, lines,
 
 def _checked(transaction, table, lines,
              counts):
-    """Yield the rows of lines and count them; Malformed for a row with other columns than the table."""
-    columns = transaction.row(            # column names, even if the table is empty
+    """Check, count and yield the rows in `lines`; Malformed if a row's columns are not those of the table."""
+    columns = transaction.row(            # the names of the columns, even of an empty table
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(columns):
@@ -13483,7 +13519,7 @@ def _checked(transaction, table, lines,
 
 
 def _settle_in(queue, transaction, counters):
-    """Adapt the imported rows to this place: the next ids, the running tasks, the paused queues."""
+    """Adapt the imported rows to this place: set the next ids, end the running tasks, pause the queues."""
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
         transaction.set_last_id(table, max(

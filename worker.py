@@ -10,7 +10,8 @@
 
 Adding a task starts workers, so they need not be started by hand. A worker never runs the owner's
 code. Its child, the runner, does that, and never touches the database. When the worker dies the
-kernel ends the runner. The next tick of any process sees by their lock that both are dead.
+kernel ends the runner. Then their lock file is free, which shows the next tick of any process that both
+are dead.
 
 Contents (each room uses only the rooms above it)
     worker/python_types.py   Types of parameters: the JSON of each, and the Python value of that.
@@ -84,13 +85,13 @@ from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Added, Every, Fail, FileS
                       host_umask, integer_within, is_deep, number_within, plain_value,
                       read_retry_after, storable, text_like)
 
-# A copy that broke off lacks the last lines of worker.py:
+# A copy that broke off lacks the last lines of worker.py. refuse_half() looks for them in the last 1,000
+# bytes of the file:
 #     if __name__ == "__main__":
 #         sys.exit(main())
-# They are looked for in the last 1,000 bytes.
 jobqueue.refuse_half(__file__)
 
-VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
+VERSION = "1.0.0"                       # version of the jobqueue.py that this file needs
 
 if TYPE_CHECKING:
     import inspect
@@ -103,18 +104,18 @@ if TYPE_CHECKING:
 #
 # Types of parameters: the JSON of each, and the Python value of that.
 #
-# ROWS has a row for each type that needs only its name, LISTS and OBJECTS one for each kind of container.
-# resolve() reads a type hint by them and combines types that have parts: unions, containers, Annotated,
-# dataclasses. The schema of a type decides everything else: the control of the form (static/arguments.js),
-# the value of a shell's or a table's text (parse_text), refusals and their words (check_value). A hint
-# without a row has the schema {"unclear": its name}: its value arrives as it was given. typing is imported
-# where it is used. The modules of types are not imported: a type is known by its name.
+# ROWS has a row for each type without parts. LISTS and OBJECTS have a row for each kind of container.
+# resolve() looks a type hint up in them. It combines types that have parts: unions, containers, Annotated,
+# dataclasses. The rest follows from the schema of a type: static/arguments.js chooses the control of the
+# form, parse_text() reads texts of a shell or a table, check_value() refuses values. A hint without a row has
+# the schema {"unclear": its name}, and its value stays as it was given. typing is imported where it is used.
+# Other modules of types are not imported, because a type is known by its name.
 
     # None: the JSON value is the Python value
 
 
 
-NOTHING = object()                      # no default, no type hint
+NOTHING = object()                      # in place of a missing type hint
 
 
 class ValueType(NamedTuple):
@@ -169,31 +170,32 @@ LISTS = {
     "collections.abc.Sequence": list, "collections.abc.MutableSequence": list,
     "collections.abc.Set": frozenset, "collections.abc.MutableSet": set}
 OBJECTS = ("builtins.dict", "collections.abc.Mapping", "collections.abc.MutableMapping")
-SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # wrappers of typing around
-                                                                                # a type
-# Names in the metadata of Annotated, and their keywords for numbers, texts and lists.
+# Wrappers of typing: only the type inside counts.
+SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
+# Attributes of Annotated's metadata, and the keywords of JSON Schema that they become.
 CONSTRAINTS = {
     "ge": ("minimum",), "gt": ("exclusiveMinimum",), "le": ("maximum",), "lt": ("exclusiveMaximum",),
     "min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems"), "pattern": ("pattern",)}
+# The JSON type for which each of these keywords is set. All other keywords are set for each type.
 ABOUT = {"minLength": "string", "maxLength": "string", "pattern": "string",
          "minItems": "array", "maxItems": "array"}
 
 
 def is_union(origin):
-    """Return whether an origin is that of Optional[X], Union[X, Y] or X | Y."""
+    """Return whether a hint's origin is that of Optional[X], Union[X, Y] or X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
 def full_name(kind):
-    """Return module and name of a type, or its text if it has no name."""
+    """Return module and name of a type, or str() of it if it has no name."""
     name = getattr(kind, "__qualname__", None) or getattr(kind, "_name", None)
     module = getattr(kind, "__module__", "").replace("pathlib._local", "pathlib")   # Python 3.13
     return "%s.%s" % (module, name) if name else str(kind)
 
 
 def unclear(kind):
-    """Return the type of a hint that no row fits."""
+    """Return the type of a hint without a row."""
     words = kind if isinstance(kind, str) else full_name(kind).replace("builtins.", "")
     return ValueType({"unclear": jobqueue.shorten(words, 100)})
 
@@ -206,7 +208,7 @@ def is_unclear(schema):
 
 
 def resolve(kind):
-    """Return the type that a hint names."""
+    """Return the ValueType of a hint."""
     import typing
     origin = typing.get_origin(kind)
     inner = typing.get_args(kind)
@@ -235,7 +237,7 @@ def resolve(kind):
 
 
 def _choice(members, names, values):
-    """Return the type of Literal and Enum: `values` are the members as JSON has them."""
+    """Return the type of a Literal or an Enum. `values` are the members as JSON values."""
     allowed = [*values, *names]
 
     def convert(value):
@@ -258,7 +260,7 @@ def _list(make, inner):
 
 
 def _places(items):
-    """Return the type of a tuple that has a place for each of its values."""
+    """Return the type of a tuple of fixed length, with a type for each value."""
     def convert(values):
         if len(values) != len(items):
             raise ValueError("must have %d values, not %d" % (len(items), len(values)))
@@ -272,7 +274,7 @@ def _converted(kind, value):
 
 
 def _object(key, item):
-    """Return the type of a dictionary, whose keys are texts in JSON."""
+    """Return the type of a dictionary. In JSON its keys are texts."""
     keys = ValueType({"type": "string"}) if key is NOTHING else resolve(key)
     items = ValueType(ANY) if item is NOTHING else resolve(item)
     schema = {"type": "object"}
@@ -292,7 +294,7 @@ def _object(key, item):
 
 
 def _record(kind):
-    """Return the type of a dataclass, TypedDict or NamedTuple: an object with these fields."""
+    """Return the type of a dataclass, TypedDict or NamedTuple: a JSON object with its fields."""
     import typing
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = getattr(kind, "__dataclass_fields__", None)
@@ -312,13 +314,13 @@ def _record(kind):
 
 
 def _json_types(schema):
-    """Return the JSON types of a schema, or all if it names none."""
+    """Return the JSON types that a schema allows. A schema without "type" allows all of them."""
     kinds = schema.get("type", list(jobqueue.TYPES))
     return {kinds} if isinstance(kinds, str) else set(kinds)
 
 
 def _union(inner):
-    """Return the type of a union: JSON must tell its members apart."""
+    """Return the type of a union; an unclear type if a JSON value could belong to two members."""
     members = [resolve(hint) for hint in inner if hint is not type(None)]
     whole = members[0] if len(members) == 1 else _merged(members)
     if whole is None:
@@ -331,7 +333,7 @@ def _union(inner):
 
 
 def _merged(members):
-    """Return several types as one; None if the same JSON can be of two of them."""
+    """Return several types as one; None if a JSON value could belong to two of them."""
     if all("enum" in member.schema for member in members):
         merged = {"enum": [value for member in members for value in member.schema["enum"]]}
         if any("enumNames" in member.schema for member in members):
@@ -356,7 +358,10 @@ def _merged(members):
 
 
 def _as_typed(schema):
-    """Return the schema of a Literal of texts as that of a text, which a union can hold."""
+    """Return the schema of a Literal of texts as that of a text with a pattern, which a union can hold.
+
+    Return any other schema unchanged.
+    """
     if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
         return jobqueue.text_like("|".join(map(re.escape, schema["enum"])),
                                   "must be one of %s" % ", ".join(schema["enum"]))
@@ -364,7 +369,7 @@ def _as_typed(schema):
 
 
 def _constrained(whole, metadata):
-    """Return a type with the metadata of Annotated: a description, limits, a pattern."""
+    """Return a type with the description, limits and pattern in the metadata of Annotated."""
     schema = dict(whole.schema)
     kinds = _json_types(schema)
     for item in metadata:
@@ -383,7 +388,7 @@ def _constrained(whole, metadata):
 
 
 def _limit(value):
-    """Return a limit as JSON has it; None if it limits no numbers, lengths or texts."""
+    """Return a limit as a JSON value; None if it is no number, timedelta or pattern."""
     if isinstance(value, str):
         return search_pattern(value)
     if isinstance(value, timedelta):
@@ -403,26 +408,26 @@ def search_pattern(pattern):
 # Signatures as JSON Schemas, and calls with JSON arguments.
 #
 # The schema of a function's arguments and its description come from its signature, type hints and
-# docstring. A call binds the Python values of JSON arguments by the signature. read_functions() imports
-# tasks.py and announces everything, or its error and the place.
+# docstring. JSON arguments become Python values, which a call binds to the signature. read_functions()
+# imports tasks.py and returns an announcement: the functions and schedules, or the error and its place.
 #
-# Rules: only a runner and worker.py --catalogue import tasks.py. There is always an answer, whatever
-# tasks.py does. typing and inspect are imported where they are used: the worker itself needs neither.
+# Rules: only a runner and worker.py --catalogue import tasks.py. Any exception in tasks.py becomes part of
+# the announcement. typing and inspect are imported where they are used: the worker itself needs neither.
 
 def type_hints(target: "Callable[..., Any]") -> "dict[str, TypeHint]":
-    """Return {name: type} of a function's parameters, of a class those of its __init__().
+    """Return {name: type} of a function's parameters. For a class they are those of its __init__().
 
-    Hints that cannot be evaluated are texts.
+    A hint that cannot be evaluated remains a text.
     """
     import typing
-    while hasattr(target, "func"):          # of a partial
+    while hasattr(target, "func"):          # a functools.partial
         target = target.func
     target = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     with contextlib.suppress(Exception):    # the owner's code may raise anything
         return typing.get_type_hints(target, include_extras=True)
     hints = dict(getattr(target, "__annotations__", {}))
     for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
-        # Before Python 3.10 types do not support |.
+        # Types support | since Python 3.10.
         plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints[name])
         with contextlib.suppress(Exception):
             kind = eval(plain, dict(getattr(target, "__globals__", {})))
@@ -449,14 +454,14 @@ def documentation(function: "Function") -> "str":
 
 
 def refused(declaration: "Function | ScheduleLine", words: "str") -> "ValueError":
-    """Return the error of a declaration that cannot run, with its file and line."""
+    """Return the error for a declaration that cannot be used, with its file and line."""
     error: "Any" = ValueError("%s: %s" % (declaration.name, words))
     error.filename, error.lineno = declaration.place
     return error
 
 
 def holds_file(schema: "Any", besides: "Collection[str]" = ()) -> "bool":
-    """Return whether a part of a schema is a file. Parts under the names `besides` may be one."""
+    """Return whether a schema or a part of it is a file. Skip parts directly under the keys `besides`."""
     if isinstance(schema, list):
         return any(map(holds_file, schema))
     if not isinstance(schema, dict):
@@ -475,8 +480,8 @@ class Parameters:
 
     def __init__(self, function: "Function") -> None:
         self.function = function
-        self.others: "ValueType | None" = None    # of arguments without a parameter; None: not allowed
-        self._signature: "inspect.Signature | None" = None    # only if names do not suffice for the call
+        self.others: "ValueType | None" = None    # type of **kwargs; None if there are none
+        self._signature: "inspect.Signature | None" = None    # set if the call needs positional arguments
         self.defaults: "dict[str, Any]" = {}
         kinds: "dict[str, TypeHint]" = {}
         if function.parameters is None:
@@ -491,7 +496,7 @@ class Parameters:
         self.kinds = {name: self._resolve(name, kind) for name, kind in kinds.items()}
 
     def _read_signature(self, target: "Callable[..., Any]") -> "dict[str, TypeHint]":
-        """Return the hint of each parameter; NOTHING if it has none."""
+        """Return the hint of each parameter; NOTHING if it has none. Set `others` and `_signature`, too."""
         import inspect
         kinds: "dict[str, TypeHint]" = {}
         signature, hints = inspect.signature(target), type_hints(target)
@@ -510,7 +515,7 @@ class Parameters:
         return kinds
 
     def _resolve(self, name: "str", kind: "TypeHint") -> "ValueType":
-        """Return the type of a parameter: of its hint, else of its default."""
+        """Return the type of a parameter, from its hint, else from its default."""
         default = self.defaults.get(name)
         if kind is NOTHING:
             value_type = ValueType(ANY) if default is None else resolve(type(default))
@@ -535,7 +540,7 @@ class Parameters:
 
     @functools.cached_property
     def checked(self) -> "Schema":
-        """Return the schema, made once."""
+        """Return the schema of the arguments, which is made only once."""
         return self.schema()
 
     @functools.cached_property
@@ -572,7 +577,7 @@ class Parameters:
                 schema["default"] = argument_value(self.defaults[name])
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
-            elif schema.get("format") in jobqueue.FILE_FORMATS:  # the function handles a value of its own
+            elif schema.get("format") in jobqueue.FILE_FORMATS:  # the default is no uploaded file
                 schema.pop("default", None)
             elif "default" in schema:
                 self._check_default(name, schema)
@@ -590,14 +595,14 @@ class Parameters:
 
 
     def _check_default(self, name: "str", schema: "Schema") -> None:
-        """Raise ValueError for a default that the form would refuse."""
+        """Raise ValueError for a default that does not fit the parameter's schema."""
         for error in jobqueue.check_value(schema, schema["default"], name):
             raise refused(self.function, "the default of %s %s: change the default or the type"
                           % (error["field"], error["message"]))
 
 
 def make_nullable(schema: "Schema") -> "Schema":
-    """Return the schema that also allows null."""
+    """Return a schema changed so that it also allows null."""
     if "null" in schema.get("type", ()) or None in schema.get("enum", ()):
         return schema
     if not schema.keys() & {"enum", "type"}:
@@ -636,7 +641,10 @@ def describe(function: "Function") -> "AnnouncedFunction":
 
 
 def describe_schedules() -> "list[JsonObject]":
-    """Return the @schedule declarations as the catalogue stores them; ValueError if one fits no function."""
+    """Return the @schedule declarations as the catalogue stores them.
+
+    ValueError if one does not fit its function, or if two have the same name.
+    """
     described: "list[JsonObject]" = []
     names: "set[str]" = set()
     for line in jobqueue.scheduled:
@@ -654,7 +662,7 @@ def describe_schedules() -> "list[JsonObject]":
 
 
 def is_owners(file: "str") -> "bool":
-    """Return whether a file is the owner's: beside tasks.py or our files, and not in a package."""
+    """Return whether a file is the owner's: in the folder of tasks.py or ours, but in no package."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
             and not re.search("/(site|dist)-packages/", file))
@@ -674,13 +682,13 @@ def explain_import(error: "BaseException") -> "JsonObject":
 
 
 def working_folder() -> "str":
-    """Return the folder of tasks.py. For the samples there may be none."""
+    """Return the folder of tasks.py, or that of jobqueue.py if there is none."""
     folder = jobqueue.TASKS_FILE.parent
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
 def declare_samples() -> None:
-    """Declare functions for trying the page. They are gone once there is a tasks.py."""
+    """Declare functions for trying the page, while there is no tasks.py."""
     @jobqueue.task
     def add(a: "int", b: "int", seconds: "float" = 0) -> "int":
         """Add two numbers, slowly if you like.
@@ -702,9 +710,9 @@ def declare_samples() -> None:
 
 
 def import_file(path: "Path") -> None:
-    """Import a file as the module of its name, even if Python would find another one by that name.
+    """Import a file under its own name, even if sys.path leads to another module of that name.
 
-    If Python or the program has a module of that name, the file is `tasks`.
+    If a loaded module or one of the standard library has that name, import the file as `tasks`.
     """
     from importlib.machinery import SourceFileLoader
     from importlib.util import module_from_spec, spec_from_loader
@@ -713,24 +721,25 @@ def import_file(path: "Path") -> None:
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
-    module = sys.modules[name] = module_from_spec(spec)     # set before it runs, because pickles name it
+    module = sys.modules[name] = module_from_spec(spec)     # set before it runs, because pickle looks it up
     loader.exec_module(module)
 
 
 @contextlib.contextmanager
 def folder_first(folder: "str") -> "Iterator[None]":
-    """Let Python look for modules in the owner's folder first, as in any script.
+    """Let Python look for modules in the owner's folder first while the block runs, as in any script.
 
-    Later imports of our own are Python's again, whatever the names of the owner's files are.
+    After the block the folder stands behind Python's own ones. So the owner's files hide no module that
+    jobqueue imports later.
     """
-    import inspect      # noqa: F401 imported before, because we need it ourselves
+    import inspect      # noqa: F401 imported before the block, because jobqueue needs Python's own
     import traceback    # noqa: F401
     import typing       # noqa: F401
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        home = str(jobqueue.HOME)       # it comes after Python's own folders
+        home = str(jobqueue.HOME)       # the folder of jobqueue.py; Python's own ones come before it
         if folder in sys.path:
             sys.path.remove(folder)
         if folder not in sys.path:
@@ -738,7 +747,7 @@ def folder_first(folder: "str") -> "Iterator[None]":
 
 
 def read_functions() -> "Announcement":
-    """Import tasks.py and return its announcement, or its error."""
+    """Import tasks.py and return its announcement. After an error that has only the error and the files."""
     os.chdir(working_folder())
     samples = not (jobqueue.TASKS_FILE.exists() or os.environ.get("JOBQUEUE_TASKS"))
     try:
@@ -759,7 +768,7 @@ def read_functions() -> "Announcement":
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be reported, too
         announcement = {"error": explain_import(error)}
-    # If one of these files changes, the functions may, too.
+    # If one of these files changes, the functions may have changed, too.
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     return {**announcement, "samples": samples, "files": sorted(filter(is_owners, files))}
 
@@ -771,10 +780,10 @@ def read_functions() -> "Announcement":
 # The arguments fill their places in the parts of a command, which runs without a shell. Its output is the
 # task's log. An exit code other than 0 is an error.
 #
-# Rules: an argument never becomes an option of the program, unless the owner wrote the minus sign or it
-# belongs to a number. A script of the folder schedules never runs twice at once.
+# Rules: an argument never becomes an option of the program, unless the owner wrote the minus sign or the
+# argument is a number. A script of the folder schedules never runs twice at once.
 
-START_AGAIN_SECONDS = 60                # after which a task without a process is tried again
+START_AGAIN_SECONDS = 60                # pause if the host refuses to start a task's process
 
 
 class CommandFailed(Exception):
@@ -790,7 +799,11 @@ def as_word(value):
 
 
 def fill_parts(target, arguments):
-    """Return a command's arguments: a list alone becomes several, null none. Fail if one is an option."""
+    """Return the words of a command: its parts with the arguments in their places.
+
+    If a part is one place and nothing else, a list becomes a word for each item, and null none. Fail if
+    the program could read an argument as an option.
+    """
     parts = []
     guarded = True
     for part in target:
@@ -811,7 +824,7 @@ def fill_parts(target, arguments):
 
 
 def explain_program(program, error):
-    """Return the reason why a program could not be started, and the remedy."""
+    """Return the reason why a program could not be started, and the remedy if it is known."""
     import shutil
     path = program if "/" in program else shutil.which(program)
     if path is None:
@@ -870,7 +883,7 @@ def run_script(function, arguments, context):
         except BlockingIOError:
             raise Fail("schedules/%s is running already" % name) from None
         except OSError:
-            pass                        # without flock the schedule's overlap must do
+            pass                        # without flock only the schedule's overlap prevents that
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 
@@ -892,14 +905,14 @@ BUILT_IN = {
 #
 # HTTP requests as functions.
 #
-# Arguments fill the places of the address; the rest become the query or the JSON body. The answer is the
-# result. A status of 4xx fails for good, 5xx may be retried.
+# Arguments fill the places of the address. The other arguments become the query or the JSON body. The answer
+# is the result. A status of 4xx fails for good, except for 408, 425 and 429. 5xx may be retried.
 #
-# Rules: a request goes only to the server that the owner wrote, by no proxy, no redirect and no path that
-# climbs. Answers are read up to a limit.
+# Rules: a request goes only to the server that the owner wrote, without proxy and redirect. No argument can
+# add ".." to the path. Answers are read up to a limit.
 
-ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
-REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
+ANSWER_MAX_BYTES = 1 << 19              # largest answer to an HTTP request
+REQUEST_SECONDS = 30.0                  # to connect, and for each read of an answer
 
 
 def refuse_climbing(template, arguments):
@@ -919,7 +932,7 @@ def refuse_climbing(template, arguments):
 
 
 def build_request(target, arguments, context):
-    """Return the urllib Request: places filled, the other arguments as query or JSON body."""
+    """Return the urllib Request, with the arguments in the places, the query or the JSON body."""
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
@@ -941,7 +954,7 @@ def build_request(target, arguments, context):
 def http_opener(authorities=None, by_proxy=False):
     """Return an opener that checks certificates, follows no redirect, and returns every answer.
 
-    A proxy is that of the environment.
+    With `by_proxy` it uses the proxies that the environment names, else none.
     """
     import ssl
     from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
@@ -953,11 +966,11 @@ def http_opener(authorities=None, by_proxy=False):
 
 
 def run_request(function, arguments, context):
-    """Send an HTTP request; return its answer as result. 4xx fails for good, 5xx may be retried."""
+    """Send an HTTP request; return its answer as result. Fail for an error that a retry cannot mend."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
         data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
-        whole = len(data) + (answer.length or 0)    # by its Content-Length
+        whole = len(data) + (answer.length or 0)    # expected bytes, by Content-Length
     if code >= 300:
         print(data[:4096].decode("utf-8", "replace"))
         message = "the server answered %d %s" % (code, answer.reason)
@@ -981,27 +994,27 @@ def run_request(function, arguments, context):
 #
 # Files that a task is given and leaves.
 #
-# The given files are copied into the task's folder, so that a retry gets the same files even if the
-# function changes them. If the site keeps its files elsewhere they are fetched over HTTP, and the files
-# that the task leaves are sent there before its outcome. The task's claim is the authority.
+# The given files are copied into the task's folder. So a retry gets the same files, even if the function
+# changes them. If the files are kept at a site on another machine, they are fetched from there over HTTP. The
+# files that the task leaves are sent there before its outcome. The task's claim authorizes these requests.
 #
-# Rules: a site is asked only at its address, under its certificate, by no redirect.
+# Rules: a request goes only to the site's address. The certificate is checked, and no redirect is followed.
 
-FILE_SECONDS = 60.0                     # for each step of a request
-FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after a failed request; by then the claim is lost
+FILE_SECONDS = 60.0                     # timeout of each network step of a request
+FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after failed requests; a remote worker's claim is lost by then
 TRY_AGAIN = (408, 429, 502, 503, 504)
-RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers test every ending of a name
-GIVEN = ".given"                        # in the task's folder: files in it are not left by the task
+RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers test every ending in a name
+GIVEN = ".given"                        # subfolder of the task's folder; the task does not leave its files
 
 
 def inert_name(name):
-    """Return a given file's name on the disk. No ending of it makes a web server run the file."""
+    """Return a given file's name on the disk, without endings that make a web server run the file."""
     plain = re.sub(r"\.(?=%s)" % RUN_ENDINGS, "_", jobqueue.file_name(name), flags=re.IGNORECASE)
     return jobqueue.disk_name(plain)
 
 
 def error_in(answer):
-    """Return the error in an unsuccessful answer; Fail if jobqueue itself refuses for good."""
+    """Return the error in an unsuccessful answer. Fail if it is jobqueue's and no retry can help."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
         if is_ours and answer.status not in TRY_AGAIN:
@@ -1017,8 +1030,10 @@ class TaskSite:
         self._context = context
 
     def ask(self, path, file=None):
-        """Return the site's answer, after sending a file if there is one. Fail if it refuses, else
-        ConnectionError."""
+        """Send a request, with the file if there is one; return the site's answer.
+
+        Fail if the site refuses the request; ConnectionError if it does not answer.
+        """
         from http.client import HTTPException
         from urllib.request import Request
         task = self._context
@@ -1053,13 +1068,13 @@ class TaskFiles:
     def __init__(self, site, names, context,
                  data):
         self.site = TaskSite(site, context) if site else None
-        self._names = names             # of the given files, by key
+        self._names = names             # names of the given files, by key
         self._context, self._data = context, data
 
     def bring(self, value, schema):
-        """Return an argument with paths of copies in place of the ids of files.
+        """Copy the files of an argument; return the argument with paths in place of the files' ids.
 
-        Fail for a value that is no such id. `bytes` may also be Base64.
+        Fail if the schema asks for a file and the value is no id. A value for `bytes` may also be Base64.
         """
         if isinstance(value, list):
             return [self.bring(item, schema.get("items", {})) for item in value]
@@ -1086,7 +1101,7 @@ class TaskFiles:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 try:
                     path = self._copy(answer, folder / inert_name(unquote(name)))
-                    if not answer.length:       # bytes missing from its Content-Length
+                    if not answer.length:       # length: the bytes that have not arrived
                         return path
                 except HTTPException:
                     pass
@@ -1101,9 +1116,9 @@ class TaskFiles:
         return str(path)
 
     def keep(self, result):
-        """Return a result with file names in place of paths. The files become the task's.
+        """Make the files of a result the task's; return the result with file names in place of paths.
 
-        So do files in a list or a dictionary, unless there are more than a task may leave.
+        Lists and dictionaries are searched, too, if they have at most FILES_MAX items.
         """
         if isinstance(result, Path):
             return self.leave(result)
@@ -1115,9 +1130,10 @@ class TaskFiles:
         return result
 
     def leave(self, path):
-        """Return the name of a file whose path the function returned, after making it the task's.
+        """Make a file whose path the function returned the task's; return its name.
 
-        A path that is no file is returned as text. A copy replaces a link, or a hidden name.
+        A file in another folder, a link, and a file with a hidden name are copied. A path that is no file
+        is returned as text.
         """
         if not path.is_file():
             return str(path)
@@ -1131,7 +1147,7 @@ class TaskFiles:
         return name
 
     def close(self):
-        """Remove the given files. Send the files that the task left if they belong elsewhere."""
+        """Remove the copies of the given files. Send the files that the task left to the site, if any."""
         if not self._context.has_folder:
             return
         import shutil
@@ -1157,16 +1173,14 @@ class TaskFiles:
 #
 # Outcomes: how an attempt ended, as JSON that can always be sent.
 #
-# After the end of a function the owner's objects may still raise: the text of an exception, its attributes,
-# the result and its parts.
+# After the end of a function the owner's objects may still raise exceptions: the text of an exception, its
+# attributes, the result and its parts.
 #
-# Rules: these functions raise nothing. A function that ran to its end is never run again because of its
-# result: a value that JSON cannot write is kept as text, and other faults fail for good.
+# Rules: outcome_of_result() and outcome_of_exception() raise nothing. A function that ran to its end is never
+# run again because of its result. A value that JSON cannot write is converted if possible. Any other fault of
+# the result fails the task for good.
 
-                       # state that the task left in the runner
-
-
-
+                       # the state that the task left in the runner, in words
 
 
 
@@ -1187,10 +1201,13 @@ class TaskFiles:
 
 
 
-MESSAGE_MAX_CHARACTERS = 4000           # of one exception, in the error and in its traceback
+
+
+
+MESSAGE_MAX_CHARACTERS = 4000           # most characters of a message, or of a line of a traceback
 TRACEBACK_MAX_CHARACTERS = 100_000
 def write_result(result):
-    """Return a result as JSON text; TypeError, ValueError or any other error if it cannot be kept."""
+    """Return a result as JSON text; raise TypeError, ValueError or any other error if that fails."""
     if result is None:
         return "null"
     if is_deep(result, RESULT_MAX_DEPTH):
@@ -1249,7 +1266,7 @@ def show_exception(error, frames):
 
 
 def show_frames(name, frames):
-    """Return a traceback without calling any code of the exception."""
+    """Return the last 50 frames of a traceback, without calling any code of the exception."""
     lines = ["Traceback (most recent call last):\n"]
     while frames:
         code = frames.tb_frame.f_code
@@ -1259,14 +1276,14 @@ def show_frames(name, frames):
 
 
 def cut(line):
-    """Return a line of a traceback without the end of a long message, so that the frames remain."""
+    """Return a line of a traceback, cut if it is long, so that there is room for the frames."""
     left_out = len(line) - MESSAGE_MAX_CHARACTERS
     return line if left_out <= 0 else "%s… (%d more characters)\n" % (
         line[:MESSAGE_MAX_CHARACTERS], left_out)
 
 
 def seconds_of(error):
-    """Return the seconds of a RetryAfter; None if it has no number."""
+    """Return the seconds of a RetryAfter, within limits; None if it has no number."""
     try:
         seconds = float(error.seconds)
     except BaseException:               # a subclass that did not call our __init__()
@@ -1278,14 +1295,14 @@ def seconds_of(error):
 #
 # Leftovers: changes of the process by a task, which would affect the next task.
 #
-# PROBES has a row for each kind of state in the process: its name, how it is read, and how it is restored.
-# A state that cannot be restored is left behind, and the worker replaces the runner. All rows are read
-# after each task, so modules in C are used where they are quicker. SLOW_PROBES are read after the last task
-# of a batch, and after each task that did one of CHANGES (Python's audit events): quick functions run
-# 15,000 times a second.
+# PROBES and SLOW_PROBES have a row for each kind of state in the process: its name, how it is read, and how
+# it is restored. If a state cannot be restored, the worker replaces the runner. Quick functions run 15,000
+# times a second. So the rows of PROBES, which are read after each task, use modules in C where these are
+# quicker. SLOW_PROBES are read after the last task of a batch, after a task that caused an audit event in
+# CHANGES, and after one with leftovers.
 #
-# Rules: a module that was not imported is not imported for this: its state is the default. No row sees the
-# hidden state of an extension in C, or changes in the modules of tasks.py.
+# Rules: no module is imported for this. The state of a module that was not imported is the default. No row
+# sees the hidden state of an extension in C, or changes in the modules of tasks.py.
 
 LIMITS = [getattr(resource, "RLIMIT_" + name)
                      for name in "FSIZE NOFILE AS CPU DATA NPROC STACK".split()
@@ -1298,7 +1315,7 @@ TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 _MODULES = sys.modules
-_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # of a fresh context
+_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # the values of a fresh context
 
 
 class Probe(NamedTuple):
@@ -1310,10 +1327,10 @@ class Probe(NamedTuple):
 
 
 def text_streams():
-    """Make the streams that functions print to, and set them as Python's own.
+    """Make the streams that functions print to, and set them as sys.stdout and sys.stderr.
 
-    They are made on a pipe, as logs are. A stream that was made on a file would keep asking for its
-    position.
+    The streams are opened on a pipe, because logs are pipes. A stream that is opened on a file asks for
+    its position again and again.
     """
     streams = {}
     pipe = os.pipe()
@@ -1456,7 +1473,7 @@ SLOW_PROBES = (
 
 
 def lowest_free():
-    """Return the lowest free descriptor number; None if there may be no more."""
+    """Return the lowest free descriptor number; None if the process may open no more descriptors."""
     with contextlib.suppress(OSError):
         descriptor = os.dup(0)
         os.close(descriptor)
@@ -1465,32 +1482,32 @@ def lowest_free():
 
 
 class Leftovers:
-    """The state that tasks leave in this process, compared with the state before the first of them."""
+    """The changes that tasks leave in this process, compared with its state before the first task."""
 
     def __init__(self):
-        self._changed = False           # the task did one of CHANGES
-        self._variables = set()     # set by the task, perhaps without os.environ
+        self._changed = False           # the task caused an audit event in CHANGES
+        self._variables = set()     # names set by the task, perhaps by os.putenv()
         sys.addaudithook(self._heed)
         self._before = [probe.read() for probe in PROBES]
         self._slow = [probe.read() for probe in SLOW_PROBES]
-        self._free = None   # the lowest descriptor before the first task of a batch
-        self._owner = None  # of the last task
+        self._free = None   # the lowest free descriptor before the batch
+        self._owner = None  # owner of the last task
         self._flush_c = None
-        self._modules = 0               # number of modules when C's buffer was last tested
+        self._modules = 0               # number of loaded modules when flush() last looked for C extensions
 
     def begin(self, owner, is_first):
-        """Begin a task of an owner. The first of a batch remembers the open descriptors."""
+        """Begin a task of an owner. Before the first task of a batch, note the lowest free descriptor."""
         if is_first:
             self._free = lowest_free()
-        if owner != self._owner:        # another owner cannot foresee the random numbers of the last one
+        if owner != self._owner:        # a task must not foresee the random numbers of another owner
             self._owner = owner
             if "random" in _MODULES:
                 _MODULES["random"].seed()
 
     def flush(self):
-        """Write out the buffers that the task printed into: Python's and, if there may be one, C's."""
+        """Write out the buffers that the task printed into: Python's, and C's if loaded code may use it."""
         for stream in (sys.stdout, sys.stderr):
-            try:                        # suppress() would take longer than all of this
+            try:                        # suppress() would take longer than both calls
                 stream.flush()
             except Exception:
                 pass
@@ -1518,7 +1535,7 @@ class Leftovers:
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)    # with low limits even the outcome could not be sent
         if not changed and self._free != lowest_free():
-            gc.collect()                # an unreachable object may hold the file open
+            gc.collect()                # an unreachable object may hold a file open
             changed = ["an open file"] if self._free != lowest_free() else []
         return ", ".join(changed) or None
 
@@ -1534,7 +1551,7 @@ class Leftovers:
         return remaining
 
     def _put_variables_back(self):
-        """Give C's environment the values of os.environ."""
+        """Give the variables that the task set in C's environment their values in os.environ."""
         variables, self._variables = self._variables, set()
         for name in variables:
             value = getattr(ENVIRONMENT, "_data").get(name)
@@ -1552,7 +1569,7 @@ class Leftovers:
 
 
 def is_c_loaded():
-    """Return whether loaded code may print through C's buffer: ctypes, or other C extensions."""
+    """Return whether ctypes or a C extension of a package is loaded, which may print through C's buffer."""
     library = os.path.dirname(os.__file__)
     return "ctypes" in _MODULES or any(
         path.endswith(".so") and (not path.startswith(library) or "-packages" in path)
@@ -1564,13 +1581,13 @@ def is_c_loaded():
 # The child's side: runs one attempt after another.
 #
 # The runner imports tasks.py, announces its functions, and runs one attempt after another. It is a fresh
-# interpreter, or a fork of the worker made before anything was open. It ends with its channel or its life
-# line. It speaks to the worker in lines of JSON: {"announce"} once, then for each attempt {"report"},
-# {"enqueue"} (which is answered) and at last {"outcome"}.
+# interpreter, or a fork of the worker made before anything was open. It ends when its channel or its life
+# line is closed. It sends the worker lines of JSON: {"announce"} first, then for each attempt {"report"},
+# {"enqueue"} and {"results"}, and at last {"outcome"}. The worker answers {"enqueue"} and {"results"}.
 #
-# Rules: it never touches the database. Changes of this process by a task must not reach the next task. Some
-# are undone; the others are found and reported, and the worker replaces the runner. A fork of the runner
-# never speaks for it.
+# Rules: the runner never touches the database. If a task changes this process, the next task must not see
+# that. Some changes are undone. The rest is reported, and the worker replaces the runner. A fork of the
+# runner never sends messages to the worker.
 
 
 
@@ -1610,10 +1627,10 @@ def is_c_loaded():
 
 
 
-LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
+LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
-BATCH_MAX = 128                         # tasks in a batch
+BATCH_MAX = 128                         # most tasks in a batch
 RUN_KINDS = {
     "command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
@@ -1635,7 +1652,7 @@ class Refusal(NamedTuple):
 
 
 def arm_lifeline(end):
-    """Let the kernel kill this process group once the worker's end is closed."""
+    """Let the kernel kill this process group once the worker's end of the life line is closed."""
     import fcntl
     os.set_inheritable(end, False)
     try:
@@ -1643,18 +1660,18 @@ def arm_lifeline(end):
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    except OSError:                     # other systems: a thread waits for the end of the file
+    except OSError:                     # other systems: a thread waits until the pipe is closed
         def wait():
             os.set_blocking(end, True)
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
         threading.Thread(target=wait, daemon=True).start()
     if select.select([end], [], [], 0)[0]:
-        os._exit(0)                     # it was closed before that
+        os._exit(0)                     # the worker's end was closed before this was armed
 
 
 def usage():
-    """Return the resources that this process has used."""
+    """Return the resources that this process and its ended children have used."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
@@ -1665,24 +1682,24 @@ class Runner:
 
     def __init__(self, channel, bell, data, lock=None):
         self._channel, self._data, self._pid = channel, data, os.getpid()
-        self._bell = bell               # rung when the worker should read the channel
-        self._worker_lock = lock        # the lock is free once both are dead
+        self._bell = bell               # a byte in it makes the worker read the channel
+        self._worker_lock = lock        # held here, too: the lock is free once worker and runner are dead
         self._lock = threading.RLock()  # the function may have threads that speak to the worker
-        self._claim = None  # of the current attempt
+        self._claim = None  # claim of the current attempt
         self._arrived = b""
         self._descriptors = []       # received with messages
-        self._go = None     # of a batch: a byte in it for each order not begun
+        self._go = None     # a batch's pipe, with a byte for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
-        self._streams = {}   # our stdout and stderr
+        self._streams = {}   # the stdout and stderr that tasks start with
         self._leftovers: "Leftovers"      # set in run()
         self._folder, self._umask = "", host_umask()
-        self._used = (0.0, 0)    # at the end of the last attempt; set in run()
+        self._used = (0.0, 0)    # usage() after the last attempt; set in run()
         self._unsent = None
         self._next_report = 0.0
 
     def run(self):
         """Announce the functions, then run orders until the channel ends."""
-        self._streams = {**text_streams()}      # before tasks.py, which may keep references to them
+        self._streams = {**text_streams()}      # made before tasks.py, which may keep them
         self._print_to(self._null)
         self._send({"announce": read_functions()})
         self._folder = working_folder()
@@ -1694,15 +1711,15 @@ class Runner:
         return 0
 
     def forget(self):
-        """Close everything that a fork of this process must not have: it may live longer."""
-        self._lock = threading.RLock()  # in a fork, a missing thread may hold the former lock
+        """Close the descriptors that a fork of this process must not keep: the fork may live longer."""
+        self._lock = threading.RLock()  # a thread that the fork lacks may hold the former lock
         self._channel.close()
         for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
             if descriptor is not None:
                 os.close(descriptor)
 
     def _run_in_a_row(self, orders):
-        """Run these orders, except those that the worker takes back before they begin."""
+        """Run orders, except those that the worker takes back before they begin. Stop at leftovers."""
         if self._go is not None:
             os.close(self._go)
         self._go = self._descriptors.pop(0) if len(orders) > 1 else None
@@ -1733,7 +1750,7 @@ class Runner:
         try:
             self._leftovers.flush()
             leftovers = self._leftovers.restore(is_last)
-        except Exception as error:      # a task can break anything in Python: its outcome must still be sent
+        except Exception as error:      # the task may have broken Python: its outcome must still be sent
             leftovers = "values that cannot be inspected: %s" % type(error).__name__
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
@@ -1752,7 +1769,7 @@ class Runner:
         return leftovers
 
     def _tidy(self):
-        """Undo changes of the last task that cause no replacement of the runner."""
+        """Restore folder, umask and text streams, for whose changes the runner is not replaced."""
         os.chdir(self._folder)
         os.umask(self._umask)
         for name, stream in self._streams.items():
@@ -1771,7 +1788,7 @@ class Runner:
             outcome = outcome_of_result(result, files.keep)
         try:
             files.close()
-        except Exception as error:      # its files could not be fetched
+        except Exception as error:      # the files that it left could not be sent
             if outcome["kind"] == "succeeded":
                 outcome = outcome_of_exception(error)
         return outcome
@@ -1779,7 +1796,7 @@ class Runner:
     def _call(self, function, arguments, context,
               files):
         parameters = parameters_of(function)
-        if files.site:                  # a remote site checks them again
+        if files.site:                  # the arguments come from a site: check them again here
             for wrong in jobqueue.check_value(parameters.checked, arguments, ""):
                 raise Fail("the site sent wrong arguments: %(field)s %(message)s" % wrong)
         for name in parameters.files:
@@ -1800,14 +1817,14 @@ class Runner:
 
     @contextlib.contextmanager
     def _speaking(self):
-        """Yield the claim for which this thread may speak. No other thread speaks meanwhile."""
+        """Yield the current claim. In the block no other thread sends messages."""
         with self._lock:
             if self._claim is None:
                 raise RuntimeError("the task has ended")
             yield self._claim
 
     def _report(self, progress, message):
-        """Send the progress, but not more often than a person could see."""
+        """Send the progress, at most once in PROGRESS_SECONDS. Otherwise keep it for the outcome."""
         report = {
             "progress": progress, "message": None if message is None else storable(message)[:500]}
         with self._speaking() as claim:
@@ -1819,7 +1836,7 @@ class Runner:
             self._send({"claim": claim, "report": report})
 
     def _enqueue(self, requests):
-        """Add tasks through the worker, in messages of limited length, all or none."""
+        """Add all of these tasks through the worker, or none. Each message has a limited length."""
         parts = [[]]
         size = 0
         for request in requests:
@@ -1835,7 +1852,7 @@ class Runner:
         return Added(answer["ids"], answer["created"])
 
     def _results(self, files):
-        """Return the results of the tasks that this one comes after."""
+        """Return the results of the task's predecessors."""
         if files.site:
             with files.site.ask("results") as answer:
                 results = json.load(answer)["results"]
@@ -1856,7 +1873,7 @@ class Runner:
         return answer
 
     def _send(self, *messages, ring=True):
-        """Send messages to the worker, a line each; ValueError if one is too long, and nothing is sent."""
+        """Send messages to the worker, a line each. If one is too long, raise ValueError and send none."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
@@ -1867,7 +1884,7 @@ class Runner:
             os.write(self._bell, b".")
 
     def _receive(self):
-        """Return the next message, or None once the worker is gone. Descriptors are kept for later."""
+        """Return the next message, or None once the worker is gone. Keep descriptors sent with it."""
         while b"\n" not in self._arrived:
             data, descriptors, _, _ = socket.recv_fds(
                 self._channel, 1 << 16, BATCH_MAX + 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
@@ -1886,8 +1903,9 @@ class Runner:
 # An attempt prints into a pipe. The worker reads it and stores the text in pieces, each with its offset in
 # bytes.
 #
-# Rules: no task waits long for the worker to read its output, and none fills the worker's memory. The
-# beginning of a long log is stored, and of the rest only the latest part is kept.
+# Rules: no task waits long for the worker to read its output, and no output fills the worker's memory. The
+# beginning of a log is always stored. If output then arrives faster than it can be stored, only its latest
+# part is kept.
 
 PIECE_BYTES = 64 << 10
 
@@ -1903,16 +1921,16 @@ class LogPipe:
     """The worker's end of an attempt's pipe, and the output that is not stored yet."""
 
     def __init__(self, end=None):
-        self.end = end                  # None before it is handed over, and after the end of the file
+        self.end = end                  # None before the hand-over, and after the end of the output
         self._decoder = None  # made at the first output
         self._waiting = bytearray()     # bytes not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces = []        # not known to be stored
-        self.start = 0                  # offset of the pending text
+        self.pieces = []        # decoded, and not known to be stored
+        self.start = 0                  # offset of the next piece, in bytes
         if end is not None:
             self.attach(end)
 
     def attach(self, end):
-        """Read from this end from now on."""
+        """Set the end of the pipe that read() reads."""
         os.set_blocking(end, False)
         self.end = end
 
@@ -1929,13 +1947,13 @@ class LogPipe:
                 self.close()
             self._waiting += data
             excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
-            if excess > 0 and self.start > 0:       # of a long output only the latest part is kept
+            if excess > 0 and self.start > 0:       # only the latest part is kept
                 excess += jobqueue.LOG_MAX_BYTES // 2
                 del self._waiting[:excess]
                 self.start += excess
 
     def close(self):
-        """Stop reading; return True if more output could come."""
+        """Close the pipe; return True if that was before the end of the output."""
         if self.end is None:
             return False
         os.close(self.end)
@@ -1944,7 +1962,7 @@ class LogPipe:
 
     @property
     def is_full(self):
-        """Return True if pieces must be stored before more is read."""
+        """Return True if the beginning of the log must be stored before more output is read."""
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
     def __bool__(self):
@@ -1952,11 +1970,11 @@ class LogPipe:
 
     @property
     def has_rest(self):
-        """Return True if an incomplete character was read."""
+        """Return True if the decoder holds the first bytes of an incomplete character."""
         return self._decoder is not None and bool(self._decoder.getstate()[0])
 
     def decode_pieces(self, final):
-        """Return the pieces to store. They are the same until `pieces` is emptied."""
+        """Return the pieces to store. Unless `final`, they stay the same until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
                 self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
@@ -1977,14 +1995,16 @@ class LogPipe:
 #
 # The worker's side of its runner: pipes, life line, signals.
 #
-# The runner has a socket for orders and messages, a bell that it rings, a pipe for each log, and a life
-# line. When the worker dies the kernel closes its end of the life line. That kills the runner and all
-# processes that it started. A batch is handed over with a pipe that holds a byte for each order. The runner
-# reads one byte before it begins an order, and the worker reads the rest to take orders back. So it is
-# always known which orders have begun.
+# The runner has a socket for orders and messages, and a pipe for each log. It wakes the worker by another
+# pipe, the bell. The life line is a pipe without data. When the worker dies, the kernel closes the worker's
+# end of the life line. That kills the runner's process group.
 #
-# Rules: no pipe and no process outlives end(). A message against the rules ends the runner. The group is
-# killed only while its leader's pid cannot be another process's.
+# Several orders are handed over with a pipe that holds a byte for each. The runner reads one byte before it
+# begins an order. To take orders back, the worker reads the remaining bytes. So the worker always knows which
+# orders have begun.
+#
+# Rules: no pipe and no process of the group outlives end(). A message against the rules ends the runner. The
+# group is killed only until its leader is collected: after that another process may have the pid.
 
 
 
@@ -2003,21 +2023,21 @@ class Fork:
 
 
 class Started(NamedTuple):
-    """A started runner that waits for its descriptors: its process, and our end of its channel."""
+    """A started runner that waits for its descriptors: its process, and the worker's end of its channel."""
 
     process: "Process"
     channel: "socket.socket"
 
 
 class Death(NamedTuple):
-    """The end of a runner."""
+    """The way a runner ended, and the resources that it used."""
 
-    code: "int"                           # exit code, or minus the number of the signal
+    code: "int"                           # the exit code, or minus the number of the signal
     cpu_seconds: "float"
     peak_memory: "int"                    # bytes
 
 
-spares = []              # runners made by fork_runner for start_runner
+spares = []              # runners that fork_runner() has made for start_runner()
 
 
 def start_runner(data):
@@ -2045,26 +2065,26 @@ class Child:
         self._bell, bell = os.pipe()
         self._lifeline: "int | None"
         lifeline, self._lifeline = os.pipe()
-        with contextlib.suppress(OSError):      # wait() will notice its death
+        with contextlib.suppress(OSError):      # is_dead() will notice that the runner has ended
             socket.send_fds(self._channel, [b"."], (bell, lifeline, lock))
         os.close(bell)
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unread = b""               # bytes that the runner has not read yet: no order may follow
-        self._go = None     # of a batch: a byte in it for each order not begun
-        self._wake = wake               # readable when a signal has come
+        self.unread = b""               # bytes that could not be sent yet: no order may follow
+        self._go = None     # a batch's pipe, with a byte for each order not begun
+        self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
-        self.has_leftovers = False      # a task left changed state in it
-        self.tasks = self.memory = 0    # tasks run, and peak memory in bytes
-        self.files = files              # that it was made from
+        self.has_leftovers = False      # a task has left changes in the runner
+        self.tasks = self.memory = 0    # tasks handed over; peak memory in bytes
+        self.files = files              # stamps of the files that the runner imports
         self.owner = None   # the owner whose tasks it runs, if each owner has a runner
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death = None
 
     def hand_over(self, orders):
-        """Send orders to be run one after another; return our ends of their log pipes."""
+        """Send orders to be run one after another; return the worker's ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
         if len(orders) > 1:
@@ -2076,7 +2096,7 @@ class Child:
         try:
             self.unread = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
-            self.ended = True           # wait() will notice its death
+            self.ended = True           # is_dead() will notice that the runner has ended
         for _, theirs in pipes:
             os.close(theirs)
         self.tasks += len(orders)
@@ -2097,10 +2117,10 @@ class Child:
         self._flush()
 
     def wait(self, seconds, log_end=None):
-        """Wait until something happens, `seconds` at most. Output into the log counts.
+        """Wait for a message, a signal, or output at `log_end`, for `seconds` at most.
 
-        While a batch runs, outcomes and output do not wake the worker. The runner rings after its last
-        task, or when it needs an answer.
+        While a batch runs, outcomes and output do not wake the worker. The runner rings the bell
+        for each other message, and for the outcome of the last task.
         """
         poll, events = select.poll(), select.POLLOUT if self.unread else 0
         if self._go is None:
@@ -2143,7 +2163,7 @@ class Child:
             yield message
 
     def is_dead(self):
-        """Return True once the runner has ended. The rest of its group is killed then."""
+        """Return True once the runner has ended. Then kill the rest of its group, and set `death`."""
         if self.death is None:
             ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
@@ -2634,29 +2654,29 @@ class Pace:
 #
 # Place: the worker's row and its lock.
 
-CHECK_SECONDS = 1.0                     # between two tests for a reason to leave
+CHECK_SECONDS = 1.0                     # seconds between two tests for a reason to leave
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 
 class Place:
-    """The worker's row and lock file, by which other processes see it.
+    """The worker's row and lock file, which show other processes that the worker lives.
 
-    1. A row is reserved under NbMaxWorker, with the name of a lock file, by the starting process or by
-       the worker itself.
-    2. The worker takes the lock, then sets the row to live. If the row was given up meanwhile it removes
-       the lock.
+    1. The starting process or the worker itself reserves a row, if there are fewer than NbMaxWorker. The
+       row has the name of a lock file.
+    2. The worker takes the lock, then sets the row to live. If the row was removed meanwhile, the worker
+       removes the lock file.
     3. Each heartbeat renews the row's lease and stores state, tasks and runner. If the row is gone, the
        worker leaves.
-    4. Leaving removes the row, then the lock file. If a worker dies, its lock is free: other processes
-       end its runner and remove both.
+    4. A worker that leaves removes the row, then the lock file. If a worker dies, its lock is free. Then
+       other processes end its runner and remove row and lock file.
     """
 
     def __init__(self, queue, mode):
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self.id, self._lock_name, self.lock = 0, "", -1     # once the row is taken; `lock` is the descriptor
+        self.id, self._lock_name, self.lock = 0, "", -1     # set by _arrive(); `lock` is a descriptor
         self.state, self.tasks = "idle", 0
-        self.runner = (None, None)   # its pid and birth
+        self.runner = (None, None)   # its pid and start time
         self.stopping = ""              # the reason why the worker will leave
 
     def acquire(self, row, lock):
@@ -2685,7 +2705,7 @@ class Place:
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
     def stop(self, reason):
-        """Make the worker leave, for the first reason."""
+        """Make the worker leave. Only the first reason is kept."""
         self.stopping = self.stopping or reason
 
     def set_runner(self, pid, born):
@@ -2693,7 +2713,7 @@ class Place:
         self.runner = pid, born
 
     def no_runner(self, error):
-        """Report why there is no runner, and leave."""
+        """Store why there is no runner, and make the worker leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
@@ -2705,7 +2725,7 @@ class Place:
         self._workers.remove_lock(self._lock_name, self.lock)
 
     def start_successor(self, least):
-        """Start the next worker. If one is needed (`least`), ask a host that refuses again."""
+        """Start needed workers, at least `least`. If none is there after that, try again, up to 3 times."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
             self._queue.starter.start_needed(least)
@@ -2717,8 +2737,8 @@ class Place:
 #
 # Runners: the processes that run tasks for a worker.
 
-RUNNER_START_SECONDS = 120.0            # imports may take long
-BROKEN_RETRY_SECONDS = 60.0             # before a broken tasks.py is tried again
+RUNNER_START_SECONDS = 120.0            # until a runner has announced its functions: imports may take long
+BROKEN_RETRY_SECONDS = 60.0             # pause before a broken tasks.py is imported again
 
 
 
@@ -2741,11 +2761,11 @@ class Runners:
     """The worker's runners, one after another.
 
     1. start() ends the current runner and starts a fresh one.
-    2. hear() waits for its announcement. Nothing is claimed before that is stored.
-    3. If tasks.py cannot be read the runner is ended. A fresh one tries again when a file changes, or
-       after BROKEN_RETRY_SECONDS.
-    4. is_stale() is tested before each claim. A runner that has run many tasks, needs much memory, has
-       leftovers of a task or is made of old files runs no more tasks.
+    2. hear() waits for the runner's announcement. No task is claimed before the announcement is stored.
+    3. If tasks.py cannot be imported, the runner is ended. A fresh runner tries again when a file changes,
+       or after BROKEN_RETRY_SECONDS.
+    4. is_stale() is tested before each claim. A stale runner gets no more tasks. It has run many, needs
+       much memory, has leftovers of a task, or has imported files that have changed.
     """
 
     def __init__(self, clock, data, functions, place,
@@ -2753,8 +2773,8 @@ class Runners:
         self._clock, self._data, self._functions = clock, data, functions
         self._place, self._settings = place, settings
         self.wake = None    # a descriptor that becomes readable after a signal
-        self._announcement = None  # not stored yet
-        self._broken_until = None     # when a broken tasks.py is tried again
+        self._announcement = None  # received, but perhaps not stored yet
+        self._broken_until = None     # when a broken tasks.py is imported again
         self._stamps = Every(CHECK_SECONDS, self._clock)
         self.current = None
 
@@ -2766,10 +2786,10 @@ class Runners:
         return self.current
 
     def start(self):
-        """Replace the runner. If the host refuses a process, report that and leave."""
+        """Replace the runner. If the host refuses to start one, report that and make the worker leave."""
         self.end()
         self._announcement = self._broken_until = None
-        stamps = jobqueue.file_stamps(self._functions.files())      # taken before it reads the files
+        stamps = jobqueue.file_stamps(self._functions.files())      # before the runner reads the files
         try:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.set_runner(*self.current.identity)
@@ -2777,8 +2797,10 @@ class Runners:
             self._place.no_runner(error)
 
     def catch_signals(self, note):
-        """Call `note` for signals from now on; return a descriptor. Signals and writes to it wake the
-        waiting worker."""
+        """Call `note` for each stop signal; return a descriptor.
+
+        A signal wakes the waiting worker, and so does a byte written to the descriptor.
+        """
         self.wake, waker = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(waker, False)
@@ -2788,20 +2810,20 @@ class Runners:
         return waker
 
     def calm(self):
-        """Clear the wake-up. The caller must test its reason before it waits again."""
+        """Empty the wake-up pipe. Before the next wait the caller must handle signals and answers."""
         if self.wake is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 100)
 
     def rest(self, seconds, alarm):
-        """Wait without work. Replace a runner that sends a message or dies meanwhile."""
+        """Wait while there is no task. Replace a runner that sends a message or dies meanwhile."""
         child = self.child
         child.wait(seconds, alarm)
         if list(child.messages()) or child.ended or child.is_dead():
             self.start()
 
     def hear(self):
-        """Wait a moment for the runner's announcement; return True once it may get tasks."""
+        """Wait a moment for the runner's announcement; return True once the runner may get tasks."""
         child = self.child
         if self._broken_until is not None:
             self._clock.sleep(0.5)
@@ -2820,7 +2842,7 @@ class Runners:
         return child.ready
 
     def _listen(self, child):
-        """Return the runner's announcement, or its failure; None if it may still come."""
+        """Return the runner's announcement, or one with the runner's failure; None if it may still come."""
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
@@ -2839,7 +2861,8 @@ class Runners:
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
                 or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
-        # This file always, all others now and then: they may be many, on a slow file system.
+        # tasks.py is tested each time, the other files once in CHECK_SECONDS: they may be many, on a slow
+        # file system.
         files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
@@ -2860,10 +2883,10 @@ class Recorder:
 
     1. One transaction stores the rest of the output, records each outcome under its claim, puts back
        unbegun tasks, and claims the next ones.
-    2. While the disk is full or the database busy the batch keeps everything, and the worker's next round
+    2. While the disk is full or the database is busy, the batch keeps everything. The worker's next round
        tries again. Meanwhile hold() renews the claims as soon as that is possible.
-    3. After any other error each outcome is recorded alone. One that cannot be stored fails its task with
-       a StorageError. So no task harms the others of its batch.
+    3. After any other error each outcome is recorded alone. An outcome that cannot be stored fails its
+       task with a StorageError. So no task harms another task of its batch.
     """
 
     def __init__(self, queue, place, say):
@@ -2871,12 +2894,12 @@ class Recorder:
         self._place, self._say = place, say
 
     def record(self, batch, pace=None, most=0):
-        """Record the ended attempts of a batch; return the rows of newly claimed tasks, at most `most`."""
+        """Record the ended attempts of a batch. With a pace, claim up to `most` tasks; return their rows."""
         try:
             rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
         except WRITE_LATER:
             raise
-        except Exception as error:      # any error: each outcome must still be tried alone
+        except Exception as error:      # after any error each outcome is recorded alone
             self._say("recording: %s", error)
             for attempt, outcome in batch.ended:
                 self._record_alone(batch, attempt, outcome)
@@ -2885,7 +2908,7 @@ class Recorder:
         return rows
 
     def hold(self, batch):
-        """Renew the claims of attempts that are not recorded yet, and the worker's row."""
+        """Renew the worker's row, and the claims of ended or unbegun attempts that are not recorded yet."""
         pending = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
@@ -2922,7 +2945,7 @@ class Recorder:
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
-            if verdict:                 # claimed tasks begin even if these files cannot be removed
+            if verdict:                 # the claimed tasks must begin even if these files cannot be removed
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
@@ -2933,12 +2956,12 @@ class Recorder:
 # The worker's loop: claim, hand over, wait, record.
 #
 # A worker is one thread with one runner. Place is its row and its lock. Runners are the processes that run
-# tasks for it. Recorder writes how attempts ended. Loop handles signals and hands over. Worker is the rest
-# of the loop: claim, wait, record. One transaction records finished tasks and claims the next.
+# tasks for it. Recorder writes how attempts ended. Loop handles signals and hands tasks to the runner. Worker
+# is the rest of the loop: claim, wait, record. One transaction records finished tasks and claims the next.
 #
-# Rules: a worker leaves in a transaction that finds nothing to claim, so that a process that adds a task
-# meanwhile starts another worker. No wait is so long that a claim could be lost. While the database cannot
-# be written it keeps its outcomes and tries again, and still handles signals.
+# Rules: a worker leaves in a transaction that finds nothing to claim. So a process that adds a task after
+# that starts another worker. No wait is so long that a claim could be lost. While the database cannot be
+# written, the worker keeps the outcomes, tries again, and still handles signals.
 
 WORKER_SETTINGS = ("NbMaxWorker", "linger", "linger_due", "stay_asleep", "worker_seconds",
                    "runner_tasks", "runner_memory", "runner_per_owner")
@@ -2951,16 +2974,16 @@ class Loop(Generic[AnyAttempt]):
 
     def __init__(self, clock, verbose):
         self._clock, self._verbose = clock, verbose
-        self._settings = {}     # read now and then, but never between a claim and its start
-        self._signals = 0               # signals that asked for an end
+        self._settings = {}     # not read between a claim and the task's start
+        self._signals = 0               # number of stop signals received
         self._stopped_at = None
-        self._batch = None    # in the runner's hands
+        self._batch = None    # attempts that the runner has
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def _attempt(self, child, row):
-        """Return an Attempt of this kind for a claimed task and this runner."""
+        """Return the attempt of a claimed task, of this worker's kind of attempt."""
         raise NotImplementedError
 
     def _waited(self):
@@ -2971,7 +2994,7 @@ class Loop(Generic[AnyAttempt]):
         self._signals += 1
 
     def _wind_up(self):
-        """End the running task: after the first signal it has GRACE_SECONDS, the second ends it at once."""
+        """Take back unbegun tasks. End the running task at the second signal, or after GRACE_SECONDS."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
             self._batch.withdraw()
@@ -3003,13 +3026,13 @@ class Worker(Loop[Attempt]):
 
     Each round:
 
-    1. Handle signals: after the first the running task may end, for GRACE_SECONDS at most. The second
+    1. Handle signals. After the first signal the running task has GRACE_SECONDS to end. The second signal
        ends it at once.
     2. Leave if there is a reason and nothing is running.
-    3. Claim a task if there is none in hand.
-    4. Once in CHECK_SECONDS: test for a reason to leave, tick, renew the row.
-    5. Watch the batch and record its ended attempts, which claims the next. Or hear the runner's
-       announcement, or rest.
+    3. Claim tasks if there is no batch.
+    4. Once in CHECK_SECONDS: test for a reason to leave, tick, and renew the row if that is due.
+    5. If there is a batch: watch it, record its ended attempts, and claim the next tasks.
+    6. If there is none: hear the runner's announcement, or rest.
     """
 
     def __init__(self, queue, mode, verbose=False,
@@ -3024,12 +3047,12 @@ class Worker(Loop[Attempt]):
         self._runners = Runners(
             self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._seen_version = None   # of the database when nothing could be claimed
-        self._next_due = -math.inf      # when a task can be claimed, unless the database changes
+        self._seen_version = None   # the database's version at the last search for tasks
+        self._next_due = -math.inf      # when the next task can be claimed, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
     def run(self, row=None, lock=None):
-        """Work until there is a reason to leave; return True if a signal was one."""
+        """Work until there is a reason to leave; return True if a stop signal came."""
         if not self._place.acquire(row, lock):
             return False
         self._say("worker %d is here", self._place.id)
@@ -3079,7 +3102,7 @@ class Worker(Loop[Attempt]):
         batch = self._batch
         if batch and not batch.running:
             return self._record_late(batch)
-        if batch:                       # the batch is watched even if a silent server raises
+        if batch:                       # the batch is watched even if the database does not answer
             with contextlib.suppress(*WRITE_LATER):
                 self._check_self()
             batch.watch()
@@ -3089,7 +3112,7 @@ class Worker(Loop[Attempt]):
         if rows:
             return self._begin(rows)
         self._check_self()
-        if not self._runners.current:   # no runner could be started when it was to be replaced
+        if not self._runners.current:   # the last runner could not be replaced
             self._runners.start()
         elif not self._runners.current.ready:
             if self._runners.hear():
@@ -3098,7 +3121,10 @@ class Worker(Loop[Attempt]):
             self._rest()
 
     def _record_late(self, batch):
-        """Record outcomes that could not be recorded, before anything else uses this round's waiting time."""
+        """Record the outcomes of a batch that could not be recorded before, and put back its unbegun tasks.
+
+        This comes before all other database calls, which could use up the round's deadline.
+        """
         try:
             self._go_on(batch)
         except WRITE_LATER:
@@ -3137,10 +3163,10 @@ class Worker(Loop[Attempt]):
         return has_waited and not self._has_work_soon()
 
     def _has_work_soon(self, transaction=None):
-        """Return True if a task becomes claimable so soon that waiting is worth it."""
+        """Return True if a task becomes claimable while this worker may still wait."""
         alone = self._queue.workers.idles_alone(self._place.id, transaction)
         due = self._queue.tick.next_work(alone, transaction)
-        if self._mode == "slice":       # a request waits for its end: only tasks that the rate allows now
+        if self._mode == "slice":       # a web request waits for this worker: only a queue's rate counts
             due = self._claims.rate_opens(transaction)
         patience = self._settings["linger_due"]
         if self._until is not None:
@@ -3150,7 +3176,7 @@ class Worker(Loop[Attempt]):
         return due is not None and due <= self._clock.now() + patience
 
     def _leave_unless_needed(self):
-        """Leave in a transaction that finds nothing to claim. So no add counts on this worker."""
+        """Leave in a transaction that finds nothing to claim. So no process that adds a task counts on it."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
             if self._claims.claimable(1, transaction) or self._has_work_soon(transaction):
@@ -3160,7 +3186,7 @@ class Worker(Loop[Attempt]):
         self._place.stop("idle")
 
     def _claim_next(self):
-        """Claim tasks if there may be some and the runner is good; return their rows."""
+        """Claim tasks if there may be some; return their rows. Replace a stale runner instead."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
@@ -3179,20 +3205,20 @@ class Worker(Loop[Attempt]):
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
-            if not rows and owner is not None:      # another owner may be next
+            if not rows and owner is not None:      # a fresh runner can run another owner's task
                 self._runners.start()
         self._seen_version = version
         return rows
 
     def _rest(self):
-        """Wait a little before the next search: briefly at first, longer later."""
+        """Wait before the next search for tasks. The longer the worker is idle, the longer it waits."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
         if self._database.journal != "wal" or (idle > 1 and alarm is not None):
-            pause = 1.0                 # SQLite's bell wakes this worker
+            pause = 1.0                 # the database's alarm ends the wait
         self._database.calm()
         if alarm is not None and self._database.version_seen() != self._seen_version:
-            return                      # it rang meanwhile
+            return                      # the database has changed meanwhile
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
@@ -3206,7 +3232,7 @@ class Worker(Loop[Attempt]):
         self._last_work = self._clock.monotonic()
 
     def _go_on(self, batch):
-        """Record the ended attempts if it is time. Claim the next tasks if the runner is still good."""
+        """Record the ended attempts if that is due. If the batch is done, begin the next one."""
         if not batch.running:
             batch.child.withdraw()
             fresh = batch.child.death is not None or self._runners.is_stale()
@@ -3228,8 +3254,8 @@ class Worker(Loop[Attempt]):
 #
 # A site elsewhere: its calls, and the unsent outcomes.
 #
-# Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
-# not know yet.
+# RemoteSite sends calls over HTTP. A Call is a request that a thread makes. The Spool keeps outcomes on the
+# disk until the site has them.
 
 
 
@@ -3276,11 +3302,11 @@ def object_like(**properties):
     return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
 
 
-CALL_SECONDS = 30.0                     # for a whole request, in addition to the site's waiting time
-CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
-ANSWER_BYTES = 16 << 20
-PAUSE_MAX_SECONDS = 3600.0              # even if the site asks for a longer pause
-# The schema of each answer, by its `wanted` key. An answer is checked as the site checks calls.
+CALL_SECONDS = 30.0                     # for a whole call, in addition to the site's waiting time
+CALL_BYTES = 900_000                    # most bytes of a call's body; the site accepts a megabyte
+ANSWER_BYTES = 16 << 20                 # most bytes that are read of an answer
+PAUSE_MAX_SECONDS = 3600.0              # longest pause, even if the site asks for a longer one
+# The schema of each answer, by the call's `wanted`; that of a refusal has the key "".
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS = {
@@ -3299,12 +3325,12 @@ ANSWERS = {
 
 
 class NotHeard(Exception):
-    """The error of a call without an answer of jobqueue, or with a busy one: try again."""
+    """The error of a call that must be repeated: it has no valid answer, or the site is busy."""
 
     def __init__(self, why, pause=None):
         super().__init__(why)
         self.why = why
-        self.pause = pause              # seconds, if the site said so
+        self.pause = pause              # seconds, if the site asked for a pause
 
 
 class RemoteSite:
@@ -3323,10 +3349,13 @@ class RemoteSite:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
-        self._wraps = False             # a firewall in front of the site refuses other bodies than forms
+        self._wraps = False             # send bodies as forms: a firewall in front of the site refuses JSON
 
     def ask(self, call):
-        """Return jobqueue's answer to a Call, also a refusal; NotHeard or another error if there is none."""
+        """Return jobqueue's answer to a Call. A refusal is an answer, too.
+
+        NotHeard if the answer is not jobqueue's, or if the site is busy. Other errors if there is none.
+        """
         from urllib.request import Request
         answer_json = None
         body, headers = call.body, dict(call.headers)
@@ -3353,24 +3382,26 @@ class RemoteSite:
 
 
 class Call:
-    """A request that a thread makes while the worker watches running tasks. Its answer has the key
-    `wanted`."""
+    """A request that a thread makes while the worker watches running tasks.
+
+    The answer has the key `wanted`, unless it is a refusal.
+    """
 
     def __init__(self, path, answer_key, body, seconds=0.0,
                  headers=None):
         self.path, self.wanted, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found = {}     # the answer, which is never empty
+        self.found = {}     # the answer; empty until it has arrived
         self.error = None
-        # Of a turn: its reports, its further keys, and its session.
+        # Only in a turn: its outcomes, its reports on running attempts, its further keys, its session.
         self.ends = []
         self.news = []
         self.given = {}
         self.session = ""
 
     def start(self, site, waker):
-        """Start the call in a thread, which writes to `waker` at the end."""
+        """Start the call in a thread. At its end the thread writes to `waker`."""
         def run():
             try:
                 self.found = site.ask(self)
@@ -3383,18 +3414,18 @@ class Call:
         threading.Thread(target=run, daemon=True).start()
 
     def is_over(self):
-        """Return True once there is an answer, or the time is over."""
+        """Return True once there is an answer or an error. No answer in time is an error."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
         return bool(self.found) or self.error is not None
 
 
 class Spool:
-    """The folder of one remote worker at a time: its session, and the outcomes (`ends`) not yet reported.
+    """The folder of a remote worker: its session, and the outcomes (`ends`) that are not reported yet.
 
-    The runner holds the lock, too. So a process that gets it knows that both are dead, unless a task has
-    closed all descriptors. The lock file names the runner, so that it can be ended before another worker
-    begins.
+    Only one worker at a time has the folder: it holds the lock file, and so does its runner. A process that
+    gets the lock knows that both are dead, unless a task has closed the runner's descriptors. So the lock
+    file also names the runner, which is ended before another worker begins.
     """
 
     def __init__(self, base):
@@ -3408,23 +3439,23 @@ class Spool:
                 break
             except BlockingIOError:     # another worker has the folder
                 os.close(self.lock)
-        self.ends = {}  # by their claims
+        self.ends = {}  # outcomes by claim
         for path in self.folder.glob("*.outcome"):
             with contextlib.suppress(ValueError):       # a power cut can leave empty files
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
-        self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
+        self._session = self.folder / "jobqueue-worker.remote"  # find_database() accepts this name
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
     def set_runner(self, pid, born):
-        """Store the runner's pid and start time over the former ones: a full disk has room for that."""
+        """Overwrite the runner's pid and start time in the lock file. This works on a full disk, too."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
     def former(self):
-        """Return the session of the former worker of this folder.
+        """End the runner of the folder's former worker; return that worker's session.
 
-        None in a copied folder, since the original may be alive, and while the former runner lives.
+        None if the folder was copied, since the original worker may live. None if the runner does not end.
         """
         with contextlib.suppress(OSError, ValueError):
             session, space, place = self._session.read_text("utf-8").partition(" ")
@@ -3438,17 +3469,17 @@ class Spool:
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
     def begin(self, session):
-        """Store the session of the worker that has this folder now."""
+        """Store the session of the present worker."""
         jobqueue.write_private(self._session, session + self._place)
 
     def keep(self, item):
-        """Store an outcome until it is reported. A full disk does not stop the report."""
+        """Keep an outcome until it is reported, also on the disk if there is room."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
     def forget(self, item):
-        """Remove a report that the site knows, and the task's files here."""
+        """Remove an outcome that the site has, and the task's folder here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
             (self.folder / (item["claim"] + ".outcome")).unlink()
@@ -3456,7 +3487,7 @@ class Spool:
 
 
 def claim_reference(row):
-    """Return id and claim of an attempt, by which the site knows it."""
+    """Return id and claim of an attempt, which identify it at the site."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
@@ -3480,19 +3511,19 @@ class RemoteAttempt(WatchedAttempt):
         log = []
         for start, text in self.log.decode_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
-            if json_bytes(log) > CALL_BYTES // 4:       # one piece may be larger, but not too large
+            if json_bytes(log) > CALL_BYTES // 4:       # one larger piece still fits into a call
                 break
         item["log"] = log
         return item
 
     def forget(self, item):
-        """Drop the output that the site has now, by this report."""
+        """Drop the output and the progress in a report that the site has."""
         del self.log.pieces[:len(item["log"])]
         if self.report and {**item, **self.report} == item:
             self.report = None
 
     def last_item(self, outcome):
-        """Return the report on the ended attempt. A long log loses its middle."""
+        """Return the report on the ended attempt. If it is too large, drop the middle of the log."""
         outcome_json = {name: value for name, value in vars(outcome).items() if value is not None}
         if json_bytes(outcome_json) > CALL_BYTES:
             outcome_json = {"kind": "fail", "error_type": "ValueError",
@@ -3516,11 +3547,11 @@ class RemoteAttempt(WatchedAttempt):
         return self._worker.lease_seconds
 
     def site(self):
-        """Return where its files are."""
+        """Return the site that has the task's files."""
         return self._worker.site.place
 
     def _may_begin(self):
-        return True                     # the site has confirmed it
+        return True                     # the site has confirmed the task
 
     def _test_claim(self):
         self._is_doubted, self._unclaimed = True, self.row["claimed"]
@@ -3537,18 +3568,18 @@ class RemoteAttempt(WatchedAttempt):
         self._worker.adds.append(Addition(self, requests))
 
     def _answer_results(self):
-        return False                    # the runner asks the site for them
+        return False                    # the runner asks the site for results
 
 
 class Addition(NamedTuple):
-    """A request of a function to add tasks."""
+    """An attempt's request to add tasks."""
 
     attempt: "RemoteAttempt"
     requests: "list[JsonObject]"
 
 
 class News(NamedTuple):
-    """A report on a running attempt."""
+    """A running attempt and the report on it in a turn."""
 
     attempt: "RemoteAttempt"
     item: "AttemptItem"
@@ -3558,32 +3589,33 @@ class News(NamedTuple):
 #
 # RemoteWorker: a worker without the database, over HTTPS.
 #
-# It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. Site speaks HTTP.
-# A Call is a request that a thread makes. The Spool keeps unsent outcomes on the disk. RemoteWorker is the
-# loop.
+# It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. RemoteSite sends
+# calls over HTTP. A Call is a request that a thread makes. The Spool keeps unsent outcomes on the disk.
+# RemoteWorker is the loop.
 #
-# Rules: only an answer of jobqueue counts. After any other answer the same call is repeated, which the site
-# handles once. A claim counts from when the call was sent that renewed it. So the runner is killed before
-# another worker may have its task.
+# Rules: only an answer of jobqueue counts. After any other answer the call is repeated, and the site handles
+# it only once. The lease of a claim counts from the time at which the call that renewed it was sent. So the
+# runner is killed before another worker may have its task.
 
-WAIT_SECONDS = 20.0                     # the site may wait for a task
-HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks; if there is news
-AGAIN_SECONDS = 0.5, 15.0               # between two tries of a call without an answer
-LEAVE_SECONDS = 20.0                    # after a signal, in all
-CLAIMS_MAX = 64                         # in one call; the site takes no more
+WAIT_SECONDS = 20.0                     # how long a call may wait at the site for a task
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks: without output, and with output
+AGAIN_SECONDS = 0.5, 15.0               # least and longest pause before a call is repeated
+LEAVE_SECONDS = 20.0                    # after a stop: when the worker ends even if the site is silent
+CLAIMS_MAX = 64                         # most tasks claimed in one call; the site allows no more
 
 
 class RemoteWorker(Loop[RemoteAttempt]):
-    """The loop of a remote worker. For its Runners it takes the place of catalogue and Place.
+    """The loop of a remote worker. Its Runners use it as their catalogue and as their Place.
 
     One call is under way at a time:
 
     1. Once the runner has announced its functions, hello is sent.
-    2. The outcomes of the former worker in this folder are sent.
-    3. A turn reports everything that the site does not know. An idle worker claims, under claims that
-       stay the same until the site answers. A claimed task begins when a turn has confirmed it.
-    4. Running tasks are reported every HOLD_SECONDS.
-    5. After a signal nothing is claimed. The last turn says that the worker leaves.
+    2. The outcomes of the former worker in this folder are sent, which ends that worker's session.
+    3. A turn reports everything that the site does not know. An idle worker's turn also asks for tasks and
+       proposes a claim for each. These claims stay the same until the site answers.
+    4. The next turn confirms a claimed task. Then the task begins.
+    5. Running tasks are reported every HOLD_SECONDS.
+    6. After a signal nothing is claimed. The last turn says that the worker leaves.
     """
 
     def __init__(self, site, spool, verbose):
@@ -3593,14 +3625,14 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.lock, self.stopping = spool.lock, ""
         self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
         self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
-        self._session = jobqueue.random_token()     # empty once the worker has left
+        self._session = jobqueue.random_token()     # "" once the worker has left
         self._sequence, self._is_known = 0, False
         self._before = spool.former()
         self._taken = {}     # claimed tasks that have not ended, by claim
-        self._claims = []    # in the current request for tasks
+        self._claims = []    # proposed in the current request for tasks
         self.adds = []
         self._functions = None
-        self._offered = set()         # names of announced functions, earlier ones included
+        self._offered = set()         # names of all functions that were ever announced
         self._files = []
         self._call = None
         self._trouble = None
@@ -3636,7 +3668,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._call.start(self.site, waker)
 
     def stop(self, reason):
-        """Make the worker leave, for the first reason."""
+        """Make the worker leave. Only the first reason is kept."""
         self.stopping = self.stopping or reason
 
     def set_runner(self, pid, born):
@@ -3644,13 +3676,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._spool.set_runner(pid, born)
 
     def no_runner(self, error):
-        """Report why there is no runner, and leave."""
+        """Print why there is no runner, and make the worker leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
 
     def files(self):
-        """Return the known files of the functions."""
+        """Return the files that the functions are made of, as far as they are known."""
         return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
 
     def store(self, announcement, stamps):
@@ -3659,7 +3691,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         error = announcement.get("error")
         if error:
             jobqueue.complain("tasks.py cannot be read: %(message)s" % error)
-            self._give_back(list(self._taken.values()))     # other workers may be able to run them
+            self._give_back(list(self._taken.values()))     # other workers may be able to run these tasks
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
@@ -3681,17 +3713,17 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self.stop("limit")
         if not self.stopping:
             return
-        if self._call and self._claims:     # the waiting call may claim a task that this worker would not run
+        if self._call and self._claims:     # the call may claim a task that this worker would not run
             self._call.error, self._claims = NotHeard("the worker is stopping"), []
         if not self._batch:
             self._stopped_at = self._stopped_at or time.monotonic()
             self._give_back(list(self._taken.values()))
 
     def _step(self):
-        """Watch the running tasks, begin confirmed ones, or wait for either."""
+        """Watch the running tasks, begin confirmed tasks, hear the runner's announcement, or wait."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
-            if self._batch.running:     # otherwise the confirmation came too late
+            if self._batch.running:     # if none runs, the confirmation came too late
                 self._batch.watch()
             self._put_aside(self._batch)
         elif self.stopping:
@@ -3706,7 +3738,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._hand_over(rows)
 
     def _put_aside(self, batch):
-        """Keep the ended attempts until the site knows them."""
+        """Put the outcomes of ended attempts into the spool, and give unbegun tasks back, if that is due."""
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
@@ -3725,7 +3757,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._runners.start()
 
     def _give_back(self, rows):
-        """Give back tasks that were claimed and have not begun; they cost nothing."""
+        """Give back claimed tasks that have not begun. This does not count as an attempt."""
         for row in rows:
             del self._taken[row["claim"]]
             self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
@@ -3742,7 +3774,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
                 "functions": self._functions}))
-        if self._before:                # the former session's functions are still announced
+        if self._before:                # the site still has the former session
             return self._turn(self._before, {"leave": "was started anew"})
         if self.adds and time.monotonic() < self._sent_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
@@ -3755,7 +3787,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
-                self._session = ""      # a fresh process says hello, then sends these outcomes
+                self._session = ""      # the process that follows ends this session
                 return None
             extra = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
@@ -3771,7 +3803,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return None
 
     def _turn(self, session, extra):
-        """Return a turn with as many outcomes as fit. It leaves or claims once all are reported."""
+        """Return a turn with as many outcomes as fit. Only a turn that has all of them leaves or claims."""
         ends = []
         room, ours = CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
@@ -3808,16 +3840,16 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site does not answer: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
-            self._wait /= 2             # a proxy may allow no longer waiting
+            self._wait /= 2             # a proxy may cut off calls that wait for long
         self._trouble = error.why
         pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
     def _judge(self, call):
-        """Return the fault of an answer, or None. Each task must have a claim and a function of ours.
+        """Return the fault of an answer, or None. Each task needs a proposed claim and an announced function.
 
-        A refused token counts only the second time: a request that a proxy has garbled must not end
-        running tasks.
+        A refused token counts only the second time in a row. A request that a proxy has garbled must not
+        end running tasks.
         """
         before, self._doubts_token = self._doubts_token, call.found.get("code") == "unauthorized"
         if self._doubts_token and not before:
@@ -3854,7 +3886,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             row, state = self._taken[claim], answer["attempts"][claim]
             if self._batch or state == "running":
                 row["state"], row["claimed"] = state, call.sent
-            else:                       # the task has not begun
+            else:                       # the task has not begun, and must not begin
                 del self._taken[claim]
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
@@ -3862,7 +3894,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims, idle = [], not (answer["tasks"] or call.ends)
             self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for task in answer["tasks"]:      # each task is confirmed before it begins
+        for task in answer["tasks"]:      # the next turn confirms each task before it begins
             task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
@@ -3886,7 +3918,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:
-                self._forget_former()   # the former session has ended; this one sends its outcomes
+                self._forget_former()   # it has ended: the present session sends its outcomes
             self._is_known = self._is_known and not gone
         else:
             jobqueue.complain("the site refuses this worker: " + answer["detail"])
@@ -3900,15 +3932,15 @@ class RemoteWorker(Loop[RemoteAttempt]):
 #
 # python3 worker.py
 #
-# Each process does one job: a worker (for cron, as a service, detached, or for a slice of a request), its
-# runner, a catalogue, sending messages, or the daily backup.
+# Each process has one job. It is a worker: for cron, as a service, detached, or for a slice of a request. Or
+# it is a worker's runner, announces the functions, sends messages, or makes the daily backup.
 
 CRON_SECONDS = 50.0
-WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
+WORKER_PATIENCE_SECONDS = 45.0          # longest wait for the database; less than SELF_FENCE_SECONDS
 
 
 def run_runner(channel, data):
-    """Be the runner: armed first, then ready. `channel` is the number of a descriptor."""
+    """Run a runner. The life line is armed before anything else. `channel` is a descriptor's number."""
     link = socket.socket(fileno=int(channel))
     bell, lifeline, lock = socket.recv_fds(link, 1, 3)[1]
     arm_lifeline(lifeline)
@@ -3922,12 +3954,12 @@ def run_runner(channel, data):
 
 
 def fork_runner(data):
-    """Fork the first runner, which needs half the time and memory of a new process.
+    """Fork the first runner. A fork needs half the time and memory of a new process.
 
-    Nothing may be open yet. If it gets no order it ends with this process.
+    Nothing may be open yet. If no worker uses the fork, it ends with this process.
     """
     ours, theirs = socket.socketpair()
-    gc.freeze()                         # a collection would write into shared memory pages
+    gc.freeze()                         # the garbage collector would write into shared memory pages
     pid = os.fork()
     if pid:
         theirs.close()
@@ -3946,20 +3978,20 @@ def fork_runner(data):
 
 
 def print_catalogue():
-    """Announce the functions on standard output, even if tasks.py prints something."""
+    """Print the announcement of the functions as JSON, and nothing that tasks.py prints."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
         file.write(dump_json(read_functions()).encode("utf-8"))
     if os.getpgrp() == os.getpid():     # end the processes that tasks.py has started
         os.killpg(0, signal.SIGKILL)
-    os._exit(0)                         # its threads and exit handlers need not be waited for
+    os._exit(0)                         # do not wait for threads and exit handlers of tasks.py
 
 
 def open_queue(data, is_new=False):
-    """Return the queue, in a process whose priority is that of the setting.
+    """Open the queue, and lower the priority of this process and its spare runners to the setting `nice`.
 
-    It makes no new database unless `is_new`.
+    Make no new database unless `is_new`.
     """
     if not is_new:
         jobqueue.find_database(jobqueue.data_folder(data))
@@ -3973,27 +4005,27 @@ def open_queue(data, is_new=False):
 
 def work(mode, data=None, seconds=None,
          verbose=False, row=None, lock=None):
-    """Be a worker: detached, for cron, within a request (slice), or as a service."""
+    """Run a worker: detached, for cron, within a web request (slice), or as a service."""
     queue = open_queue(data, is_new=row is None)
     if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
-        queue.tick.run("cron", start=False)   # dead workers must not take up the room
+        queue.tick.run("cron", start=False)   # dead workers must not count against NbMaxWorker
         due = queue.tick.next_work() or math.inf
         if not queue.claims.claimable(1) and due > queue.database.clock.now() + seconds:
             queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
     was_stopped = Worker(queue, mode, verbose, seconds).run(row, lock)
     if mode == "service":
-        for number in STOP_SIGNALS:     # from now on a signal ends the process at once
+        for number in STOP_SIGNALS:     # a later signal ends the process at once
             signal.signal(number, signal.SIG_DFL)
-        if not was_stopped:             # exec in place: the host might not start another process
+        if not was_stopped:             # exec, because the host might start no other process
             time.sleep(CHECK_SECONDS)
             os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
     return 0
 
 
 def work_remotely(options):
-    """Work for another site until a signal comes, or our files change; then exec the new ones."""
+    """Work for another site until a stop signal comes. If the program's files change, exec the new ones."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
                                   % jobqueue.TASKS_FILE)
@@ -4007,7 +4039,7 @@ def work_remotely(options):
 
 
 def send_messages(data):
-    """Send due messages. A server that hangs ends this process, not a worker."""
+    """Send due messages. If a server hangs, only this process ends, after SENDING_SECONDS."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
     jobqueue.DeliverySender(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
@@ -4015,7 +4047,7 @@ def send_messages(data):
 
 
 def make_daily_backup(queue):
-    """Make the backup of the day, which a tick has begun; remove the oldest ones."""
+    """Make the daily backup that a tick has ordered, remove old backups, and store the outcome."""
     database = queue.database
     error = None
     begun = jobqueue.recall(database, "daily_backup")
@@ -4032,7 +4064,10 @@ def make_daily_backup(queue):
 
 
 def remove_older_backups(folder, count):
-    """Keep the newest daily backups. Remove older ones, and incomplete ones before the newest."""
+    """Keep the newest `count` complete daily backups.
+
+    Remove older ones, and incomplete ones that are older than the newest complete one.
+    """
     paths = sorted(folder.glob("backup-????-??-??-*"))
     whole = [path for path in paths if path.suffix != ".part"]
     for path in paths:
@@ -4041,17 +4076,17 @@ def remove_older_backups(folder, count):
 
 
 def back_up(data):
-    """Make the daily backup, and exit."""
+    """Open the queue and make its daily backup."""
     make_daily_backup(open_queue(data))
     return 0
 
 
 def dispatch(arguments):
-    """Run as runner, catalogue, sender, backup or worker; return the exit code."""
+    """Run the process that the arguments ask for; return its exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
         row, lock, data, *seconds = rest
-        if sys.platform == "linux":     # on macOS a fork may not use much of the system
+        if sys.platform == "linux":     # on macOS a fork must not use many system libraries
             with contextlib.suppress(OSError):
                 fork_runner(data)
         limit = float(seconds[0]) if seconds else None
@@ -4083,8 +4118,8 @@ def dispatch(arguments):
 
 
 def main():
-    """Run a process of worker.py; return its exit code."""
-    if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
+    """Prepare this process and run it; return its exit code. A web server is refused."""
+    if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this file, and the query is its arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is not a page.")
         return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

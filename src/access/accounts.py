@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     from .people import TokenLimits
 
 SESSION_IDLE_SECONDS = 30 * 60.0
-TOKENS_MAX = 100                # of one user
+TOKENS_MAX = 100                # tokens of one user
 SETUP_CODE_SECONDS = 3600.0
 SETUP_CODE_MIN_CHARACTERS = 16
-NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)   # takes as long to verify as a
-                                                                            # real one
+# The stored password for unknown names. Verifying it takes as long as verifying a user's.
+NOBODYS_PASSWORD = STORED_PASSWORD % (*SCRYPT_COST, "00" * 16, "00" * 64)
 TOKEN_ROW = ("SELECT token.*, user.name AS owner, user.password FROM token "
              "JOIN user ON user.id=user_id WHERE ")
 
 
 def read_code(path: Path, now: float) -> str | None:
-    """Return the code in a text file; None if it is short, older than an hour, or unreadable here."""
+    """Return the code in a text file; None if the code is short, or the file unreadable or too old."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             code = plain_code(file.read(4096).decode("utf-8-sig", "replace"))
@@ -47,11 +47,13 @@ def read_code(path: Path, now: float) -> str | None:
 
 
 class SetUp:
-    """The first admin, and an admin's lost password, for a person who can read or write a file here.
+    """The set-up of the first admin, and the reset of an admin's lost password.
 
-    1. While there is no admin, our own file holds a code, a new one every hour. The site's owner may
-       upload another file, with a code of their own, at any time.
-    2. A sent code is counted as a guess, then compared with all these files.
+    A code proves that a person can read or write files here.
+
+    1. While there is no admin, our own file holds a code, which is replaced every hour. The site's owner
+       may upload another file, with a code of their own, at any time.
+    2. A code in a request is counted as a guess, then compared with the codes in all these files.
     3. In one transaction the code is marked as used, and the admin is made or gets the password.
     4. All these files are deleted.
     """
@@ -62,8 +64,8 @@ class SetUp:
         self.file = private_path(database.path, "setup-code.txt")
 
     def code(self) -> str:
-        """Return the one-time code for the first admin. It is renewed every SETUP_CODE_SECONDS."""
-        with self._database.transaction(durable=False):     # two processes at once use one code
+        """Return the one-time code for the first admin. A code older than SETUP_CODE_SECONDS is replaced."""
+        with self._database.transaction(durable=False):     # two processes must not make two codes
             code = read_code(self.file, self._clock.now())
             if not code:
                 code = random_token(16)
@@ -71,7 +73,7 @@ class SetUp:
         return code
 
     def files(self) -> list[Path]:
-        """Return our own file and the files with such a name that the site's owner uploaded."""
+        """Return all files setup-code*.txt: our own, and those that the site's owner uploaded."""
         return sorted(path for folder in (self._database.folder, self._home)
                       for path in folder.glob("setup-code*.txt"))
 
@@ -79,8 +81,8 @@ class SetUp:
                doubtful: Iterable[str] = ()) -> Row:
         """Make the first admin, or give an admin a new password; return the user's row.
 
-        A new password also resets the `doubtful` settings, since a wrong one may have locked all users
-        out. NotFound if there is an admin and no file; Denied if no file holds the code.
+        A reset of the password also resets the `doubtful` settings: a wrong setting may have locked out
+        all users. NotFound if there is an admin and no file; Denied if no file holds the code.
         """
         is_first = not self._users.has_admin()
         if is_first:
@@ -89,7 +91,7 @@ class SetUp:
         code = self._check(code, files, address)
         columns = self._users.prepare(name, password, "admin")
         with self._database.transaction() as transaction:
-            if recall(transaction, "used_code") == digest(code):   # its file cannot be deleted
+            if recall(transaction, "used_code") == digest(code):   # its file could not be deleted
                 raise Denied("This code has been used: delete its file, or write another code into "
                              "it.", wrong("code", "has been used"))
             remember(transaction, "used_code", digest(code))
@@ -116,8 +118,8 @@ class SetUp:
         code = plain_code(code)
         for path in files:
             file_code = read_code(path, self._clock.now())
-            if file_code and digest(file_code) == digest(code):     # comparing digests reveals nothing
-                                                                    # about the code
+            # The time that a comparison of digests takes reveals nothing about the code.
+            if file_code and digest(file_code) == digest(code):
                 return code
         words = ("is in no file setup-code*.txt here. Such a file must be readable (rights 644), at most "
                  "an hour old, and hold %d or more characters"
@@ -142,25 +144,26 @@ class SetUp:
 
 
 class Sessions:
-    """Logging in by name and password. The database stores only the digest of a session's token."""
+    """The sessions of browsers. The database stores only the digest of a session's token."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
     def log_in(self, name: str, password: str, address: str) -> str:
-        """Return the token of a new session; Unauthorized for a wrong name or password alike."""
+        """Return the token of a new session; Unauthorized if the name or the password is wrong."""
         place = address_subject(address)
         subjects = [user_subject(name), place]
         row = self._database.one(
             "SELECT *, (SELECT until FROM known_address WHERE user_id=user.id AND address=?) "
             "AS known FROM user WHERE name=?", (place, storable(name)))
-        if row and (row["known"] or 0) > self._clock.now():  # guesses of strangers lock out no known address
-            subjects = ["known:%d %s" % (row["id"], place)]     # no name that a client sends can be this
+        # Guesses from other addresses must not lock out a known address.
+        if row and (row["known"] or 0) > self._clock.now():
+            subjects = ["known:%d %s" % (row["id"], place)]     # no name in a request gives this subject
         with may_guess(self._database, *subjects):
             right = verify_password(password, row["password"] if row else NOBODYS_PASSWORD)
         if not right or row is None or row["disabled"]:
             with self._database.transaction(durable=False) as transaction:
-                if row:                 # at most as many as the throttle lets through
+                if row:                 # the throttle limits how many events this writes
                     record_user_event(transaction, self._clock.now(), "log_in_refused", row, None)
             raise wrong_log_in()
         return self.open(row, address, subjects[0], counted="".join(subjects[1:]))
@@ -168,9 +171,9 @@ class Sessions:
     def open(self, row: Row, address: str, *subjects: str, counted: str = "") -> str:
         """Return the token of a new session for a user's row.
 
-        It forgives the guesses counted under `subjects`, and one guess under `counted`, which all users
-        of an address share. Unauthorized if the password was changed, or the user may not log in any
-        more.
+        Guesses under `subjects` are forgiven. So is one guess under `counted`, the subject that all users
+        of an address share. Unauthorized if the password has changed since the row was read, or the user
+        is disabled.
         """
         token, now = random_token(32), self._clock.now()
         with self._database.transaction() as transaction:
@@ -189,7 +192,7 @@ class Sessions:
         return token
 
     def person(self, token: str) -> Person | None:
-        """Return the Person of a session cookie, or None."""
+        """Return the Person whose session has this token; None if no session has it, or it has expired."""
         now = self._clock.now()
         row = self._database.one(
             "SELECT user.*, session.id AS used_id, session.seen_at, session.expires_at "
@@ -210,7 +213,7 @@ class Sessions:
                 record_user_event(transaction, self._clock.now(), "logged_out", row, row["name"])
 
     def all(self, user_id: int, tokens: Iterable[str] = ()) -> list[JsonObject]:
-        """Return a user's sessions, the latest used first. Those of the given tokens are `current`."""
+        """Return a user's sessions, the last used first. Sessions with the given tokens are `current`."""
         now, ours = self._clock.now(), set(map(digest, tokens))
         rows = self._database.all(
             "SELECT * FROM session WHERE user_id=? AND expires_at>=? AND seen_at>=? "
@@ -220,7 +223,7 @@ class Sessions:
                 for row in rows]
 
     def close_all(self, row: Row, by: str, but: Sequence[str] = ()) -> None:
-        """Log a user (their row) out everywhere, except the sessions with these tokens."""
+        """End all sessions of a user (their row), except those with the tokens in `but`."""
         with self._database.transaction() as transaction:
             transaction.run("DELETE FROM session WHERE user_id=? AND digest NOT IN ('', %s)"
                             % ", ".join("?" * len(but) or ["''"]), (row["id"], *map(digest, but)))
@@ -274,7 +277,7 @@ class Tokens:
              message="%s (%s)" % (row["name"], row["scope"]))
 
     def person(self, token: str) -> Person | None:
-        """Return the Person of an API token, or None."""
+        """Return the Person of an API token; None if it is unknown, or the user is disabled."""
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "

@@ -1,10 +1,11 @@
 """A checked copy, while everything goes on; restore, export, import.
 
 A backup is a copy of the database's file; restore() puts it back. An export is text, to move from SQLite
-to PostgreSQL or back. Each line is a JSON object with one name. First comes "jobqueue" with the schema
-and the highest ids ever. Then each row of EXPORTED follows under its table's name. Last comes "end" with
-their numbers, so that an incomplete export is recognised. These stay on the host: workers and their
-shifts, sessions, guessed passwords, messages to be sent, state about the host, and files.
+to PostgreSQL or back. Each line is a JSON object with one name. The first name is "jobqueue", with the
+version of the schema and the highest id ever of each table in COUNTED. Then each row of a table in EXPORTED
+follows under the table's name. The last name is "end", with the number of rows of each table, so an
+incomplete export is recognised. An export lacks workers and their shifts, sessions, guessed passwords,
+messages to be sent, state about the host, and files.
 """
 from __future__ import annotations
 
@@ -41,18 +42,18 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject
 
 if TYPE_CHECKING:
-    Item = tuple[str, Any]              # the name and the value of a line
+    Item = tuple[str, Any]              # the name of the JSON object in a line, and its value
 
-EXPORT_ROWS = 100               # read at once
-EXPORTED = {                    # {table: its key}
+EXPORT_ROWS = 100               # rows that are read at a time
+EXPORTED = {                    # {table: the columns of its key}
     **dict.fromkeys("user token setting function queue schedule task log activity alert".split(),
                     "id"),
     **{table: ", ".join(keys) for table, keys in HOUR_KEYS.items()}, "recent": "function",
     "slot": "schedule_id, at", "state": "name", "unsettled": "task_id", "request": "owner_id, key",
     "task_after": "task_id, settled, after_id"}
-COUNTED = "user token schedule task worker alert".split()     # tables whose ids stand in other rows
+COUNTED = "user token schedule task worker alert".split()     # tables whose ids must not be used again
 BEGINNINGS = {"backup": b"SQLite format 3\0", "export": b'{"jobqueue":'}
-IMPORTER = "the import"         # named as the person who paused the queues; no user has this name
+IMPORTER = "the import"         # the actor who paused the queues; no user's name has a space
 _as_line = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
@@ -69,7 +70,7 @@ def _refuse_target(queue: JobQueue, target: Path, kind: str) -> None:
 
 
 def _remove_older_parts(target: Path, part: Path) -> None:
-    """Remove incomplete copies of killed processes that are a day older than `part`."""
+    """Remove the incomplete copies that killed processes left over a day before `part` was made."""
     is_part = re.compile(re.escape(target.name) + r"\.[0-9a-f]{16}\.part").match
     with contextlib.suppress(OSError):
         limit = part.stat().st_mtime - 86400
@@ -82,7 +83,8 @@ def _remove_older_parts(target: Path, part: Path) -> None:
 def _replacing(queue: JobQueue, target: Path | str, kind: str) -> Iterator[Path]:
     """Yield a private file that replaces `target` once it is complete.
 
-    Only another one of this kind is replaced. SetupError if `target` cannot be written.
+    An existing file is replaced only if it is empty or of the same `kind`. SetupError if it is not, or
+    `target` cannot be written.
     """
     target = Path(target).absolute()
     part = Path("%s.%s.part" % (target, random_token(8)))       # another process may write to the same target
@@ -109,7 +111,10 @@ def back_up(queue: JobQueue, target: Path | str) -> None:
 
 
 def save(queue: JobQueue, folder: Path, name: str) -> Path:
-    """Make a backup, or on PostgreSQL an export, if enough room for tasks remains; return its path."""
+    """Write a backup, or on PostgreSQL an export, into `folder`; return its path.
+
+    StorageFull if too little room for tasks would remain.
+    """
     database = queue.database
     size = database.size()
     if free_bytes(folder) < size + DISK_LOW_BYTES:
@@ -124,11 +129,11 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
     """Put a backup in the place of the database; return the new path of the old one.
 
     1. Check a copy of the backup, and bring it to the newest schema.
-    2. Refuse while anything uses the database, unless by `force`.
-    3. Rename the old database and its log, then put the copy in its place. In between the old one has
-       both names, where the file system has links: so a crash leaves a database.
+    2. Unless `force` is given, refuse while another process uses the database.
+    3. Rename the old log. Give the old database its new path, then put the copy at the former path. If the
+       file system has hard links, the old database has both paths in between. So a crash leaves a database.
     """
-    os.stat(file)                       # raises before anything is made
+    os.stat(file)                       # a missing backup raises before anything is made
     if not os.path.lexists(folder):
         create_data_folder(folder)
     path, mode = own_database(folder)
@@ -150,7 +155,7 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
         except OSError:
             os.rename(path, old_path)
         os.rename(part, path)
-        (path.parent / "sweep.mark").unlink(missing_ok=True)  # the backup lacks tasks that have folders here
+        (path.parent / "sweep.mark").unlink(missing_ok=True)  # the next tick removes folders of unknown tasks
     finally:
         for leftover in path.parent.glob(part.name + "*"):
             leftover.unlink()
@@ -159,22 +164,25 @@ def restore(folder: Path, file: Path, force: bool = False) -> Path:
 
 
 def _refuse_living(path: Path, mode: str, now: float) -> None:
-    """Raise Conflict if a process has the database open or, where that cannot be seen, was here lately."""
+    """Raise Conflict if another process has the database open.
+
+    The journal mode truncate does not show this. There a tick in the last 100 seconds counts as a process.
+    """
     try:
-        with open_exclusively(path, "truncate") as link:  # the last process to close the log is alone
+        with open_exclusively(path, "truncate") as link:  # Busy while another process has the log open
             rhythm = mode == "truncate" and recall(link, "rhythm")
         moments = rhythm["seen"].values() if rhythm else ()
     except Busy:
         moments = [now]
     except (StorageBroken, sqlite3.Error):
-        moments = []                       # a database as damaged as this is used by no process
+        moments = []                       # no process can use so damaged a database
     if any(abs(now - at) < 2 * NOTE_SECONDS for at in moments):
         raise Conflict("Something uses the database, or did two minutes ago. Stop the server, cron "
                        "and, by NbMaxWorker 0, the workers; or say --force.")
 
 
 def _rows_of(db: Reader, table: str) -> Iterator[JsonObject]:
-    """Yield the rows of a table as dictionaries, in the order of its key. A portion is read at a time."""
+    """Yield the rows of a table as dictionaries, in the order of its key. Read EXPORT_ROWS at a time."""
     key = EXPORTED[table]
     rows: list[JsonObject] | None = None
     last: list[Any] = []
@@ -188,7 +196,7 @@ def _rows_of(db: Reader, table: str) -> Iterator[JsonObject]:
 
 
 def _exported(db: Reader) -> Iterator[Item]:
-    """Yield the rows of all tables, of `state` only those that are not about this host."""
+    """Yield the table and the row for each row of an export. Rows of `state` about this host are left out."""
     for table in EXPORTED:
         for row in _rows_of(db, table):
             if table != "state" or row["name"] in EXPORTED_STATE:
@@ -211,7 +219,7 @@ def export_lines(queue: JobQueue) -> Iterator[str]:
 
 
 def export_to(queue: JobQueue, target: Path | str) -> None:
-    """Write an export to the file `target`, as back_up() does."""
+    """Write an export, as of one moment, to `target`. Other processes go on."""
     with _replacing(queue, target, "export") as part, open(part, "w", encoding="ascii") as file:
         file.writelines(line + "\n" for line in export_lines(queue))
         file.flush()
@@ -223,10 +231,10 @@ def _read_line(line: str | bytes) -> JsonObject:
 
 
 def import_lines(queue: JobQueue, lines: Iterable[str | bytes]) -> dict[str, int]:
-    """Store an export in a database without users and tasks, all or nothing; return {table: rows}.
+    """Store an export in a database without users and tasks, all or nothing; return {table: number of rows}.
 
-    Ids stay, and new ones will be higher. Tasks that ran are interrupted, since their end will not be
-    reported here. Queues are paused: the tasks may still run at the old place.
+    Rows keep their ids, and new rows get higher ones. Running tasks become interrupted, since their end
+    will not be reported here. Queues are paused: the tasks may still run at the old place.
     """
     counts = dict.fromkeys(EXPORTED, 0)
     try:
@@ -245,7 +253,7 @@ def import_lines(queue: JobQueue, lines: Iterable[str | bytes]) -> dict[str, int
 
 def _store(transaction: Connection, lines: Iterator[Item],
            counts: dict[str, int]) -> dict[str, int]:
-    """Store the lines; return the header's highest ids."""
+    """Store the rows in `lines`, and count them in `counts`; return the highest ids from the first line."""
     nothing: Item = ("", {})
     name, header = next(lines, nothing)
     if name != "jobqueue":
@@ -257,7 +265,7 @@ def _store(transaction: Connection, lines: Iterator[Item],
     if any(transaction.one("SELECT id FROM %s LIMIT 1" % table) for table in ("user", "task")):
         raise Conflict("This database has users or tasks. Import into an empty database.")
     end: list[JsonObject] = []
-    for table in reversed(EXPORTED):    # rows of a new database
+    for table in reversed(EXPORTED):    # a new database has some rows
         transaction.run("DELETE FROM %s" % table)
     for table, items in itertools.groupby(lines, key=lambda line: line[0]):
         if end or table not in (*EXPORTED, "end"):
@@ -273,8 +281,8 @@ def _store(transaction: Connection, lines: Iterator[Item],
 
 def _checked(transaction: Connection, table: str, lines: Iterable[Item],
              counts: dict[str, int]) -> Iterator[JsonObject]:
-    """Yield the rows of lines and count them; Malformed for a row with other columns than the table."""
-    columns = transaction.row(            # column names, even if the table is empty
+    """Check, count and yield the rows in `lines`; Malformed if a row's columns are not those of the table."""
+    columns = transaction.row(            # the names of the columns, even of an empty table
         "SELECT %s.* FROM (SELECT 1 AS one) AS one LEFT JOIN %s ON 1=0" % (table, table)).keys()
     for _, row in lines:
         if row.keys() != set(columns):
@@ -286,7 +294,7 @@ def _checked(transaction: Connection, table: str, lines: Iterable[Item],
 
 
 def _settle_in(queue: JobQueue, transaction: Connection, counters: dict[str, int]) -> None:
-    """Adapt the imported rows to this place: the next ids, the running tasks, the paused queues."""
+    """Adapt the imported rows to this place: set the next ids, end the running tasks, pause the queues."""
     now = queue.database.clock.now()
     for table in {*COUNTED, *(name for name, key in EXPORTED.items() if key == "id")}:
         transaction.set_last_id(table, max(

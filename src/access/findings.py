@@ -1,9 +1,10 @@
 """The findings of `check` and of the page This host.
 
-FINDINGS has everything that can be wrong here, or is worth knowing. The functions of TOPICS and
-describe_work() check the state: they yield texts, and a Finding for each row that is true here. `check`
-and the page This host show all findings by topic. Lists show the first sentence for everyone. The advice
-is the first remedy. An error in a check becomes a finding, too.
+FINDINGS has a row for everything that can be wrong here, or is worth knowing. The functions of TOPICS yield
+texts about the state, and a Finding for each row that is true here. describe_work() yields the Findings that
+explain why tasks do not run. `check` and the page This host show both by topic. Every user sees the first
+explanation above the lists of the page. The advice is the first remedy. An error in a check becomes a
+Finding, too.
 """
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from .host import Visit
 
 if TYPE_CHECKING:
-    Found = tuple[str, Union[str, Finding]]     # topic, text or finding
+    Found = tuple[str, Union[str, Finding]]     # a topic, and a text or Finding about it
     About = TypeVar("About")                    # the object that is checked
 
 
@@ -76,12 +77,12 @@ def _check_data(folder: Path) -> Lines:
     address = HOME / "data"
     if read_text(address).startswith(SERVER_SCHEMES) and address.stat().st_mode & 0o077:
         yield Finding("address_open", path=address)
-    if folder.stat().st_mode & 0o077:   # opening the folder has tried to mend that
+    if folder.stat().st_mode & 0o077:   # opening the folder tries to mend this before
         yield Finding("data_open", folder=folder)
 
 
 def _check_disk(folder: Path) -> Lines:
-    """Check the room on the disk, and make, write and remove a file like a worker's lock."""
+    """Check the free space on the disk, and make, write and remove a file like a worker's lock."""
     place = folder if folder.is_dir() else HOME
     yield "%.1f GB free" % (free_bytes(place) / 1e9)
     yield from disk_findings(place)
@@ -104,7 +105,7 @@ def _check_disk(folder: Path) -> Lines:
         yield Finding("locks_missing")
 
 
-# Checks of how the page is reached, by a Request.visit().
+# Checks of how the page was reached. Their argument is a Request.visit().
 
 def _check_visit(visit: Visit) -> Lines:
     yield DOORS[visit["door"]]
@@ -120,7 +121,7 @@ def _check_visit(visit: Visit) -> Lines:
         yield Finding("http_open")
 
 
-# Checks of the queue, by the JobQueue.
+# Checks of the queue. Their argument is the JobQueue.
 
 def _check_admin(queue: JobQueue) -> Lines:
     old = queue.database.value("SELECT name FROM user WHERE password NOT LIKE 'scrypt$%'")
@@ -189,7 +190,7 @@ def _check_ticks(queue: JobQueue) -> Lines:
 
 def _check_journal(queue: JobQueue) -> Lines:
     database = queue.database
-    if database.journal is None:        # a server has no file
+    if database.journal is None:        # PostgreSQL has no journal file
         server = database.promises()
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
@@ -297,7 +298,7 @@ def _check_alerts(queue: JobQueue) -> Lines:
                           error=state["error"])
 
 
-# Findings for everyone, the most important first. Lists show the first sentence.
+# Findings for every user, the most important first. The first one is shown above the lists of the page.
 
 def _describe_obstacles(queue: JobQueue) -> Findings:
     database = queue.database
@@ -323,7 +324,7 @@ def _describe_starts(queue: JobQueue) -> Findings:
     if not waits:
         yield from _describe_pause(queue)
     if failure:
-        # After the pause a page that waits works on tasks itself, so the sentence is for admins only.
+        # In the mode slice, a waiting page runs tasks itself after the pause. Then only `check` shows this.
         is_for_everyone = waits and not states - {"starting"} and not (
             queue.database.clock.now() >= failure["next"] and mode == "slice")
         yield Finding("start_failed", failure["at"], is_for_everyone, why=failure["message"],
@@ -348,12 +349,12 @@ def _describe_pause(queue: JobQueue) -> Findings:
     names = sorted({lane[0] for lane in lanes(queue.database, PENDING)})
     blocks = [queue.queues.blocked(name, queue.claims.machine) for name in names]
     held = [block for block in blocks if block.code not in ("external", "machines")]
-    if held and all(code == "paused" for code, _ in held):      # limits are normal and no finding
+    if held and all(code == "paused" for code, _ in held):      # a limit that is reached is no finding
         yield Finding("paused", words=held[0][1])
 
 
 def describe_work(queue: JobQueue) -> Findings:
-    """Yield the findings that keep tasks from running, most important first, as far as the caller reads."""
+    """Yield the findings that explain why tasks do not run, the most important first."""
     yield from _describe_obstacles(queue)
     yield from _describe_starts(queue)
 
@@ -413,13 +414,17 @@ def _report(results: list[Found]) -> Report:
 
 
 def check_host(queue: JobQueue, visit: Visit | None = None) -> Report:
-    """Check this host and this queue; return a Report. With a Request.visit() a browser waits for it."""
+    """Check this host and this queue; return a Report.
+
+    `visit` is a Request.visit(). With it the web server is checked, too, and a large database is not read
+    through, since a browser waits.
+    """
     looks: dict[str, Callable[[JobQueue], Lines]] = {
         **TOPICS, "Database": functools.partial(_check_database, reads_all=not visit)}
     results = [*_run_checks(HOST_TOPICS, queue.database.folder), *_run_checks(looks, queue)]
     if visit:
         results += _run_checks(VISIT_TOPICS, visit)
-    with contextlib.suppress(JobQueueError):            # the topics report the error
+    with contextlib.suppress(JobQueueError):            # _run_checks() reports the error
         results += ((finding.topic, finding) for finding in describe_work(queue) if finding.topic)
     return _report(results)
 
@@ -432,7 +437,7 @@ class Installation(NamedTuple):
 
 
 def check_installation(data: Path | str | None = None) -> Installation:
-    """Check an installation that may be broken. It makes nothing and raises nothing."""
+    """Check an installation that may be broken. It creates nothing and raises nothing."""
     folder, topic = HOME / "data", "Data"
     queue: JobQueue | None = None
     results: list[Found] = []
@@ -448,7 +453,7 @@ def check_installation(data: Path | str | None = None) -> Installation:
 
 
 def next_step(report: Report) -> str:
-    """Return the next step: the first remedy, of bad findings if there are any."""
+    """Return the advice: the first remedy of the bad findings; if there are none, of all findings."""
     bad = [finding for finding in report.findings if finding.verdict == BAD]
     remedy = next((finding.remedy for finding in bad or report.findings if finding.remedy),
                   "fix the bad findings" if bad else "")

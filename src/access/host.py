@@ -1,7 +1,8 @@
 """This host: doors, a browser's reach, a sample task, lines to copy.
 
-An admin's browser tries to fetch private files; the row `exposure` of state keeps the result. A sample
-task shows whether a worker lives here. host_files() returns the lines to copy into the host's own files.
+A door is the server or gateway that runs the page; DOORS lists them. An admin's browser tries to fetch
+private files, and the row `exposure` of the table state keeps the result. A sample task shows whether workers
+can run here. host_files() returns the lines to copy into the host's own files.
 """
 from __future__ import annotations
 
@@ -38,17 +39,17 @@ if TYPE_CHECKING:
         base: str                       # the path of the page
         host: str
         client: str                     # the client's address: a browser's, or a proxy's
-        trusted: bool                   # whether trusted_proxies contains it
-        forwarded: bool                 # whether it forwards another client's request
+        trusted: bool                   # whether the setting trusted_proxies contains `client`
+        forwarded: bool                 # whether `client` forwards another client's request
 
     class Exposure(TypedDict):
-        """The private addresses that an admin's browser could fetch, and the time; None before that."""
+        """The private files that an admin's browser could fetch. Both values are None before a try."""
 
-        exposed: list[str] | None       # addresses
+        exposed: list[str] | None       # the addresses that it could fetch
         at: float | None
 
 WEB_FOLDERS = frozenset("public_html htdocs httpdocs www web wwwroot html public".split())
-DOORS = {                       # servers and gateways that run the page
+DOORS = {                       # {server or gateway that runs the page: its name for people}
     "server": "the built-in server",
     "cgi": "CGI, a new process for each request",
     "passenger": "Passenger, which stops it when no page is open",
@@ -56,25 +57,25 @@ DOORS = {                       # servers and gateways that run the page
     "mod_wsgi embedded": "mod_wsgi within Apache",
     "uwsgi": "uWSGI",
     "wsgi": "a WSGI server"}
-WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # how the files of static/hosts begin
+WHAT_FOR = r"(?m)^(?:#|<!--) ([^\n.:(]*[\w>])"  # the title in a file of static/hosts
 
 
 def read_text(path: Path) -> str:
-    """Return a small file of the system, "" if it cannot be read."""
+    """Return the text of a small file, or "" if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(path).read_text("utf-8", "replace")
     return ""
 
 
 def is_open(path: Path) -> bool:
-    """Return True if every user of this machine can change a file, or replace it."""
+    """Return True if every user of this machine can write a file, or replace the files in a folder."""
     with contextlib.suppress(OSError):  # the file may not exist
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
     return False
 
 
 def exposure(queue: JobQueue) -> Exposure:
-    """Return the exposure that note_exposure() stored."""
+    """Return the Exposure that store_exposure() stored."""
     stored: Exposure | None = recall(queue.database, "exposure")
     return stored or {"exposed": None, "at": None}
 
@@ -86,7 +87,10 @@ def store_exposure(queue: JobQueue, exposed: list[str]) -> None:
 
 
 def canary_token(folder: Path) -> str | None:
-    """Return the content of data/canary.txt, or None. A browser that can fetch it can fetch more."""
+    """Return the content of canary.txt, which is made if it is missing; None if that fails.
+
+    A browser that can fetch this file can also fetch other files of the data folder.
+    """
     path = folder / "canary.txt"
     with contextlib.suppress(OSError, ValueError):
         if not path.exists():
@@ -96,9 +100,9 @@ def canary_token(folder: Path) -> str | None:
 
 
 def private_addresses(folder: Path, script: str = "", root: str = "") -> list[str]:
-    """Return the addresses of private files, if the web server delivered them.
+    """Return the addresses at which a badly configured web server would deliver private files.
 
-    They are relative to the page or its start-up file `script`, or below a web folder or `root`.
+    They are relative to the page or to its start-up file `script`, or to a web folder or the server's `root`.
     """
     files = [folder / "canary.txt", WORKER_FILE]
     files += [TASKS_FILE] if TASKS_FILE.exists() else []
@@ -114,7 +118,7 @@ def private_addresses(folder: Path, script: str = "", root: str = "") -> list[st
 
 
 def add_sample(queue: JobQueue, owner_id: int) -> JsonObject:
-    """Add a task that sleeps for SAMPLE_SECONDS, and store its id. Its end shows that workers live here."""
+    """Add a task that sleeps for SAMPLE_SECONDS, and store its id. It succeeds if workers can run here."""
     options = {**TASK_DEFAULTS, "priority": 100, "max_retries": 0, "timeout": 6 * SAMPLE_SECONDS}
     [task_id] = queue.add_orders([Order(SAMPLE_FUNCTION, "{}", options)], owner_id)["ids"]
     with queue.database.transaction() as transaction:
@@ -124,11 +128,11 @@ def add_sample(queue: JobQueue, owner_id: int) -> JsonObject:
 
 
 def fill_in(text: str, python: str, visit: Visit | None) -> str:
-    """Return a file of static/hosts with our paths, user and address instead of its examples."""
+    """Return the text of a file of static/hosts with our paths, user and address instead of its examples."""
     import shlex
     home, example = str(HOME), "/home/me/jobqueue"
     text = re.sub("/usr/bin/(env )?python3(?![.0-9])", lambda _: shlex.quote(python), text)
-    text = re.sub("(?<= )%s[a-z./_]*" % example,        # parts of a command, which may contain spaces
+    text = re.sub("(?<= )%s[a-z./_]*" % example,        # arguments of a command: our paths may need quotes
                   lambda match: shlex.quote(home + match[0][len(example):]), text)
     text = text.replace(example, home).replace('FOLDER = ""', "FOLDER = %r" % home)
     text = re.sub(r"(?<=[Uu]ser=)me\b", lambda _: user_name(os.getuid()), text)
@@ -140,9 +144,9 @@ def fill_in(text: str, python: str, visit: Visit | None) -> str:
 
 
 def host_files(queue: JobQueue, visit: Visit | None = None) -> list[dict[str, str]]:
-    """Return [{"title", "name", "text"}]: lines to copy with our paths, cron's first.
+    """Return {"title", "name", "text"} for each file of static/hosts, with our paths; cron's is the first.
 
-    With a Request.visit() they have the page's address.
+    With a Request.visit() the texts have the page's address, too.
     """
     python = "python3"
     with contextlib.suppress(JobQueueError, OSError):

@@ -24,7 +24,7 @@ COLUMN_KINDS: dict[str, Schema] = {
     "TEXT": {"type": "string", "pattern": r"[^\x00]*", "patternMessage": "must have no NUL"}}
 ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
-CHOSEN: dict[str, dict[str, Schema]] = {    # limits of columns besides their kind
+CHOSEN: dict[str, dict[str, Schema]] = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
     "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
@@ -48,7 +48,7 @@ def _columns(text: str) -> dict[str, Schema]:
 
 
 def _json_of(levels: int, kinds: tuple[type, ...] = (dict,)) -> Callable[[str], None]:
-    """Return a check of a text that must be JSON of these kinds, nested no deeper than `levels`."""
+    """Return a check of a text that must be JSON of these Python types, nested no deeper than `levels`."""
     def check(text: str) -> None:
         try:
             value = read_json(text)
@@ -89,7 +89,7 @@ def table_schema(table: str) -> Schema:
 
 
 def check_row(table: str, row: JsonObject) -> None:
-    """Raise ValueError with the table and the column if a row has a value that cannot be here."""
+    """Raise ValueError with the table and the column if a row has a value that jobqueue would not store."""
     errors = check_value(table_schema(table), row, table)
     if errors:
         raise ValueError(join_errors(errors[:1]).rstrip("."))

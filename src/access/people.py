@@ -46,11 +46,12 @@ PASSWORD_MIN, PASSWORD_MAX = 8, 256
 SCRYPT_COST = (2 ** 14, 8, 5)   # OWASP's 16 MiB row
 STORED_PASSWORD = "scrypt$%d,%d,%d$%s$%s"
 SCRYPT_MISSING = "scrypt, which passwords need, is missing in this Python: choose another one"
-hashing = threading.Semaphore(2)    # at once: each needs 16 MiB, on hosts with 1 GiB
-guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to; all others are answered meanwhile
-# The number of free guesses, how many seconds they count, and the shortest and the longest wait after them.
+hashing = threading.Semaphore(2)    # threads that hash at a time: each needs 16 MiB of a small host
+guessing = threading.BoundedSemaphore(6)    # threads that hash or wait to hash; a further one gets Busy
+# The number of guesses before the first wait; in seconds how long guesses count, the shortest and the longest
+# wait.
 GUESSES, GUESSES_BY_ADDRESS = (5, 3600.0, 1.0, 900.0), (20, 60.0, 60.0, 60.0)
-# Passwords that guessers try first, of sufficient length.
+# Passwords that are long enough, but that guessers try first.
 COMMON_PASSWORDS = frozenset(
     "password password1 password12 password123 passw0rd 12345678 123456789 1234567890 qwertyuiop "
     "qwerty123 1q2w3e4r 1qaz2wsx iloveyou sunshine princess football baseball superman trustno1 "
@@ -58,9 +59,9 @@ COMMON_PASSWORDS = frozenset(
     "11111111 00000000 88888888 87654321 987654321 123123123 asdfghjkl zxcvbnm1 starwars whatever "
     "computer michelle jennifer internet corvette mercedes maverick".split())
 NAME_PATTERN = r"\w[\w.@+-]{0,49}"
-ROLES = ("viewer", "user", "admin")     # viewers see tasks as admins do, and change nothing
-# The scopes of tokens: everything that the user may, only reading, or only this; and the roles that may
-# make them.
+ROLES = ("viewer", "user", "admin")     # viewers see all tasks, and change nothing
+# {scope of a token: the roles that may make one}. The scope user allows everything that the user may do, read
+# allows only reading. Each of the last three allows only the calls of its name.
 TOKEN_SCOPES = {"user": ROLES, "read": ROLES, "tick": ROLES[1:], "worker": ("admin",),
                 "metrics": ("admin",)}
 LOG_IN = titled("Login", object_of(("name", "password"), name=TEXT, password=TEXT))
@@ -92,7 +93,7 @@ NEW_TOKEN = titled("NewToken", object_of(
 
 
 class Person:
-    """The user of a request: id, name and role, and until when that is known."""
+    """The user of a request: id, name and role, and the end of their session if there is one."""
 
     def __init__(self, row: Row, expires_at: float | None = None) -> None:
         self.id: int = row["id"]
@@ -100,14 +101,14 @@ class Person:
         self.role: str = row["role"]
         self.is_admin = self.role == "admin"
         self.scope = self.id if self.role == "user" else None   # the owner of the visible tasks; None: all
-        self.own = None if self.is_admin else self.id           # the owner of the visible tokens and
-                                                                # sessions; None: all
+        # The owner of the visible tokens, and of the events of accounts that a viewer sees; None: all.
+        self.own = None if self.is_admin else self.id
         self.who = self.scope, self.name
         self.expires_at = expires_at
-        self.token: Token | None = None     # of the program, if it is one
+        self.token: Token | None = None     # the token of the request, if a program sent it
 
     def sees_secrets_of(self, owner: str) -> bool:
-        """Return whether an owner's (name) arguments are shown with their secrets."""
+        """Return True if the arguments of this owner's tasks are shown with their secrets."""
         return owner == self.name and not (self.token and self.token["scope"] == "read")
 
     @property
@@ -122,7 +123,7 @@ class Person:
 
 
 class KnownOwner(NamedTuple):
-    """The user of the setting default_owner: the row, and until when it may be used."""
+    """The cached row of the user who owns tasks of code and shell, and the monotonic time when it expires."""
 
     until: float
     name: str
@@ -136,7 +137,7 @@ def knows_scrypt() -> bool:
 
 
 def _scrypt(password: str, salt: bytes, cost: Iterable[int]) -> bytes:
-    """Return the key of a password at this cost; SetupError if scrypt is missing."""
+    """Return the scrypt key of a password at this cost; SetupError if scrypt is missing."""
     import hashlib
     if not knows_scrypt():
         raise SetupError(SCRYPT_MISSING)
@@ -147,14 +148,17 @@ def _scrypt(password: str, salt: bytes, cost: Iterable[int]) -> bytes:
 
 
 def hash_password(password: str) -> str:
-    """Return the stored form of a password: method$parameters$salt$key. So the cost can rise later."""
+    """Return the stored form of a password: method$parameters$salt$key.
+
+    The parameters are in it, so a later version can raise the cost.
+    """
     salt = os.urandom(16)
     key = _scrypt(password, salt, SCRYPT_COST)
     return STORED_PASSWORD % (*SCRYPT_COST, salt.hex(), key.hex())
 
 
 def verify_password(password: str | None, stored: str) -> bool:
-    """Return True if `password` is the stored one. An unknown method is never right."""
+    """Return True if `password` is the stored one; False if the stored method is unknown."""
     import hmac
     if password is None or len(password) > PASSWORD_MAX:
         return False
@@ -168,7 +172,7 @@ def verify_password(password: str | None, stored: str) -> bool:
 
 @contextlib.contextmanager
 def may_guess(database: Database, *subjects: str) -> Iterator[None]:
-    """Count a guess under each subject, then run the block. Busy, and no count, while too many run."""
+    """Count a guess under each subject, then run the block. Busy, and no count, if many threads hash."""
     if not guessing.acquire(blocking=False):
         raise Busy("Many people log in at the moment. Please try again.", retry_after=1)
     try:
@@ -193,12 +197,12 @@ def wrong_password(field: str) -> Denied:
 
 
 def wrong_log_in() -> Unauthorized:
-    """Return the error for a wrong name and a wrong password alike."""
+    """Return the error of a refused log-in. It does not tell whether the name or the password is wrong."""
     return Unauthorized("The name or the password is not right.")
 
 
 def end_sessions(transaction: Connection, user_id: int, programs: bool) -> None:
-    """End all sessions of a user, and with `programs` their tokens."""
+    """End all sessions of a user. With `programs` remove the user's API tokens, too."""
     for table in ("session", "token") if programs else ("session",):
         transaction.run("DELETE FROM %s WHERE user_id=?" % table, (user_id,))
 
@@ -221,7 +225,7 @@ def record_use(database: Database, row: Row, table: str, column: str) -> None:
 
 
 def address_subject(address: str) -> str:
-    """Return the subject of guesses from an address. All of an IPv6 network count as one."""
+    """Return the subject of guesses from an address. An IPv6 /64 network has one subject."""
     if ":" in address:
         from ipaddress import IPv6Address, IPv6Network
         with contextlib.suppress(ValueError):
@@ -231,12 +235,15 @@ def address_subject(address: str) -> str:
 
 
 def user_subject(name: str) -> str:
-    """Return the subject of guesses at a user's password. Only A to Z are folded, as in the database."""
+    """Return the subject of guesses at a user's password.
+
+    Only A to Z become lower case, as in the database.
+    """
     return "user:" + storable(re.sub("[A-Z]+", lambda match: match[0].lower(), name[:100]))
 
 
 def fold_name(name: str) -> str:
-    """Return the form of a name for comparison. Two names that look alike have the same."""
+    """Return the form of a name for comparison. Names that look alike have the same form."""
     import unicodedata
     return unicodedata.normalize("NFKC", name).casefold()
 
@@ -268,7 +275,7 @@ def forgive(transaction: Connection, *subjects: str) -> None:
 
 
 class Users:
-    """The users and their passwords. Once there was an admin, there is always one."""
+    """The users and their passwords. After the set-up there is always an admin who is not disabled."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings = database, settings
@@ -276,7 +283,7 @@ class Users:
         self._owner = KnownOwner(-math.inf, "", {})
 
     def has_admin(self, db: Reader | None = None) -> bool:
-        """Return True once there is an admin."""
+        """Return True if there is an admin, disabled or not."""
         return bool((db or self._database).value("SELECT 1 FROM user WHERE role='admin' LIMIT 1"))
 
     def all(self) -> list[JsonObject]:
@@ -291,14 +298,14 @@ class Users:
         return row
 
     def person(self, user_id: int) -> Person | None:
-        """Return the Person of a user's id; None if there is none, or the user is disabled."""
+        """Return the Person with this user id; None if there is no such user, or the user is disabled."""
         row = self._database.one("SELECT * FROM user WHERE id=? AND disabled=0", (user_id,))
         return Person(row) if row else None
 
     def owner(self, name: str | None = None) -> Row:
-        """Return the row of this user, or of the user who owns tasks of code and shell.
+        """Return the row of this user; without a name that of the user who owns tasks of code and shell.
 
-        Without a name the row may be as old as a setting. If that user was deleted since then, adding the
+        Without a name the row may be CACHE_SECONDS old. If the user was deleted since then, adding the
         task fails.
         """
         if name:
@@ -319,7 +326,7 @@ class Users:
 
     @staticmethod
     def _test_owner(database: Database, name: str) -> None:
-        # Not a method: dropping a queue must close its connections.
+        # Static: a bound method would keep a dropped JobQueue, and its connections, alive.
         if not database.one("SELECT id FROM user WHERE name=?", (name,)):
             raise field_error("default_owner", "must be the name of a user")
 
@@ -333,7 +340,7 @@ class Users:
 
     def insert(self, transaction: Connection, columns: JsonObject,
                by: str | None = None) -> None:
-        """Store a new user, from prepare(); Conflict if the name, or one that looks like it, is taken."""
+        """Store a user with the columns from prepare(); Conflict if a name that looks alike is taken."""
         for other_name, in transaction.all("SELECT name FROM user"):
             if fold_name(other_name) == fold_name(columns["name"]):
                 raise Conflict("There is a user %s already." % other_name, wrong("name", "is taken"))
@@ -354,8 +361,8 @@ class Users:
                **changes: Any) -> JsonObject:
         """Change columns of a user. A new password or disabling ends their sessions and tokens.
 
-        None changes nothing, except: max_pending goes back to its setting, max_running and email are
-        cleared. With `password_seen`, which confirm() returned, tokens stay; Denied if the password was
+        None clears max_pending (the setting holds then), max_running or email, and leaves any other column
+        as it is. With `password_seen`, which confirm() returned, tokens stay. Denied if the password was
         changed since then.
         """
         changes = {column: value for column, value in changes.items()
@@ -377,7 +384,7 @@ class Users:
             return self._json(self.find(name, transaction))
 
     def confirm(self, person: Person, password: str | None, field: str = "password") -> str:
-        """Return the stored form of a person's password; Denied, with the field's name, if it is wrong."""
+        """Return the stored form of a person's password; Denied, naming `field`, if `password` is wrong."""
         subject = "password:%d" % person.id     # only a logged-in user can guess here
         stored: str = self.find(person.name)["password"]
         with may_guess(self._database, subject):
@@ -408,7 +415,7 @@ class Users:
 
     @staticmethod
     def _remove_gone_schedules(transaction: Connection, owner_id: int) -> None:
-        """Remove the kept rows of schedules that tasks.py does not name any more."""
+        """Remove the rows of a user's schedules that tasks.py does not declare any more."""
         gone = "owner_id=? AND gone_at IS NOT NULL"
         transaction.run("DELETE FROM slot WHERE schedule_id IN (SELECT id FROM schedule WHERE %s)" % gone,
                         (owner_id,))
@@ -427,7 +434,7 @@ class Users:
 
 
 def changed_at(file: BinaryIO) -> float:
-    """Return when a file got its content here. Uploads may set the modification time themselves."""
+    """Return the time of a file's last change (ctime). An upload can set only the modification time."""
     return os.fstat(file.fileno()).st_ctime
 
 

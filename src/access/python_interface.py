@@ -1,7 +1,8 @@
 """JobQueue, Function, @task, @schedule, command, http_request, external.
 
-These are for users' own code. JobQueue is the queue of a data folder, and Task one row of it. Function is
-the result of @task and its kin in tasks.py. current_task() returns the TaskContext of a running function.
+These are for users' own code. JobQueue is the queue of a data folder; a Task is one of its rows. @task,
+command(), http_request() and external() make a Function. current_task() returns the TaskContext of a running
+function.
 Code inside a task adds tasks through its worker, since a runner never opens the database. Importing this
 room declares nothing and opens nothing.
 """
@@ -63,16 +64,16 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Who = Literal["user", "admin", "nobody"]
-    Declared = TypeVar("Declared", bound=Callable[..., Any])    # a function, or a Function
+    Declared = TypeVar("Declared", bound=Callable[..., Any])    # a Python function or a Function
 
     class Declaring(Protocol):
-        """A decorator, as @task(...) returns it: it makes a Function of a function."""
+        """The decorator that @task(...) returns. It makes a Function of a Python function."""
 
         def __call__(self, __target: Callable[P, R]) -> Function[P, R]: ...
 
 
 class JobQueue:
-    """The queue of one data folder. Every door, worker and test has one."""
+    """The queue of one data folder. Each web server, command, worker and test opens one."""
 
     def __init__(self, data: Path | str | None = None, clock: AnyClock = Clock,
                  environment: Mapping[str, str] = os.environ,
@@ -142,14 +143,14 @@ class JobQueue:
         return self.row_json(self.tasks.get(task_id, owner_id))
 
     def row_json(self, row: TaskRow) -> JsonObject:
-        """Return a task as get_json() does, from its row: the task may be gone already."""
+        """Return a task as get_json() does, from its row. The task may have been deleted since."""
         shown, code, words = self.tasks.full_json(row), None, None
         if shown["status"] == "pending":
             code, words = self.queues.blocked(shown["queue"], self.claims.machine, row["owner_id"])
         return {**shown, "blocked": code, "blocked_text": words}
 
     def store_files(self, function: str, owner_id: int, arguments: JsonObject) -> JsonObject:
-        """Return the arguments with file ids in place of paths. The files are copied for the task."""
+        """Copy the files that arguments name by path; return the arguments with the ids of the copies."""
         def take(value: Any) -> Any:
             return ([take(item) for item in value] if isinstance(value, (list, tuple)) else
                     self.files.store_copy(value, owner_id) if isinstance(value, Path) else value)
@@ -163,7 +164,7 @@ class JobQueue:
         return self.add_all(requests, owner_id).ids
 
     def add_all(self, requests: Iterable[Any], owner_id: int, asker: int | None = None) -> Added:
-        """Add tasks as add() does, for the running task `asker`; return how many are new, too."""
+        """Add tasks as add() does; return the ids and how many are new. `asker` is the adding task."""
         self.catalogue.refresh()
         added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
         self.start_workers()
@@ -173,8 +174,8 @@ class JobQueue:
                    asker: int | None = None) -> JsonObject:
         """Add Orders, all or none; return {"ids", "created": how many are new}.
 
-        A repeated request with the same `once` gets the ids of the first answer. `asker` is the running
-        task that adds them, if there is one.
+        A repeated request with the same `once` gets the ids of the first answer. `asker` is the id of the
+        running task that adds them, if there is one.
         """
         def action(transaction: Connection) -> JsonObject:
             now = self.database.clock.now()
@@ -195,10 +196,10 @@ class JobQueue:
                                        for function in self.catalogue.functions()})
 
     def start_workers(self) -> None:
-        """Start workers for added tasks. If that fails now, a tick tries again."""
-        with in_passing("starting workers"):    # a killed worker must not keep its row
+        """Start workers for added tasks. If that fails, a later tick tries again."""
+        with in_passing("starting workers"):
             if not self.tick.maybe("code") and self.reaper.burials.is_due():
-                self.reaper.bury_dead()
+                self.reaper.bury_dead()         # the row of a killed worker would count as a worker
             self.starter.start_needed(self.tick.sleepers_missing())
 
     def close(self) -> None:
@@ -206,11 +207,11 @@ class JobQueue:
         self.database.close()
 
 
-_opened: dict[int, JobQueue] = {}       # by process id: a connection must not cross a fork
+_opened: dict[int, JobQueue] = {}       # {process id: its queue}: a connection must not cross a fork
 
 
 def default_queue() -> JobQueue:
-    """Return the JobQueue of this process, for code that only imported a function."""
+    """Return the JobQueue of this process, for code that opened none itself."""
     return _opened.get(os.getpid()) or _opened.setdefault(os.getpid(), JobQueue())
 
 
@@ -222,7 +223,7 @@ class CodePlace(NamedTuple):
 
 
 def calling_place() -> CodePlace:
-    """Return the line of the file that called this program."""
+    """Return the line of users' code that called this program."""
     frame: FrameType | None = sys._getframe(1)
     while frame and frame.f_back and frame.f_globals is globals():
         frame = frame.f_back
@@ -230,21 +231,21 @@ def calling_place() -> CodePlace:
 
 
 class Function(Generic[P, R]):
-    """A function of tasks.py, made by @task and its kin. Call it to run it here, enqueue it for later."""
+    """A function of tasks.py, as @task or command() made it. A call runs it here; enqueue() adds a task."""
 
     def __init__(self, name: str, kind: str, target: Callable[P, R] | JsonObject | list[str] | None,
                  options: JsonObject, who: str, parameters: JsonObject | None) -> None:
         self.name, self.who, self.options = name, who, options
         self.kind = kind                # python, command, http_request, external or script
         self.target: Any = target       # a callable, list or dictionary, by its kind
-        self.parameters = parameters    # name -> annotation or default; None: from the signature
-        self.chosen: UsingOptions = {}  # for the tasks that are added through it
+        self.parameters = parameters    # {name: annotation or default}; None: as in the signature
+        self.chosen: UsingOptions = {}  # options of using(), for the tasks that it adds
         self.place = calling_place()
         self.__doc__ = getattr(target, "__doc__", None)
         self.__module__ = getattr(target, "__module__", __name__)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
-        """Pickle it by its name, as Python does with functions. Process pools need that."""
+        """Return its name to pickle, as Python does for functions. Process pools need that."""
         name = getattr(self.target, "__qualname__", self.name)
         value: Any = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -258,7 +259,7 @@ class Function(Generic[P, R]):
         return self.target(*positional, **named)
 
     def using(self, **options: Unpack[UsingOptions]) -> Function[P, R]:
-        """Return the function with other options for the tasks that are added through it."""
+        """Return a Function that adds its tasks with these options, too."""
         variant: Function[P, R] = Function(
             self.name, self.kind, self.target, self.options, self.who, self.parameters)
         variant.chosen = {**self.chosen, **options}
@@ -276,7 +277,7 @@ class Function(Generic[P, R]):
         return enqueue_all(TaskContext.running or default_queue(), self.name, many, self.chosen).ids
 
     def arguments(self, positional: tuple[Any, ...], named: JsonObject) -> JsonObject:
-        """Return the arguments by name; TypeError as a call would raise it."""
+        """Return the arguments by name; TypeError if they do not fit the parameters."""
         by_name: JsonObject
         if self.parameters is None:
             import inspect
@@ -292,24 +293,28 @@ class Function(Generic[P, R]):
         return dict(by_name)
 
 
-PLACE = r"\{([A-Za-z_]\w*)\}"           # the place of a parameter's value
-declared: dict[str, Function[..., Any]] = {}    # by name, filled by the import of tasks.py
+PLACE = r"\{([A-Za-z_]\w*)\}"           # where a parameter's value is put
+declared: dict[str, Function[..., Any]] = {}    # {name: Function}, filled while tasks.py is imported
 
 
 class ScheduleLine(NamedTuple):
-    """An @schedule: the name of its function, its fields, and its place in the code."""
+    """A use of @schedule: the name of its function, its fields, and its line in the code."""
 
     name: str
     given: JsonObject
     place: CodePlace
 
 
-scheduled: list[ScheduleLine] = []      # filled in the same way
+scheduled: list[ScheduleLine] = []      # filled while tasks.py is imported
 
 
 def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[str] | None,
              who: str, keywords: JsonObject, text: str = "") -> Function[P, R]:
-    """Declare a Function. Keywords named like options are options; all others have a {place} in `text`."""
+    """Declare a Function and return it.
+
+    Keywords named like options are options; other keywords are parameters. Each {place} in `text` needs a
+    parameter. Each parameter of a command needs a {place}.
+    """
     options: JsonObject = keywords
     parameters: JsonObject | None = None
     if kind != "python":
@@ -376,9 +381,9 @@ def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | 
              catch_up: Literal["none", "once", "all"] = "once",
              overlap: Literal["skip", "queue", "allow"] = "skip", *, name: str | None = None,
              **options: Unpack[TaskOptions]) -> Callable[[Declared], Declared]:
-    """Declare when a function of tasks.py runs. It stands beside @task, as often as one likes.
+    """Declare a schedule of a function of tasks.py, above or below @task. A function may have several.
 
-    `arguments` are those of its tasks by name; `options` are those of @task. A schedule with a `name`
+    Its tasks get `arguments`, by name, and `options`, which are those of @task. A schedule with a `name`
     keeps its identity and pause even if everything else changes.
     """
     fields = {"name": name, "rule": rule, "zone": zone or "UTC", "catch_up": catch_up, "overlap": overlap,
@@ -398,9 +403,10 @@ def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | 
 # Parameters with two underscores are positional only, so `rest` may have parameters of these names.
 def command(__name: str, __arguments: Sequence[str | Path], *, who: Who = "user",
             **rest: Any) -> Function[..., NoReturn]:
-    """Declare a program: a list of arguments with {places} for the parameters; no shell, ever.
+    """Declare a program and its arguments, with {places} for the parameters. No shell is used.
 
-    Keywords that are options of tasks are options. All others are parameters: a type, or a default value.
+    Keywords that are options of tasks are options. Other keywords are parameters, with a type or a default
+    value.
     """
     if isinstance(__arguments, str) or not all(isinstance(part, (str, Path)) for part in __arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % __name)
@@ -410,9 +416,9 @@ def command(__name: str, __arguments: Sequence[str | Path], *, who: Who = "user"
 
 def http_request(__name: str, __method: str, __address: str, *, who: Who = "user",
                  headers: Mapping[str, str] | None = None, **rest: Any) -> Function[..., NoReturn]:
-    """Declare an HTTP request: {places} in path and query, other parameters as JSON body.
+    """Declare an HTTP request, with {places} for parameters in the path and the query.
 
-    With GET, HEAD and DELETE the other parameters become the query.
+    Parameters without a place become the JSON body, or with GET, HEAD and DELETE the query.
     """
     if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "

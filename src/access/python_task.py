@@ -61,12 +61,12 @@ if TYPE_CHECKING:
         after_failure: Literal["fail", "run"] | None
 
     class UsingOptions(AddOptions, total=False):
-        """Options of tasks that are added, and their owner's name."""
+        """The options of added tasks, and the name of their owner."""
 
         owner: str | None
 
     class TaskQueue(Protocol):
-        """A JobQueue, as far as a Task uses it."""
+        """The part of a JobQueue that a Task uses."""
 
         database: Database
         files: Files
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         def start_workers(self) -> None: ...
 
     class Enqueued(Protocol[P]):
-        """A Function, as far as a Task that it follows uses it."""
+        """The part of a Function that Task.then() uses."""
 
         chosen: UsingOptions
 
@@ -108,7 +108,7 @@ def _share(n: Any, total: Any) -> float | None:
 
 
 def _text(value: object) -> str:
-    """Return a value as text; the name of its class if it has none."""
+    """Return a value as text; the name of its class if str() fails."""
     try:
         return str(value)
     except Exception:
@@ -116,7 +116,7 @@ def _text(value: object) -> str:
 
 
 class TaskContext:
-    """The task that runs a function, as the function sees it. The runner makes one for each attempt."""
+    """The running task, as its function sees it. The runner makes a TaskContext for each attempt."""
 
     running: TaskContext | None = None  # the task that this process runs, if it is a runner
 
@@ -128,12 +128,12 @@ class TaskContext:
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once the folder was used
-        self.ask_results: Callable[[], list[Any]] = list    # the runner's function asks the worker
+        self.ask_results: Callable[[], list[Any]] = list    # the runner sets one that asks the worker
 
     def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
-        """Report that `n` of `total` is done, and the current step.
+        """Report that `n` of `total` is done. The `message` may name the current step.
 
-        Numbers of any kind are allowed. Other values show no progress and are named in the log.
+        Numbers of any kind are allowed. Other values show no progress, and an error is written to the log.
         """
         self._report(_share(n, total), None if message is None else _text(message))
 
@@ -141,7 +141,7 @@ class TaskContext:
     def folder(self) -> Path:
         """Return the task's own folder, made at first use and removed with the task.
 
-        The files in it at the end are the task's, for people to see and save.
+        The files that are in it when the task ends can be seen and downloaded.
         """
         path = task_folder(self._data, self.id)
         for folder in (path.parent, path):
@@ -151,25 +151,25 @@ class TaskContext:
 
     @property
     def results(self) -> list[Any]:
-        """Return the results of the tasks that this one comes after, in the order of `after`."""
+        """Return the results of the tasks in this task's `after`, in that order."""
         return self.ask_results()
 
 
 def current_task() -> TaskContext | Any:
     """Return the TaskContext of the task that runs this code, or None outside a task."""
-    # The annotation leaves out None: a function that a task runs need not test for it.
+    # The annotation leaves out None, so the function of a task need not test for it.
     return TaskContext.running
 
 
 def _ids(after: After) -> list[int]:
-    """Return the ids in `after`: ids or Tasks, one or several."""
+    """Return the ids of the tasks in `after`: a task or an id, or several."""
     items: Iterable[Any] = after if isinstance(after, (list, tuple, set, frozenset)) else [after]
     return [getattr(item, "id", item) for item in items]
 
 
 def enqueue_all(place: TaskQueue | TaskContext, function: str, many: Iterable[Any],
                 options: UsingOptions) -> Added:
-    """Add a task for each of `many` argument objects, in a task through its worker."""
+    """Add a task for each of `many` argument objects. Inside a task its worker adds them."""
     chosen: JsonObject = {**options}
     owner = chosen.pop("owner", None)
     if chosen.get("after") is not None:
@@ -210,7 +210,7 @@ class TaskFile(NamedTuple):
 
 
 class Task:
-    """A task for Python: attributes named like the JSON keys, and the actions on it."""
+    """A task for Python code: attributes named like the JSON keys, and the actions on the task."""
 
     id: int
     owner: str
@@ -252,9 +252,9 @@ class Task:
 
     def __init__(self, place: TaskQueue | TaskContext, values: JsonObject,
                  created: bool = False) -> None:
-        self._place = place             # in a runner, which has no database, the running task
+        self._place = place             # the queue; in a runner, which has none, the running task
         self.id = values["id"]
-        self.created = created          # False: a task had its unique_key already
+        self.created = created          # False if another task had its unique_key already
         self._values = values
 
     if not TYPE_CHECKING:               # a type checker must know no other names than those above
@@ -331,12 +331,12 @@ class Task:
             return self.refresh().is_finished
 
     def then(self, function: Enqueued[P], *positional: P.args, **named: P.kwargs) -> Task:
-        """Add a task of another function, of the same owner, that runs once this one has succeeded.
+        """Add a task of another function, for the same owner. It runs after this task has succeeded.
 
         For several predecessors: other.using(after=[a, b], after_failure="run").enqueue(...).
         """
         chosen: UsingOptions = {**function.chosen}
-        if not current_task():          # inside a task it is the running task's owner
+        if not current_task():          # inside a task the running task's owner is used
             chosen.setdefault("owner", self.owner)
         chosen["after"] = [*_ids(chosen.get("after") or []), self.id]
         return function.using(**chosen).enqueue(*positional, **named)
@@ -347,7 +347,7 @@ class Task:
 
     def retry(self) -> Task:
         """Make the task pending again; Conflict unless it failed or was cancelled."""
-        self._queue.catalogue.refresh()     # the catalogue may have changed
+        self._queue.catalogue.refresh()     # the file tasks.py may have changed
         return self._changed(self._queue.actions.retry(self.id))
 
     def delete(self) -> None:
@@ -356,7 +356,7 @@ class Task:
         self._queue.start_workers()
 
     def _changed(self, row: TaskRow) -> Task:
-        """Store the task's new row in this object; return itself."""
+        """Start workers, and store the task's new row in this object; return itself."""
         self._queue.start_workers()
         self._values = self._queue.row_json(row)
         return self

@@ -1,17 +1,18 @@
 """Workers that ask over HTTP, from machines without the database.
 
-These workers run on machines that the site cannot reach. Everything that they send comes from outside, so
-it is checked, and each part of a call is answered on its own.
+These workers run on machines that the site cannot reach. The site checks everything that they send. Each
+part of a call is answered on its own.
 
-1. hello() makes a worker's row with its functions, under a random name that the worker chose. A function
-   that the site does not have gets a queue which only remote workers serve.
-2. turn() reports the worker's attempts, and claims tasks under claims that the worker chose. If the
-   answer is lost the same call is sent again, and gets the same tasks. Its number shows a late copy of an
-   older call.
-3. A claimed task begins only after the next turn has confirmed it. Without a confirmation it goes back
-   unspent when the worker leaves, or is silent for REMOTE_LEASE_SECONDS. A worker that was killed and
-   started again first signs off its old session, and delivers that session's outcomes.
-4. A task that a running task adds belongs to the same owner. It is added once, under its Idempotency-Key.
+1. hello() stores a worker's row with its functions, under a random session id that the worker chose. A
+   function that the site does not have gets a queue which only remote workers serve.
+2. turn() records the reports on the worker's attempts, and claims tasks with tokens that the worker chose.
+   If the answer is lost, the worker repeats the call and gets the same tasks. The call's sequence number
+   shows a late copy of an older call.
+3. A claimed task begins only after the next turn has confirmed the claim. Without a confirmation the task
+   becomes pending again, at no cost, when the worker leaves or is silent for REMOTE_LEASE_SECONDS. A worker
+   that was killed and started again first delivers the outcomes of its old session, and ends that session.
+4. A task that a running task adds belongs to the same owner. The Idempotency-Key of the call prevents that a
+   repeated call adds it again.
 """
 from __future__ import annotations
 
@@ -48,9 +49,9 @@ if TYPE_CHECKING:
 
 REMOTE_PROTOCOL = 1
 WAIT_MAX_SECONDS = 20.0
-REMOTE_QUEUE = "remote"         # of functions without a queue of their own
-REMOTE_MAX = 64                 # workers of a token, and queues that only remote workers serve
-PIECES_MAX = 1000               # of logs in one call
+REMOTE_QUEUE = "remote"         # the queue of functions that declare no other
+REMOTE_MAX = 64                 # limit of a token's workers, and of queues that only remote workers serve
+PIECES_MAX = 1000               # pieces of logs in one call
 ANNOUNCED_MAX = 256 << 10       # characters of the announcements of a token's workers; equal ones count once
 
 _NONCE = text_like("[0-9a-f]{32}", "must be 32 hexadecimal digits")
@@ -75,11 +76,11 @@ TURN = titled("Turn", object_of(
                   function=about(TEXT_OR_NULL, "the function of all the claims, if there are several"),
                   wait=about(number_within(0, WAIT_MAX_SECONDS), "seconds to wait for a task")),
     leave=about(TEXT, "why the worker ends")))
-# The schema of an announced function: it is shown, and arguments are checked with it.
+# Announcements must match these. The schema in an announcement is shown, and arguments are checked with it.
 _KIND = {"type": ["string", "array"], "pattern": "|".join(TYPES), "items": {"enum": list(TYPES)}}
 _LENGTH, _NUMBER = integer_within(0, INTEGER_MAX), {"type": "number"}
 _PARAMETER = object_of()
-for _ in range(4):                      # nesting of lists and objects
+for _ in range(4):                      # levels of nested lists and objects
     _PARAMETER = object_of(
         type=_KIND, enum={"type": "array"}, enumNames={"type": "array", "items": TEXT}, default={},
         format={"enum": [*TEXT_FORMS, "password", "seconds"]}, description=text_up_to(2000),
@@ -89,7 +90,7 @@ for _ in range(4):                      # nesting of lists and objects
         required={"type": "array", "items": TEXT}, unclear=text_up_to(200),
         **dict.fromkeys(BOUNDS, _NUMBER), minItems=_LENGTH, maxItems=_LENGTH,
         minLength=_LENGTH, maxLength=_LENGTH, pattern=text_up_to(2000), patternMessage=text_up_to(500))
-# Patterns whose matching time grows with the text's length. All others are left to the remote worker.
+# Patterns whose matching time is linear in the text's length. Only the remote worker checks other patterns.
 _QUICK_PATTERNS = r"\(\?s\)\(\?!-\)\.\*|-\?\[0-9\]\{1,15\}|(?:[^\\.*+?()\[\]{}^$]|\\[^A-Za-z0-9])*"
 _ANNOUNCED = object_of(
     ("name", "title", "description", "schema", "options", "who"),
@@ -104,7 +105,7 @@ _ANNOUNCED = object_of(
 
 
 def _without_slow_patterns(schema: Any) -> Any:
-    """Return an announced schema without the patterns that could take long."""
+    """Return an announced schema without the patterns that could take long to match."""
     if isinstance(schema, list):
         return list(map(_without_slow_patterns, schema))
     if not isinstance(schema, dict):
@@ -114,7 +115,7 @@ def _without_slow_patterns(schema: Any) -> Any:
 
 
 class RemoteWorkers:
-    """The site's side of workers that ask over HTTP; see the room. `token` is Person.token."""
+    """The site's side of the protocol at the top of this room. `token` is Person.token."""
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, workers: Workers,
                  queues: Queues, files: Files) -> None:
@@ -162,8 +163,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_room(transaction: Connection, key: tuple[str, int], text: str) -> None:
-        """Raise Invalid for an announcement that is too large together with those of the token's other
-        workers."""
+        """Raise Invalid if the announcements of a token's workers, with this one, would be too large."""
         other_length = transaction.value(
             "SELECT sum(length(functions)) FROM (SELECT DISTINCT functions FROM worker "
             "WHERE lock<>? AND token_id=? AND functions<>?) AS announced", (*key, text)) or 0
@@ -172,9 +172,9 @@ class RemoteWorkers:
                 "functions", "of one token's workers are longer than %d characters" % ANNOUNCED_MAX))
 
     def turn(self, token: Token, call: JsonObject) -> JsonObject:
-        """Return the state of each named attempt, and the claimed tasks.
+        """Record a worker's reports; return the state of each reported attempt, and the claimed tasks.
 
-        The worker may forget the reported ends then: they are on the disk.
+        The reported outcomes are durable when this returns, so the worker may forget them.
         """
         starts, ended = call.get("start", []), {end["claim"]: end for end in call.get("end", ())}
         self._check_size(call)
@@ -201,7 +201,7 @@ class RemoteWorkers:
 
     def _leave(self, transaction: Connection, worker_id: int, why: str, tasks: int,
                now: float) -> None:
-        """Remove a worker's row. Its running tasks have crashed; unconfirmed ones go back."""
+        """Remove a worker's row. Its running tasks have crashed; unconfirmed ones become pending again."""
         self._workers.leave(transaction, worker_id, shorten(why, 99), tasks)
         for task in self._claims.leases.lost({worker_id}, now, transaction):
             if task["worker_id"] == worker_id:
@@ -209,7 +209,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _check_size(call: JsonObject) -> None:
-        """Raise Invalid for a call that names an attempt twice, or would hold the write lock for long."""
+        """Raise Invalid if a call names an attempt twice, or has so many pieces that it locks for long."""
         reports = [*call.get("hold", ()), *call.get("end", ())]
         claims = [attempt["claim"] for attempt in (*call.get("start", ()), *reports)]
         if len(claims) > len(set(claims)):
@@ -218,7 +218,7 @@ class RemoteWorkers:
             raise field_error("log", "must have at most %d pieces in one call" % PIECES_MAX)
 
     def claim_late(self, token: Token, call: JsonObject) -> list[JsonObject]:
-        """Return the tasks that can be claimed since turn() had none."""
+        """Claim tasks that have become claimable since turn() found none; return them."""
         worker = self._check(self._database, token, call)
         reach = self._reach(token, worker, call["claim"]["claims"])
         if not self._claims.next_heads(self._database, self._clock.now(), reach=reach)[1]:
@@ -228,7 +228,7 @@ class RemoteWorkers:
             return self._claim(transaction, token, worker, call, self._clock.now())
 
     def owner_of(self, token: Token, task_id: int, claim: str) -> int:
-        """Return the id of the owner of a task that a worker runs; Conflict if it does not run it."""
+        """Return the owner's id of a running task; Conflict if none of the token's workers runs it."""
         row = self._held(self._database, token).get(claim)
         if row is None or row["id"] != task_id:
             raise Conflict(CLAIM_LOST, gone=True)
@@ -257,7 +257,7 @@ class RemoteWorkers:
         return {"boot": lease.pop("lease_boot"), "seen_at": now, **lease}
 
     def _place(self, transaction: Connection, token: Token, function: JsonObject) -> None:
-        """Set the queue of a function that the site does not have: one that our own workers do not serve."""
+        """Choose a queue for a function that the site does not have. Our own workers do not serve it."""
         ours = {row["name"]: json.loads(row["options"])["queue"]
                 for row in transaction.all("SELECT name, options FROM function")}
         if function["name"] in ours:
@@ -313,8 +313,7 @@ class RemoteWorkers:
 
     def _end(self, transaction: Connection, ended: Iterable[JsonObject], held: dict[str, TaskRow],
              now: float) -> Sequence[Verdict | None]:
-        """Record the ends of attempts; return a Verdict for each, None if the worker does not hold the
-        claim."""
+        """Record the ends of attempts; return a Verdict for each, or None for a lost claim."""
         endings: list[tuple[int, str, Outcome]] = []
         for attempt in ended:
             task, outcome, claim = held.get(attempt["claim"]), self._outcome(attempt["outcome"]), ""
@@ -343,7 +342,7 @@ class RemoteWorkers:
 
     def _claim(self, transaction: Connection, token: Token, worker: WorkerRow, call: JsonObject,
                now: float) -> list[JsonObject]:
-        """Return the tasks that a call claims. A repeated call gets the same tasks."""
+        """Claim the tasks that a call asks for; return them. A repeated call gets the same tasks."""
         claim_request = call.get("claim")
         if not claim_request or not claim_request["claims"] or "leave" in call:
             return []
@@ -357,7 +356,7 @@ class RemoteWorkers:
 
     @staticmethod
     def _claimed(transaction: Connection, worker: WorkerRow, claims: Sequence[str]) -> list[JsonObject]:
-        """Return a worker's tasks under these claims, as the worker gets them."""
+        """Return a worker's unconfirmed tasks with these claims, as the worker gets them."""
         names = [UNCONFIRMED + claim for claim in claims]
         rows = transaction.all(
             "SELECT task.id, function, arguments, attempts-put_backs AS attempt, crashes, timeout, "

@@ -1,8 +1,9 @@
 """Requests to add tasks, checked against function and person.
 
-A request, as POST /api/tasks has it, becomes an Order. Every door and every schedule uses this room. A
-request is checked against REQUEST_SCHEMA, the function's own schema and the rights of the person. Many
-requests in a row usually differ in their arguments only. So everything else (a Frame) is checked once.
+A request, as POST /api/tasks has it, becomes an Order. HTTP, commands, Python and schedules use this room. A
+request is checked against REQUEST_SCHEMA, the function's own schema and the rights of the person. Requests in
+a row usually differ in their arguments only. So the rest of a request (a Frame) is checked once for all of
+them.
 """
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from ..base.types import FieldError, JsonObject, Schema
 
-ARGUMENTS_HELD_BYTES = 8 << 20  # of one upload that stay in memory; later ones wait in a file
+ARGUMENTS_HELD_BYTES = 8 << 20  # bytes of arguments in memory for one upload; further ones wait in a file
 ARGUMENTS_MAX_CHARACTERS = 200_000
 ADD_MAX = 100_000               # tasks in one transaction
 AFTER_SUM_MAX = 200_000         # predecessors of all tasks in one request
@@ -53,7 +54,7 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
 
 
 class Frame(NamedTuple):
-    """A request without its arguments. `make` makes an Order of their text, unless there are errors."""
+    """A request without its arguments. `make` makes an Order of their JSON text, if there are no errors."""
 
     rest: JsonObject
     schema: Schema
@@ -69,14 +70,17 @@ def file_parameters(schema: Schema) -> list[str]:
 
 
 class Requests:
-    """The maker of Orders from requests, for a person or (None) for the site's own code."""
+    """The maker of Orders from requests. The `person` None stands for the site's own code."""
 
     def __init__(self, database: Database, catalogue: Catalogue) -> None:
         self._database = database
         self._catalogue = catalogue
 
     def check(self, requests: Iterable[Any], person: Person | None = None) -> list[Order]:
-        """Return the Orders for `requests`; Invalid names every error. A request may be an Invalid itself."""
+        """Return the Orders for `requests`; Invalid names every error.
+
+        An Invalid among `requests` stands for a line that could not be read.
+        """
         orders: list[Order] = []
         errors: list[FieldError] = []
         frame: Frame | None = None
@@ -105,7 +109,7 @@ class Requests:
         return orders
 
     def function(self, name: str, person: Person | None = None) -> Mapping[str, Any]:
-        """Return the function of a name, if `person` may add it; Invalid if not."""
+        """Return the function of this name; Invalid if there is none, or `person` may not add its tasks."""
         catalogue = self._catalogue
         if catalogue.find(name) is None:
             catalogue.refresh(wait=True)
@@ -144,7 +148,7 @@ class Requests:
         return order
 
     def _frame(self, request: Any, person: Person | None, last: Frame | None) -> Frame:
-        """Return the Frame of a request, or the `last` one if it is the same."""
+        """Return the Frame of a request, or the `last` one if they are equal."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
@@ -174,7 +178,7 @@ class Requests:
 
     def _check_choices(self, rest: JsonObject, declared: JsonObject,
                        person: Person | None) -> list[FieldError]:
-        """Return the errors of combined fields, of another queue, and of a plain user's choices."""
+        """Return the errors of fields that exclude each other, of another queue, of choices for admins."""
         errors: list[FieldError] = []
         own, queue = declared["queue"], rest.get("queue", declared["queue"])
         is_user = person is not None and not person.is_admin

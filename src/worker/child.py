@@ -1,13 +1,15 @@
 """The worker's side of its runner: pipes, life line, signals.
 
-The runner has a socket for orders and messages, a bell that it rings, a pipe for each log, and a life
-line. When the worker dies the kernel closes its end of the life line. That kills the runner and all
-processes that it started. A batch is handed over with a pipe that holds a byte for each order. The runner
-reads one byte before it begins an order, and the worker reads the rest to take orders back. So it is
-always known which orders have begun.
+The runner has a socket for orders and messages, and a pipe for each log. It wakes the worker by another
+pipe, the bell. The life line is a pipe without data. When the worker dies, the kernel closes the worker's
+end of the life line. That kills the runner's process group.
 
-Rules: no pipe and no process outlives end(). A message against the rules ends the runner. The group is
-killed only while its leader's pid cannot be another process's.
+Several orders are handed over with a pipe that holds a byte for each. The runner reads one byte before it
+begins an order. To take orders back, the worker reads the remaining bytes. So the worker always knows which
+orders have begun.
+
+Rules: no pipe and no process of the group outlives end(). A message against the rules ends the runner. The
+group is killed only until its leader is collected: after that another process may have the pid.
 """
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     class Process(Protocol):
-        """A Popen, as far as it is used here. `returncode` is set once the process was collected."""
+        """The part of Popen that is used here. `returncode` is set once the process was collected."""
 
         pid: int
         returncode: int | None
@@ -50,21 +52,21 @@ class Fork:
 
 
 class Started(NamedTuple):
-    """A started runner that waits for its descriptors: its process, and our end of its channel."""
+    """A started runner that waits for its descriptors: its process, and the worker's end of its channel."""
 
     process: Process
     channel: socket.socket
 
 
 class Death(NamedTuple):
-    """The end of a runner."""
+    """The way a runner ended, and the resources that it used."""
 
-    code: int                           # exit code, or minus the number of the signal
+    code: int                           # the exit code, or minus the number of the signal
     cpu_seconds: float
     peak_memory: int                    # bytes
 
 
-spares: list[Started] = []              # runners made by fork_runner for start_runner
+spares: list[Started] = []              # runners that fork_runner() has made for start_runner()
 
 
 def start_runner(data: Path) -> Started:
@@ -92,26 +94,26 @@ class Child:
         self._bell, bell = os.pipe()
         self._lifeline: int | None
         lifeline, self._lifeline = os.pipe()
-        with contextlib.suppress(OSError):      # wait() will notice its death
+        with contextlib.suppress(OSError):      # is_dead() will notice that the runner has ended
             socket.send_fds(self._channel, [b"."], (bell, lifeline, lock))
         os.close(bell)
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unread = b""               # bytes that the runner has not read yet: no order may follow
-        self._go: int | None = None     # of a batch: a byte in it for each order not begun
-        self._wake = wake               # readable when a signal has come
+        self.unread = b""               # bytes that could not be sent yet: no order may follow
+        self._go: int | None = None     # a batch's pipe, with a byte for each order not begun
+        self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
         self.ended = False              # the channel is closed or broke the rules
-        self.has_leftovers = False      # a task left changed state in it
-        self.tasks = self.memory = 0    # tasks run, and peak memory in bytes
-        self.files = files              # that it was made from
+        self.has_leftovers = False      # a task has left changes in the runner
+        self.tasks = self.memory = 0    # tasks handed over; peak memory in bytes
+        self.files = files              # stamps of the files that the runner imports
         self.owner: int | None = None   # the owner whose tasks it runs, if each owner has a runner
         self.identity = self.process.pid, jobqueue.birth(self.process.pid)
         self.death: Death | None = None
 
     def hand_over(self, orders: Sequence[RunOrder]) -> list[int]:
-        """Send orders to be run one after another; return our ends of their log pipes."""
+        """Send orders to be run one after another; return the worker's ends of their log pipes."""
         pipes = [os.pipe() for _ in orders]
         passed = [theirs for _, theirs in pipes]
         if len(orders) > 1:
@@ -123,7 +125,7 @@ class Child:
         try:
             self.unread = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
-            self.ended = True           # wait() will notice its death
+            self.ended = True           # is_dead() will notice that the runner has ended
         for _, theirs in pipes:
             os.close(theirs)
         self.tasks += len(orders)
@@ -144,10 +146,10 @@ class Child:
         self._flush()
 
     def wait(self, seconds: float, log_end: int | None = None) -> None:
-        """Wait until something happens, `seconds` at most. Output into the log counts.
+        """Wait for a message, a signal, or output at `log_end`, for `seconds` at most.
 
-        While a batch runs, outcomes and output do not wake the worker. The runner rings after its last
-        task, or when it needs an answer.
+        While a batch runs, outcomes and output do not wake the worker. The runner rings the bell
+        for each other message, and for the outcome of the last task.
         """
         poll, events = select.poll(), select.POLLOUT if self.unread else 0
         if self._go is None:
@@ -190,7 +192,7 @@ class Child:
             yield message
 
     def is_dead(self) -> bool:
-        """Return True once the runner has ended. The rest of its group is killed then."""
+        """Return True once the runner has ended. Then kill the rest of its group, and set `death`."""
         if self.death is None:
             ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:

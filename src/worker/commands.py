@@ -3,8 +3,8 @@
 The arguments fill their places in the parts of a command, which runs without a shell. Its output is the
 task's log. An exit code other than 0 is an error.
 
-Rules: an argument never becomes an option of the program, unless the owner wrote the minus sign or it
-belongs to a number. A script of the folder schedules never runs twice at once.
+Rules: an argument never becomes an option of the program, unless the owner wrote the minus sign or the
+argument is a number. A script of the folder schedules never runs twice at once.
 """
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jobqueue import TYPE_CHECKING, Fail, Function, RetryAfter, dump_json
 if TYPE_CHECKING:
     from jobqueue import JsonObject, TaskContext
 
-START_AGAIN_SECONDS = 60                # after which a task without a process is tried again
+START_AGAIN_SECONDS = 60                # pause if the host refuses to start a task's process
 
 
 class CommandFailed(Exception):
@@ -38,7 +38,11 @@ def as_word(value: object) -> str:
 
 
 def fill_parts(target: list[str], arguments: JsonObject) -> list[str]:
-    """Return a command's arguments: a list alone becomes several, null none. Fail if one is an option."""
+    """Return the words of a command: its parts with the arguments in their places.
+
+    If a part is one place and nothing else, a list becomes a word for each item, and null none. Fail if
+    the program could read an argument as an option.
+    """
     parts: list[str] = []
     guarded = True
     for part in target:
@@ -59,7 +63,7 @@ def fill_parts(target: list[str], arguments: JsonObject) -> list[str]:
 
 
 def explain_program(program: str, error: OSError) -> str:
-    """Return the reason why a program could not be started, and the remedy."""
+    """Return the reason why a program could not be started, and the remedy if it is known."""
     import shutil
     path = program if "/" in program else shutil.which(program)
     if path is None:
@@ -118,7 +122,7 @@ def run_script(function: Function, arguments: JsonObject, context: TaskContext) 
         except BlockingIOError:
             raise Fail("schedules/%s is running already" % name) from None
         except OSError:
-            pass                        # without flock the schedule's overlap must do
+            pass                        # without flock only the schedule's overlap prevents that
         return run_program([sys.executable, path] if path.endswith(".py") else [path], context)
 
 

@@ -1,7 +1,7 @@
 """python3 worker.py
 
-Each process does one job: a worker (for cron, as a service, detached, or for a slice of a request), its
-runner, a catalogue, sending messages, or the daily backup.
+Each process has one job. It is a worker: for cron, as a service, detached, or for a slice of a request. Or
+it is a worker's runner, announces the functions, sends messages, or makes the daily backup.
 """
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 CRON_SECONDS = 50.0
-WORKER_PATIENCE_SECONDS = 45.0          # less than the self-fence
+WORKER_PATIENCE_SECONDS = 45.0          # longest wait for the database; less than SELF_FENCE_SECONDS
 
 
 def run_runner(channel: str, data: str) -> int:
-    """Be the runner: armed first, then ready. `channel` is the number of a descriptor."""
+    """Run a runner. The life line is armed before anything else. `channel` is a descriptor's number."""
     link = socket.socket(fileno=int(channel))
     bell, lifeline, lock = socket.recv_fds(link, 1, 3)[1]
     arm_lifeline(lifeline)
@@ -51,12 +51,12 @@ def run_runner(channel: str, data: str) -> int:
 
 
 def fork_runner(data: str) -> None:
-    """Fork the first runner, which needs half the time and memory of a new process.
+    """Fork the first runner. A fork needs half the time and memory of a new process.
 
-    Nothing may be open yet. If it gets no order it ends with this process.
+    Nothing may be open yet. If no worker uses the fork, it ends with this process.
     """
     ours, theirs = socket.socketpair()
-    gc.freeze()                         # a collection would write into shared memory pages
+    gc.freeze()                         # the garbage collector would write into shared memory pages
     pid = os.fork()
     if pid:
         theirs.close()
@@ -75,20 +75,20 @@ def fork_runner(data: str) -> None:
 
 
 def print_catalogue() -> NoReturn:
-    """Announce the functions on standard output, even if tasks.py prints something."""
+    """Print the announcement of the functions as JSON, and nothing that tasks.py prints."""
     out = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     with open(out, "wb") as file:
         file.write(dump_json(read_functions()).encode("utf-8"))
     if os.getpgrp() == os.getpid():     # end the processes that tasks.py has started
         os.killpg(0, signal.SIGKILL)
-    os._exit(0)                         # its threads and exit handlers need not be waited for
+    os._exit(0)                         # do not wait for threads and exit handlers of tasks.py
 
 
 def open_queue(data: Path | str | None, is_new: bool = False) -> JobQueue:
-    """Return the queue, in a process whose priority is that of the setting.
+    """Open the queue, and lower the priority of this process and its spare runners to the setting `nice`.
 
-    It makes no new database unless `is_new`.
+    Make no new database unless `is_new`.
     """
     if not is_new:
         jobqueue.find_database(jobqueue.data_folder(data))
@@ -102,27 +102,27 @@ def open_queue(data: Path | str | None, is_new: bool = False) -> JobQueue:
 
 def work(mode: str, data: Path | str | None = None, seconds: float | None = None,
          verbose: bool = False, row: int | None = None, lock: str | None = None) -> int:
-    """Be a worker: detached, for cron, within a request (slice), or as a service."""
+    """Run a worker: detached, for cron, within a web request (slice), or as a service."""
     queue = open_queue(data, is_new=row is None)
     if mode == "cron" and seconds is not None:
         queue.catalogue.refresh()
-        queue.tick.run("cron", start=False)   # dead workers must not take up the room
+        queue.tick.run("cron", start=False)   # dead workers must not count against NbMaxWorker
         due = queue.tick.next_work() or math.inf
         if not queue.claims.claimable(1) and due > queue.database.clock.now() + seconds:
             queue.starter.start_needed(queue.tick.sleepers_missing())
             return 0
     was_stopped = Worker(queue, mode, verbose, seconds).run(row, lock)
     if mode == "service":
-        for number in STOP_SIGNALS:     # from now on a signal ends the process at once
+        for number in STOP_SIGNALS:     # a later signal ends the process at once
             signal.signal(number, signal.SIG_DFL)
-        if not was_stopped:             # exec in place: the host might not start another process
+        if not was_stopped:             # exec, because the host might start no other process
             time.sleep(CHECK_SECONDS)
             os.execv(sys.executable, [sys.executable, __file__, *sys.argv[1:]])
     return 0
 
 
 def work_remotely(options: Namespace) -> int:
-    """Work for another site until a signal comes, or our files change; then exec the new ones."""
+    """Work for another site until a stop signal comes. If the program's files change, exec the new ones."""
     if not jobqueue.TASKS_FILE.exists():
         raise jobqueue.SetupError("There is no %s, whose functions this worker could run."
                                   % jobqueue.TASKS_FILE)
@@ -136,7 +136,7 @@ def work_remotely(options: Namespace) -> int:
 
 
 def send_messages(data: str) -> int:
-    """Send due messages. A server that hangs ends this process, not a worker."""
+    """Send due messages. If a server hangs, only this process ends, after SENDING_SECONDS."""
     signal.alarm(int(jobqueue.SENDING_SECONDS))
     queue = open_queue(data)
     jobqueue.DeliverySender(queue.database, queue.settings, queue.enqueue, queue.catalogue.find).run()
@@ -144,7 +144,7 @@ def send_messages(data: str) -> int:
 
 
 def make_daily_backup(queue: JobQueue) -> None:
-    """Make the backup of the day, which a tick has begun; remove the oldest ones."""
+    """Make the daily backup that a tick has ordered, remove old backups, and store the outcome."""
     database = queue.database
     error: str | None = None
     begun = jobqueue.recall(database, "daily_backup")
@@ -161,7 +161,10 @@ def make_daily_backup(queue: JobQueue) -> None:
 
 
 def remove_older_backups(folder: Path, count: int) -> None:
-    """Keep the newest daily backups. Remove older ones, and incomplete ones before the newest."""
+    """Keep the newest `count` complete daily backups.
+
+    Remove older ones, and incomplete ones that are older than the newest complete one.
+    """
     paths = sorted(folder.glob("backup-????-??-??-*"))
     whole = [path for path in paths if path.suffix != ".part"]
     for path in paths:
@@ -170,17 +173,17 @@ def remove_older_backups(folder: Path, count: int) -> None:
 
 
 def back_up(data: str) -> int:
-    """Make the daily backup, and exit."""
+    """Open the queue and make its daily backup."""
     make_daily_backup(open_queue(data))
     return 0
 
 
 def dispatch(arguments: list[str]) -> int:
-    """Run as runner, catalogue, sender, backup or worker; return the exit code."""
+    """Run the process that the arguments ask for; return its exit code."""
     mode, *rest = arguments or [""]
     if mode in ("--detached", "--slice"):
         row, lock, data, *seconds = rest
-        if sys.platform == "linux":     # on macOS a fork may not use much of the system
+        if sys.platform == "linux":     # on macOS a fork must not use many system libraries
             with contextlib.suppress(OSError):
                 fork_runner(data)
         limit = float(seconds[0]) if seconds else None
@@ -212,8 +215,8 @@ def dispatch(arguments: list[str]) -> int:
 
 
 def main() -> int:
-    """Run a process of worker.py; return its exit code."""
-    if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this, with a query as arguments
+    """Prepare this process and run it; return its exit code. A web server is refused."""
+    if "GATEWAY_INTERFACE" in os.environ:   # a web server runs this file, and the query is its arguments
         print("Status: 403 Forbidden\nContent-Type: text/plain\n\nThis is not a page.")
         return 2
     signal.pthread_sigmask(signal.SIG_SETMASK, ())

@@ -7,16 +7,17 @@
 
 Adding a task starts workers, so they need not be started by hand. A worker never runs the owner's
 code. Its child, the runner, does that, and never touches the database. When the worker dies the
-kernel ends the runner. The next tick of any process sees by their lock that both are dead.
+kernel ends the runner. Then their lock file is free, which shows the next tick of any process that both
+are dead.
 """
 from __future__ import annotations
 
 import jobqueue
 
-# A copy that broke off lacks the last lines of worker.py:
+# A copy that broke off lacks the last lines of worker.py. refuse_half() looks for them in the last 1,000
+# bytes of the file:
 #     if __name__ == "__main__":
 #         sys.exit(main())
-# They are looked for in the last 1,000 bytes.
 jobqueue.refuse_half(__file__)
 
-VERSION = "1.0.0"                       # of the jobqueue.py that this belongs to
+VERSION = "1.0.0"                       # version of the jobqueue.py that this file needs

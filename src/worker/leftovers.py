@@ -1,13 +1,13 @@
 """Leftovers: changes of the process by a task, which would affect the next task.
 
-PROBES has a row for each kind of state in the process: its name, how it is read, and how it is restored.
-A state that cannot be restored is left behind, and the worker replaces the runner. All rows are read
-after each task, so modules in C are used where they are quicker. SLOW_PROBES are read after the last task
-of a batch, and after each task that did one of CHANGES (Python's audit events): quick functions run
-15,000 times a second.
+PROBES and SLOW_PROBES have a row for each kind of state in the process: its name, how it is read, and how
+it is restored. If a state cannot be restored, the worker replaces the runner. Quick functions run 15,000
+times a second. So the rows of PROBES, which are read after each task, use modules in C where these are
+quicker. SLOW_PROBES are read after the last task of a batch, after a task that caused an audit event in
+CHANGES, and after one with leftovers.
 
-Rules: a module that was not imported is not imported for this: its state is the default. No row sees the
-hidden state of an extension in C, or changes in the modules of tasks.py.
+Rules: no module is imported for this. The state of a module that was not imported is the default. No row
+sees the hidden state of an extension in C, or changes in the modules of tasks.py.
 """
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 HANDLED: list[int] = [getattr(signal, "SIG" + name) for name in
                       "HUP INT QUIT ABRT ALRM TERM PIPE CHLD USR1 USR2 XCPU XFSZ VTALRM PROF".split()]
 _MODULES = sys.modules
-_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # of a fresh context
+_DECIMAL = 28, "ROUND_HALF_EVEN", -999999, 999999, 1, 0     # the values of a fresh context
 
 
 class Probe(NamedTuple):
@@ -57,10 +57,10 @@ class Probe(NamedTuple):
 
 
 def text_streams() -> dict[str, io.TextIOWrapper]:
-    """Make the streams that functions print to, and set them as Python's own.
+    """Make the streams that functions print to, and set them as sys.stdout and sys.stderr.
 
-    They are made on a pipe, as logs are. A stream that was made on a file would keep asking for its
-    position.
+    The streams are opened on a pipe, because logs are pipes. A stream that is opened on a file asks for
+    its position again and again.
     """
     streams = {}
     pipe = os.pipe()
@@ -203,7 +203,7 @@ SLOW_PROBES = (
 
 
 def lowest_free() -> int | None:
-    """Return the lowest free descriptor number; None if there may be no more."""
+    """Return the lowest free descriptor number; None if the process may open no more descriptors."""
     with contextlib.suppress(OSError):
         descriptor = os.dup(0)
         os.close(descriptor)
@@ -212,32 +212,32 @@ def lowest_free() -> int | None:
 
 
 class Leftovers:
-    """The state that tasks leave in this process, compared with the state before the first of them."""
+    """The changes that tasks leave in this process, compared with its state before the first task."""
 
     def __init__(self) -> None:
-        self._changed = False           # the task did one of CHANGES
-        self._variables: set[bytes] = set()     # set by the task, perhaps without os.environ
+        self._changed = False           # the task caused an audit event in CHANGES
+        self._variables: set[bytes] = set()     # names set by the task, perhaps by os.putenv()
         sys.addaudithook(self._heed)
         self._before = [probe.read() for probe in PROBES]
         self._slow = [probe.read() for probe in SLOW_PROBES]
-        self._free: int | None = None   # the lowest descriptor before the first task of a batch
-        self._owner: str | None = None  # of the last task
+        self._free: int | None = None   # the lowest free descriptor before the batch
+        self._owner: str | None = None  # owner of the last task
         self._flush_c: Callable[[None], object] | None = None
-        self._modules = 0               # number of modules when C's buffer was last tested
+        self._modules = 0               # number of loaded modules when flush() last looked for C extensions
 
     def begin(self, owner: str, is_first: bool) -> None:
-        """Begin a task of an owner. The first of a batch remembers the open descriptors."""
+        """Begin a task of an owner. Before the first task of a batch, note the lowest free descriptor."""
         if is_first:
             self._free = lowest_free()
-        if owner != self._owner:        # another owner cannot foresee the random numbers of the last one
+        if owner != self._owner:        # a task must not foresee the random numbers of another owner
             self._owner = owner
             if "random" in _MODULES:
                 _MODULES["random"].seed()
 
     def flush(self) -> None:
-        """Write out the buffers that the task printed into: Python's and, if there may be one, C's."""
+        """Write out the buffers that the task printed into: Python's, and C's if loaded code may use it."""
         for stream in (sys.stdout, sys.stderr):
-            try:                        # suppress() would take longer than all of this
+            try:                        # suppress() would take longer than both calls
                 stream.flush()
             except Exception:
                 pass
@@ -265,7 +265,7 @@ class Leftovers:
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(kind, limits)    # with low limits even the outcome could not be sent
         if not changed and self._free != lowest_free():
-            gc.collect()                # an unreachable object may hold the file open
+            gc.collect()                # an unreachable object may hold a file open
             changed = ["an open file"] if self._free != lowest_free() else []
         return ", ".join(changed) or None
 
@@ -281,7 +281,7 @@ class Leftovers:
         return remaining
 
     def _put_variables_back(self) -> None:
-        """Give C's environment the values of os.environ."""
+        """Give the variables that the task set in C's environment their values in os.environ."""
         variables, self._variables = self._variables, set()
         for name in variables:
             value = getattr(ENVIRONMENT, "_data").get(name)
@@ -299,7 +299,7 @@ class Leftovers:
 
 
 def is_c_loaded() -> bool:
-    """Return whether loaded code may print through C's buffer: ctypes, or other C extensions."""
+    """Return whether ctypes or a C extension of a package is loaded, which may print through C's buffer."""
     library = os.path.dirname(os.__file__)
     return "ctypes" in _MODULES or any(
         path.endswith(".so") and (not path.startswith(library) or "-packages" in path)

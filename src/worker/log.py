@@ -3,8 +3,9 @@
 An attempt prints into a pipe. The worker reads it and stores the text in pieces, each with its offset in
 bytes.
 
-Rules: no task waits long for the worker to read its output, and none fills the worker's memory. The
-beginning of a long log is stored, and of the rest only the latest part is kept.
+Rules: no task waits long for the worker to read its output, and no output fills the worker's memory. The
+beginning of a log is always stored. If output then arrives faster than it can be stored, only its latest
+part is kept.
 """
 from __future__ import annotations
 
@@ -28,16 +29,16 @@ class LogPipe:
     """The worker's end of an attempt's pipe, and the output that is not stored yet."""
 
     def __init__(self, end: int | None = None) -> None:
-        self.end = end                  # None before it is handed over, and after the end of the file
+        self.end = end                  # None before the hand-over, and after the end of the output
         self._decoder: codecs.IncrementalDecoder | None = None  # made at the first output
         self._waiting = bytearray()     # bytes not yet decoded; never more than LOG_MAX_BYTES
-        self.pieces: list[LogPiece] = []        # not known to be stored
-        self.start = 0                  # offset of the pending text
+        self.pieces: list[LogPiece] = []        # decoded, and not known to be stored
+        self.start = 0                  # offset of the next piece, in bytes
         if end is not None:
             self.attach(end)
 
     def attach(self, end: int) -> None:
-        """Read from this end from now on."""
+        """Set the end of the pipe that read() reads."""
         os.set_blocking(end, False)
         self.end = end
 
@@ -54,13 +55,13 @@ class LogPipe:
                 self.close()
             self._waiting += data
             excess = len(self._waiting) - jobqueue.LOG_MAX_BYTES
-            if excess > 0 and self.start > 0:       # of a long output only the latest part is kept
+            if excess > 0 and self.start > 0:       # only the latest part is kept
                 excess += jobqueue.LOG_MAX_BYTES // 2
                 del self._waiting[:excess]
                 self.start += excess
 
     def close(self) -> bool:
-        """Stop reading; return True if more output could come."""
+        """Close the pipe; return True if that was before the end of the output."""
         if self.end is None:
             return False
         os.close(self.end)
@@ -69,7 +70,7 @@ class LogPipe:
 
     @property
     def is_full(self) -> bool:
-        """Return True if pieces must be stored before more is read."""
+        """Return True if the beginning of the log must be stored before more output is read."""
         return len(self._waiting) >= jobqueue.LOG_MAX_BYTES and self.start == 0
 
     def __bool__(self) -> bool:
@@ -77,11 +78,11 @@ class LogPipe:
 
     @property
     def has_rest(self) -> bool:
-        """Return True if an incomplete character was read."""
+        """Return True if the decoder holds the first bytes of an incomplete character."""
         return self._decoder is not None and bool(self._decoder.getstate()[0])
 
     def decode_pieces(self, final: bool) -> list[LogPiece]:
-        """Return the pieces to store. They are the same until `pieces` is emptied."""
+        """Return the pieces to store. Unless `final`, they stay the same until `pieces` is emptied."""
         if final or not self.pieces:
             if self._decoder is None:
                 self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")

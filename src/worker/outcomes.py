@@ -1,10 +1,11 @@
 """Outcomes: how an attempt ended, as JSON that can always be sent.
 
-After the end of a function the owner's objects may still raise: the text of an exception, its attributes,
-the result and its parts.
+After the end of a function the owner's objects may still raise exceptions: the text of an exception, its
+attributes, the result and its parts.
 
-Rules: these functions raise nothing. A function that ran to its end is never run again because of its
-result: a value that JSON cannot write is kept as text, and other faults fail for good.
+Rules: outcome_of_result() and outcome_of_exception() raise nothing. A function that ran to its end is never
+run again because of its result. A value that JSON cannot write is converted if possible. Any other fault of
+the result fails the task for good.
 """
 from __future__ import annotations
 
@@ -32,20 +33,20 @@ if TYPE_CHECKING:
         """The end of an attempt, as the runner reports it."""
 
         result: str                     # JSON text
-        error_type: str                 # with a success: the function ended by sys.exit()
+        error_type: str                 # in a success: the function called sys.exit()
         error_message: str
         retry_after: float
         seconds: float
         cpu_seconds: float
         peak_memory: int
         traceback: str
-        report: Report                  # the last progress, if it was not sent yet
-        left: str                       # state that the task left in the runner
+        report: Report                  # the last progress, if it was not sent before
+        left: str                       # the state that the task left in the runner, in words
 
-MESSAGE_MAX_CHARACTERS = 4000           # of one exception, in the error and in its traceback
+MESSAGE_MAX_CHARACTERS = 4000           # most characters of a message, or of a line of a traceback
 TRACEBACK_MAX_CHARACTERS = 100_000
 def write_result(result: Any) -> str:
-    """Return a result as JSON text; TypeError, ValueError or any other error if it cannot be kept."""
+    """Return a result as JSON text; raise TypeError, ValueError or any other error if that fails."""
     if result is None:
         return "null"
     if is_deep(result, RESULT_MAX_DEPTH):
@@ -104,7 +105,7 @@ def show_exception(error: BaseException, frames: TracebackType | None) -> tuple[
 
 
 def show_frames(name: str, frames: TracebackType | None) -> list[str]:
-    """Return a traceback without calling any code of the exception."""
+    """Return the last 50 frames of a traceback, without calling any code of the exception."""
     lines = ["Traceback (most recent call last):\n"]
     while frames:
         code = frames.tb_frame.f_code
@@ -114,14 +115,14 @@ def show_frames(name: str, frames: TracebackType | None) -> list[str]:
 
 
 def cut(line: str) -> str:
-    """Return a line of a traceback without the end of a long message, so that the frames remain."""
+    """Return a line of a traceback, cut if it is long, so that there is room for the frames."""
     left_out = len(line) - MESSAGE_MAX_CHARACTERS
     return line if left_out <= 0 else "%s… (%d more characters)\n" % (
         line[:MESSAGE_MAX_CHARACTERS], left_out)
 
 
 def seconds_of(error: RetryAfter) -> float | None:
-    """Return the seconds of a RetryAfter; None if it has no number."""
+    """Return the seconds of a RetryAfter, within limits; None if it has no number."""
     try:
         seconds = float(error.seconds)
     except BaseException:               # a subclass that did not call our __init__()

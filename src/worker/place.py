@@ -7,29 +7,29 @@ import signal
 import jobqueue
 from jobqueue import Connection, JobQueue
 
-CHECK_SECONDS = 1.0                     # between two tests for a reason to leave
+CHECK_SECONDS = 1.0                     # seconds between two tests for a reason to leave
 STOP_SIGNALS = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
 
 
 class Place:
-    """The worker's row and lock file, by which other processes see it.
+    """The worker's row and lock file, which show other processes that the worker lives.
 
-    1. A row is reserved under NbMaxWorker, with the name of a lock file, by the starting process or by
-       the worker itself.
-    2. The worker takes the lock, then sets the row to live. If the row was given up meanwhile it removes
-       the lock.
+    1. The starting process or the worker itself reserves a row, if there are fewer than NbMaxWorker. The
+       row has the name of a lock file.
+    2. The worker takes the lock, then sets the row to live. If the row was removed meanwhile, the worker
+       removes the lock file.
     3. Each heartbeat renews the row's lease and stores state, tasks and runner. If the row is gone, the
        worker leaves.
-    4. Leaving removes the row, then the lock file. If a worker dies, its lock is free: other processes
-       end its runner and remove both.
+    4. A worker that leaves removes the row, then the lock file. If a worker dies, its lock is free. Then
+       other processes end its runner and remove row and lock file.
     """
 
     def __init__(self, queue: JobQueue, mode: str) -> None:
         self._queue, self._workers, self._database = queue, queue.workers, queue.database
         self._mode = mode
-        self.id, self._lock_name, self.lock = 0, "", -1     # once the row is taken; `lock` is the descriptor
+        self.id, self._lock_name, self.lock = 0, "", -1     # set by _arrive(); `lock` is a descriptor
         self.state, self.tasks = "idle", 0
-        self.runner: tuple[int | None, str | None] = (None, None)   # its pid and birth
+        self.runner: tuple[int | None, str | None] = (None, None)   # its pid and start time
         self.stopping = ""              # the reason why the worker will leave
 
     def acquire(self, row: int | None, lock: str | None) -> bool:
@@ -58,7 +58,7 @@ class Place:
         self._workers.heartbeat(transaction, self.id, self.state, self.tasks, self.runner)
 
     def stop(self, reason: str) -> None:
-        """Make the worker leave, for the first reason."""
+        """Make the worker leave. Only the first reason is kept."""
         self.stopping = self.stopping or reason
 
     def set_runner(self, pid: int, born: str | None) -> None:
@@ -66,7 +66,7 @@ class Place:
         self.runner = pid, born
 
     def no_runner(self, error: OSError) -> None:
-        """Report why there is no runner, and leave."""
+        """Store why there is no runner, and make the worker leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
             self._workers.start_failed(transaction, jobqueue.explain_start_error(error))
@@ -78,7 +78,7 @@ class Place:
         self._workers.remove_lock(self._lock_name, self.lock)
 
     def start_successor(self, least: int) -> None:
-        """Start the next worker. If one is needed (`least`), ask a host that refuses again."""
+        """Start needed workers, at least `least`. If none is there after that, try again, up to 3 times."""
         for pause in (0, 2, 5, 15):
             self._database.clock.sleep(pause)
             self._queue.starter.start_needed(least)

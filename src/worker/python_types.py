@@ -1,11 +1,11 @@
 """Types of parameters: the JSON of each, and the Python value of that.
 
-ROWS has a row for each type that needs only its name, LISTS and OBJECTS one for each kind of container.
-resolve() reads a type hint by them and combines types that have parts: unions, containers, Annotated,
-dataclasses. The schema of a type decides everything else: the control of the form (static/arguments.js),
-the value of a shell's or a table's text (parse_text), refusals and their words (check_value). A hint
-without a row has the schema {"unclear": its name}: its value arrives as it was given. typing is imported
-where it is used. The modules of types are not imported: a type is known by its name.
+ROWS has a row for each type without parts. LISTS and OBJECTS have a row for each kind of container.
+resolve() looks a type hint up in them. It combines types that have parts: unions, containers, Annotated,
+dataclasses. The rest follows from the schema of a type: static/arguments.js chooses the control of the
+form, parse_text() reads texts of a shell or a table, check_value() refuses values. A hint without a row has
+the schema {"unclear": its name}, and its value stays as it was given. typing is imported where it is used.
+Other modules of types are not imported, because a type is known by its name.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     TypeHint = Any                      # a type or an object of typing
     Convert = Optional[Callable[[Any], Any]]    # None: the JSON value is the Python value
 
-NOTHING = object()                      # no default, no type hint
+NOTHING = object()                      # in place of a missing type hint
 
 
 class ValueType(NamedTuple):
@@ -85,31 +85,32 @@ LISTS: dict[str, Callable[[Iterable[Any]], Any]] = {
     "collections.abc.Sequence": list, "collections.abc.MutableSequence": list,
     "collections.abc.Set": frozenset, "collections.abc.MutableSet": set}
 OBJECTS = ("builtins.dict", "collections.abc.Mapping", "collections.abc.MutableMapping")
-SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")     # wrappers of typing around
-                                                                                # a type
-# Names in the metadata of Annotated, and their keywords for numbers, texts and lists.
+# Wrappers of typing: only the type inside counts.
+SEEN_THROUGH = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar")
+# Attributes of Annotated's metadata, and the keywords of JSON Schema that they become.
 CONSTRAINTS = {
     "ge": ("minimum",), "gt": ("exclusiveMinimum",), "le": ("maximum",), "lt": ("exclusiveMaximum",),
     "min_length": ("minLength", "minItems"), "max_length": ("maxLength", "maxItems"), "pattern": ("pattern",)}
+# The JSON type for which each of these keywords is set. All other keywords are set for each type.
 ABOUT = {"minLength": "string", "maxLength": "string", "pattern": "string",
          "minItems": "array", "maxItems": "array"}
 
 
 def is_union(origin: TypeHint) -> bool:
-    """Return whether an origin is that of Optional[X], Union[X, Y] or X | Y."""
+    """Return whether a hint's origin is that of Optional[X], Union[X, Y] or X | Y."""
     import typing
     return origin is typing.Union or getattr(origin, "__name__", "") == "UnionType"
 
 
 def full_name(kind: TypeHint) -> str:
-    """Return module and name of a type, or its text if it has no name."""
+    """Return module and name of a type, or str() of it if it has no name."""
     name = getattr(kind, "__qualname__", None) or getattr(kind, "_name", None)
     module = getattr(kind, "__module__", "").replace("pathlib._local", "pathlib")   # Python 3.13
     return "%s.%s" % (module, name) if name else str(kind)
 
 
 def unclear(kind: TypeHint) -> ValueType:
-    """Return the type of a hint that no row fits."""
+    """Return the type of a hint without a row."""
     words = kind if isinstance(kind, str) else full_name(kind).replace("builtins.", "")
     return ValueType({"unclear": jobqueue.shorten(words, 100)})
 
@@ -122,7 +123,7 @@ def is_unclear(schema: Any) -> bool:
 
 
 def resolve(kind: TypeHint) -> ValueType:
-    """Return the type that a hint names."""
+    """Return the ValueType of a hint."""
     import typing
     origin: TypeHint = typing.get_origin(kind)
     inner = typing.get_args(kind)
@@ -151,7 +152,7 @@ def resolve(kind: TypeHint) -> ValueType:
 
 
 def _choice(members: list[Any], names: list[str], values: list[Any]) -> ValueType:
-    """Return the type of Literal and Enum: `values` are the members as JSON has them."""
+    """Return the type of a Literal or an Enum. `values` are the members as JSON values."""
     allowed = [*values, *names]
 
     def convert(value: Any) -> Any:
@@ -174,7 +175,7 @@ def _list(make: Callable[[Iterable[Any]], Any], inner: tuple[TypeHint, ...]) -> 
 
 
 def _places(items: list[ValueType]) -> ValueType:
-    """Return the type of a tuple that has a place for each of its values."""
+    """Return the type of a tuple of fixed length, with a type for each value."""
     def convert(values: list[Any]) -> tuple[Any, ...]:
         if len(values) != len(items):
             raise ValueError("must have %d values, not %d" % (len(items), len(values)))
@@ -188,7 +189,7 @@ def _converted(kind: ValueType, value: Any) -> Any:
 
 
 def _object(key: TypeHint, item: TypeHint) -> ValueType:
-    """Return the type of a dictionary, whose keys are texts in JSON."""
+    """Return the type of a dictionary. In JSON its keys are texts."""
     keys = ValueType({"type": "string"}) if key is NOTHING else resolve(key)
     items = ValueType(ANY) if item is NOTHING else resolve(item)
     schema: Schema = {"type": "object"}
@@ -208,7 +209,7 @@ def _object(key: TypeHint, item: TypeHint) -> ValueType:
 
 
 def _record(kind: TypeHint) -> ValueType:
-    """Return the type of a dataclass, TypedDict or NamedTuple: an object with these fields."""
+    """Return the type of a dataclass, TypedDict or NamedTuple: a JSON object with its fields."""
     import typing
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = getattr(kind, "__dataclass_fields__", None)
@@ -228,13 +229,13 @@ def _record(kind: TypeHint) -> ValueType:
 
 
 def _json_types(schema: Schema) -> set[str]:
-    """Return the JSON types of a schema, or all if it names none."""
+    """Return the JSON types that a schema allows. A schema without "type" allows all of them."""
     kinds = schema.get("type", list(jobqueue.TYPES))
     return {kinds} if isinstance(kinds, str) else set(kinds)
 
 
 def _union(inner: tuple[TypeHint, ...]) -> ValueType:
-    """Return the type of a union: JSON must tell its members apart."""
+    """Return the type of a union; an unclear type if a JSON value could belong to two members."""
     members = [resolve(hint) for hint in inner if hint is not type(None)]
     whole = members[0] if len(members) == 1 else _merged(members)
     if whole is None:
@@ -247,7 +248,7 @@ def _union(inner: tuple[TypeHint, ...]) -> ValueType:
 
 
 def _merged(members: list[ValueType]) -> ValueType | None:
-    """Return several types as one; None if the same JSON can be of two of them."""
+    """Return several types as one; None if a JSON value could belong to two of them."""
     if all("enum" in member.schema for member in members):
         merged: Schema = {"enum": [value for member in members for value in member.schema["enum"]]}
         if any("enumNames" in member.schema for member in members):
@@ -272,7 +273,10 @@ def _merged(members: list[ValueType]) -> ValueType | None:
 
 
 def _as_typed(schema: Schema) -> Schema:
-    """Return the schema of a Literal of texts as that of a text, which a union can hold."""
+    """Return the schema of a Literal of texts as that of a text with a pattern, which a union can hold.
+
+    Return any other schema unchanged.
+    """
     if "enum" in schema and all(isinstance(value, str) for value in schema["enum"]):
         return jobqueue.text_like("|".join(map(re.escape, schema["enum"])),
                                   "must be one of %s" % ", ".join(schema["enum"]))
@@ -280,7 +284,7 @@ def _as_typed(schema: Schema) -> Schema:
 
 
 def _constrained(whole: ValueType, metadata: Iterable[Any]) -> ValueType:
-    """Return a type with the metadata of Annotated: a description, limits, a pattern."""
+    """Return a type with the description, limits and pattern in the metadata of Annotated."""
     schema = dict(whole.schema)
     kinds = _json_types(schema)
     for item in metadata:
@@ -299,7 +303,7 @@ def _constrained(whole: ValueType, metadata: Iterable[Any]) -> ValueType:
 
 
 def _limit(value: Any) -> float | str | None:
-    """Return a limit as JSON has it; None if it limits no numbers, lengths or texts."""
+    """Return a limit as a JSON value; None if it is no number, timedelta or pattern."""
     if isinstance(value, str):
         return search_pattern(value)
     if isinstance(value, timedelta):

@@ -19,10 +19,10 @@ class Recorder:
 
     1. One transaction stores the rest of the output, records each outcome under its claim, puts back
        unbegun tasks, and claims the next ones.
-    2. While the disk is full or the database busy the batch keeps everything, and the worker's next round
+    2. While the disk is full or the database is busy, the batch keeps everything. The worker's next round
        tries again. Meanwhile hold() renews the claims as soon as that is possible.
-    3. After any other error each outcome is recorded alone. One that cannot be stored fails its task with
-       a StorageError. So no task harms the others of its batch.
+    3. After any other error each outcome is recorded alone. An outcome that cannot be stored fails its
+       task with a StorageError. So no task harms another task of its batch.
     """
 
     def __init__(self, queue: JobQueue, place: Place, say: Callable[..., None]) -> None:
@@ -30,12 +30,12 @@ class Recorder:
         self._place, self._say = place, say
 
     def record(self, batch: Batch[Attempt], pace: Pace | None = None, most: int = 0) -> list[ClaimedTask]:
-        """Record the ended attempts of a batch; return the rows of newly claimed tasks, at most `most`."""
+        """Record the ended attempts of a batch. With a pace, claim up to `most` tasks; return their rows."""
         try:
             rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
         except WRITE_LATER:
             raise
-        except Exception as error:      # any error: each outcome must still be tried alone
+        except Exception as error:      # after any error each outcome is recorded alone
             self._say("recording: %s", error)
             for attempt, outcome in batch.ended:
                 self._record_alone(batch, attempt, outcome)
@@ -44,7 +44,7 @@ class Recorder:
         return rows
 
     def hold(self, batch: Batch[Attempt] | None) -> None:
-        """Renew the claims of attempts that are not recorded yet, and the worker's row."""
+        """Renew the worker's row, and the claims of ended or unbegun attempts that are not recorded yet."""
         pending = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
         with contextlib.suppress(*WRITE_LATER), \
                 self._database.transaction(durable=False) as transaction:
@@ -81,7 +81,7 @@ class Recorder:
             if not rows and not batch.running:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
-            if verdict:                 # claimed tasks begin even if these files cannot be removed
+            if verdict:                 # the claimed tasks must begin even if these files cannot be removed
                 with contextlib.suppress(*WRITE_LATER):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows

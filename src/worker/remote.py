@@ -1,12 +1,12 @@
 """RemoteWorker: a worker without the database, over HTTPS.
 
-It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. Site speaks HTTP.
-A Call is a request that a thread makes. The Spool keeps unsent outcomes on the disk. RemoteWorker is the
-loop.
+It asks a site over HTTPS for tasks that its own tasks.py can run, and reports on them. RemoteSite sends
+calls over HTTP. A Call is a request that a thread makes. The Spool keeps unsent outcomes on the disk.
+RemoteWorker is the loop.
 
-Rules: only an answer of jobqueue counts. After any other answer the same call is repeated, which the site
-handles once. A claim counts from when the call was sent that renewed it. So the runner is killed before
-another worker may have its task.
+Rules: only an answer of jobqueue counts. After any other answer the call is repeated, and the site handles
+it only once. The lease of a claim counts from the time at which the call that renewed it was sent. So the
+runner is killed before another worker may have its task.
 """
 from __future__ import annotations
 
@@ -33,24 +33,25 @@ if TYPE_CHECKING:
     from .runner import ToRunner
     from .remote_site import AttemptItem, RemoteTask
 
-WAIT_SECONDS = 20.0                     # the site may wait for a task
-HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks; if there is news
-AGAIN_SECONDS = 0.5, 15.0               # between two tries of a call without an answer
-LEAVE_SECONDS = 20.0                    # after a signal, in all
-CLAIMS_MAX = 64                         # in one call; the site takes no more
+WAIT_SECONDS = 20.0                     # how long a call may wait at the site for a task
+HOLD_SECONDS, TELL_SECONDS = 5.0, 2.0   # between reports on running tasks: without output, and with output
+AGAIN_SECONDS = 0.5, 15.0               # least and longest pause before a call is repeated
+LEAVE_SECONDS = 20.0                    # after a stop: when the worker ends even if the site is silent
+CLAIMS_MAX = 64                         # most tasks claimed in one call; the site allows no more
 
 
 class RemoteWorker(Loop[RemoteAttempt]):
-    """The loop of a remote worker. For its Runners it takes the place of catalogue and Place.
+    """The loop of a remote worker. Its Runners use it as their catalogue and as their Place.
 
     One call is under way at a time:
 
     1. Once the runner has announced its functions, hello is sent.
-    2. The outcomes of the former worker in this folder are sent.
-    3. A turn reports everything that the site does not know. An idle worker claims, under claims that
-       stay the same until the site answers. A claimed task begins when a turn has confirmed it.
-    4. Running tasks are reported every HOLD_SECONDS.
-    5. After a signal nothing is claimed. The last turn says that the worker leaves.
+    2. The outcomes of the former worker in this folder are sent, which ends that worker's session.
+    3. A turn reports everything that the site does not know. An idle worker's turn also asks for tasks and
+       proposes a claim for each. These claims stay the same until the site answers.
+    4. The next turn confirms a claimed task. Then the task begins.
+    5. Running tasks are reported every HOLD_SECONDS.
+    6. After a signal nothing is claimed. The last turn says that the worker leaves.
     """
 
     def __init__(self, site: RemoteSite, spool: Spool, verbose: bool) -> None:
@@ -60,14 +61,14 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self.lock, self.stopping = spool.lock, ""
         self._settings.update(runner_tasks=10_000, runner_memory=512, runner_per_owner="no")
         self._runners = Runners(self.clock, spool.folder, self, self, self._settings)
-        self._session = jobqueue.random_token()     # empty once the worker has left
+        self._session = jobqueue.random_token()     # "" once the worker has left
         self._sequence, self._is_known = 0, False
         self._before = spool.former()
         self._taken: dict[str, RemoteTask] = {}     # claimed tasks that have not ended, by claim
-        self._claims: list[str] = []    # in the current request for tasks
+        self._claims: list[str] = []    # proposed in the current request for tasks
         self.adds: list[Addition] = []
         self._functions: list[AnnouncedFunction] | None = None
-        self._offered: set[str] = set()         # names of announced functions, earlier ones included
+        self._offered: set[str] = set()         # names of all functions that were ever announced
         self._files: list[str] = []
         self._call: Call | None = None
         self._trouble: str | None = None
@@ -103,7 +104,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._call.start(self.site, waker)
 
     def stop(self, reason: str) -> None:
-        """Make the worker leave, for the first reason."""
+        """Make the worker leave. Only the first reason is kept."""
         self.stopping = self.stopping or reason
 
     def set_runner(self, pid: int, born: str | None) -> None:
@@ -111,13 +112,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
         self._spool.set_runner(pid, born)
 
     def no_runner(self, error: OSError) -> None:
-        """Report why there is no runner, and leave."""
+        """Print why there is no runner, and make the worker leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
         self.stop("no runner could be started")
 
     def files(self) -> list[Path | str]:
-        """Return the known files of the functions."""
+        """Return the files that the functions are made of, as far as they are known."""
         return [jobqueue.TASKS_FILE, jobqueue.WORKER_FILE, *self._files]
 
     def store(self, announcement: Announcement, stamps: Stamps) -> Stamps:
@@ -126,7 +127,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         error = announcement.get("error")
         if error:
             jobqueue.complain("tasks.py cannot be read: %(message)s" % error)
-            self._give_back(list(self._taken.values()))     # other workers may be able to run them
+            self._give_back(list(self._taken.values()))     # other workers may be able to run these tasks
         elif announcement["functions"] != self._functions:
             self._functions, self._is_known = announcement["functions"], False
         return {name: stamps.get(name, stamp)
@@ -148,17 +149,17 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self.stop("limit")
         if not self.stopping:
             return
-        if self._call and self._claims:     # the waiting call may claim a task that this worker would not run
+        if self._call and self._claims:     # the call may claim a task that this worker would not run
             self._call.error, self._claims = NotHeard("the worker is stopping"), []
         if not self._batch:
             self._stopped_at = self._stopped_at or time.monotonic()
             self._give_back(list(self._taken.values()))
 
     def _step(self) -> None:
-        """Watch the running tasks, begin confirmed ones, or wait for either."""
+        """Watch the running tasks, begin confirmed tasks, hear the runner's announcement, or wait."""
         runners, rows = self._runners, list(self._taken.values())
         if self._batch:
-            if self._batch.running:     # otherwise the confirmation came too late
+            if self._batch.running:     # if none runs, the confirmation came too late
                 self._batch.watch()
             self._put_aside(self._batch)
         elif self.stopping:
@@ -173,7 +174,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._hand_over(rows)
 
     def _put_aside(self, batch: Batch[RemoteAttempt]) -> None:
-        """Keep the ended attempts until the site knows them."""
+        """Put the outcomes of ended attempts into the spool, and give unbegun tasks back, if that is due."""
         if batch.running:
             if time.monotonic() < batch.record_by:
                 return
@@ -192,7 +193,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 self._runners.start()
 
     def _give_back(self, rows: Iterable[ClaimedTask]) -> None:
-        """Give back tasks that were claimed and have not begun; they cost nothing."""
+        """Give back claimed tasks that have not begun. This does not count as an attempt."""
         for row in rows:
             del self._taken[row["claim"]]
             self._spool.keep({**claim_reference(row), "outcome": {"kind": "put_back"}})
@@ -209,7 +210,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 "session": self._session, "protocol": 1, "pid": os.getpid(),
                 "machine": jobqueue.machine_name()[:64], "version": jobqueue.VERSION,
                 "functions": self._functions}))
-        if self._before:                # the former session's functions are still announced
+        if self._before:                # the site still has the former session
             return self._turn(self._before, {"leave": "was started anew"})
         if self.adds and time.monotonic() < self._sent_at + 2 * HOLD_SECONDS:
             attempt, requests = self.adds[0]
@@ -222,7 +223,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         has_news = any(attempt.log or attempt.report for attempt in running)
         if self.stopping and not self._batch:
             if self.stopping == "limit" and not self._spool.ends:
-                self._session = ""      # a fresh process says hello, then sends these outcomes
+                self._session = ""      # the process that follows ends this session
                 return None
             extra = {} if self.stopping == "limit" else {"leave": self.stopping}
         elif not (self._batch or self._taken or self.stopping) and self._runners.child.ready:
@@ -238,7 +239,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         return None
 
     def _turn(self, session: str, extra: JsonObject) -> Call:
-        """Return a turn with as many outcomes as fit. It leaves or claims once all are reported."""
+        """Return a turn with as many outcomes as fit. Only a turn that has all of them leaves or claims."""
         ends: list[AttemptItem] = []
         room, ours = CALL_BYTES, session == self._session
         for item in self._spool.ends.values():
@@ -275,16 +276,16 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site does not answer: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
-            self._wait /= 2             # a proxy may allow no longer waiting
+            self._wait /= 2             # a proxy may cut off calls that wait for long
         self._trouble = error.why
         pause = error.pause or self.clock.uniform(self._pause, 2 * self._pause)
         self._next, self._pause = time.monotonic() + pause, min(AGAIN_SECONDS[1], 2 * self._pause)
 
     def _judge(self, call: Call) -> NotHeard | None:
-        """Return the fault of an answer, or None. Each task must have a claim and a function of ours.
+        """Return the fault of an answer, or None. Each task needs a proposed claim and an announced function.
 
-        A refused token counts only the second time: a request that a proxy has garbled must not end
-        running tasks.
+        A refused token counts only the second time in a row. A request that a proxy has garbled must not
+        end running tasks.
         """
         before, self._doubts_token = self._doubts_token, call.found.get("code") == "unauthorized"
         if self._doubts_token and not before:
@@ -321,7 +322,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             row, state = self._taken[claim], answer["attempts"][claim]
             if self._batch or state == "running":
                 row["state"], row["claimed"] = state, call.sent
-            else:                       # the task has not begun
+            else:                       # the task has not begun, and must not begin
                 del self._taken[claim]
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
@@ -329,7 +330,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims, idle = [], not (answer["tasks"] or call.ends)
             self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
-        for task in answer["tasks"]:      # each task is confirmed before it begins
+        for task in answer["tasks"]:      # the next turn confirms each task before it begins
             task.update(attempts=task["attempt"], put_backs=0, on_crash="retry",
                         owner_id=task["owner"])
             self._taken[task["claim"]] = task
@@ -353,7 +354,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
         elif call.wanted == "attempts" and code == "conflict":
             if call.session != self._session:
-                self._forget_former()   # the former session has ended; this one sends its outcomes
+                self._forget_former()   # it has ended: the present session sends its outcomes
             self._is_known = self._is_known and not gone
         else:
             jobqueue.complain("the site refuses this worker: " + answer["detail"])

@@ -1,7 +1,7 @@
 """A site elsewhere: its calls, and the unsent outcomes.
 
-Site speaks HTTP. A Call is a request that a thread makes. The Spool keeps on the disk what the site may
-not know yet.
+RemoteSite sends calls over HTTP. A Call is a request that a thread makes. The Spool keeps outcomes on the
+disk until the site has them.
 """
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     class RemoteTask(ClaimedTask):
         """A task from the site.
 
-        It has no `claimed` until the site has confirmed it. From then on `claimed` is when the call was
-        sent that last renewed the claim. `owner_id` is the owner's name.
+        `claimed` is missing until the site has confirmed the task. From then on it is the time at which
+        the last call that renewed the claim was sent. `owner_id` is the owner's name.
         """
 
-        state: str                      # the site's last answer: running, cancel, or lost
+        state: str                      # the site's last answer about it: running, cancel, or lost
 
     class LogItem(TypedDict):
         """A part of a log that begins at byte `start`."""
@@ -48,15 +48,15 @@ if TYPE_CHECKING:
         claim: str
 
     class AttemptItem(_Attempt, total=False):
-        """A report on an attempt for the site, which knows it by `id` and `claim`."""
+        """A report on an attempt for the site. `id` and `claim` identify the attempt."""
 
         progress: float | None
         message: str | None
         log: list[LogItem]
-        outcome: JsonObject             # the Outcome without None, once the attempt has ended
+        outcome: JsonObject             # once the attempt has ended: the Outcome without its None values
 
     class RemoteQueue(Protocol):
-        """A RemoteWorker, as far as a RemoteAttempt uses it."""
+        """The part of a RemoteWorker that a RemoteAttempt uses."""
 
         @property
         def clock(self) -> AnyClock: ...
@@ -72,11 +72,11 @@ def object_like(**properties: Any) -> Schema:
     return {**jobqueue.object_of(properties, **properties), "additionalProperties": True}
 
 
-CALL_SECONDS = 30.0                     # for a whole request, in addition to the site's waiting time
-CALL_BYTES = 900_000                    # of one call; the site takes a megabyte
-ANSWER_BYTES = 16 << 20
-PAUSE_MAX_SECONDS = 3600.0              # even if the site asks for a longer pause
-# The schema of each answer, by its `wanted` key. An answer is checked as the site checks calls.
+CALL_SECONDS = 30.0                     # for a whole call, in addition to the site's waiting time
+CALL_BYTES = 900_000                    # most bytes of a call's body; the site accepts a megabyte
+ANSWER_BYTES = 16 << 20                 # most bytes that are read of an answer
+PAUSE_MAX_SECONDS = 3600.0              # longest pause, even if the site asks for a longer one
+# The schema of each answer, by the call's `wanted`; that of a refusal has the key "".
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS: dict[str, Schema] = {
@@ -95,12 +95,12 @@ ANSWERS: dict[str, Schema] = {
 
 
 class NotHeard(Exception):
-    """The error of a call without an answer of jobqueue, or with a busy one: try again."""
+    """The error of a call that must be repeated: it has no valid answer, or the site is busy."""
 
     def __init__(self, why: str, pause: float | None = None) -> None:
         super().__init__(why)
         self.why = why
-        self.pause = pause              # seconds, if the site said so
+        self.pause = pause              # seconds, if the site asked for a pause
 
 
 class RemoteSite:
@@ -119,10 +119,13 @@ class RemoteSite:
             raise jobqueue.SetupError("%s must hold a token and nothing else." % token)
         self.place = FileSite(address.rstrip("/"), authorities)
         self._opener = http_opener(authorities, by_proxy=not is_near)
-        self._wraps = False             # a firewall in front of the site refuses other bodies than forms
+        self._wraps = False             # send bodies as forms: a firewall in front of the site refuses JSON
 
     def ask(self, call: Call) -> JsonObject:
-        """Return jobqueue's answer to a Call, also a refusal; NotHeard or another error if there is none."""
+        """Return jobqueue's answer to a Call. A refusal is an answer, too.
+
+        NotHeard if the answer is not jobqueue's, or if the site is busy. Other errors if there is none.
+        """
         from urllib.request import Request
         answer_json: JsonObject | None = None
         body, headers = call.body, dict(call.headers)
@@ -149,24 +152,26 @@ class RemoteSite:
 
 
 class Call:
-    """A request that a thread makes while the worker watches running tasks. Its answer has the key
-    `wanted`."""
+    """A request that a thread makes while the worker watches running tasks.
+
+    The answer has the key `wanted`, unless it is a refusal.
+    """
 
     def __init__(self, path: str, answer_key: str, body: str, seconds: float = 0.0,
                  headers: Mapping[str, str] | None = None) -> None:
         self.path, self.wanted, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found: JsonObject = {}     # the answer, which is never empty
+        self.found: JsonObject = {}     # the answer; empty until it has arrived
         self.error: NotHeard | None = None
-        # Of a turn: its reports, its further keys, and its session.
+        # Only in a turn: its outcomes, its reports on running attempts, its further keys, its session.
         self.ends: list[AttemptItem] = []
         self.news: list[News] = []
         self.given: JsonObject = {}
         self.session = ""
 
     def start(self, site: RemoteSite, waker: int) -> None:
-        """Start the call in a thread, which writes to `waker` at the end."""
+        """Start the call in a thread. At its end the thread writes to `waker`."""
         def run() -> None:
             try:
                 self.found = site.ask(self)
@@ -179,18 +184,18 @@ class Call:
         threading.Thread(target=run, daemon=True).start()
 
     def is_over(self) -> bool:
-        """Return True once there is an answer, or the time is over."""
+        """Return True once there is an answer or an error. No answer in time is an error."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
         return bool(self.found) or self.error is not None
 
 
 class Spool:
-    """The folder of one remote worker at a time: its session, and the outcomes (`ends`) not yet reported.
+    """The folder of a remote worker: its session, and the outcomes (`ends`) that are not reported yet.
 
-    The runner holds the lock, too. So a process that gets it knows that both are dead, unless a task has
-    closed all descriptors. The lock file names the runner, so that it can be ended before another worker
-    begins.
+    Only one worker at a time has the folder: it holds the lock file, and so does its runner. A process that
+    gets the lock knows that both are dead, unless a task has closed the runner's descriptors. So the lock
+    file also names the runner, which is ended before another worker begins.
     """
 
     def __init__(self, base: Path) -> None:
@@ -204,23 +209,23 @@ class Spool:
                 break
             except BlockingIOError:     # another worker has the folder
                 os.close(self.lock)
-        self.ends: dict[str, AttemptItem] = {}  # by their claims
+        self.ends: dict[str, AttemptItem] = {}  # outcomes by claim
         for path in self.folder.glob("*.outcome"):
             with contextlib.suppress(ValueError):       # a power cut can leave empty files
                 self.ends[path.stem] = jobqueue.read_json(path.read_text("utf-8"))
-        self._session = self.folder / "jobqueue-worker.remote"  # tasks may have folders beside it
+        self._session = self.folder / "jobqueue-worker.remote"  # find_database() accepts this name
         self._place = " %d %s" % (os.fstat(self.lock).st_ino, jobqueue.machine_name())
 
     def set_runner(self, pid: int, born: str | None) -> None:
-        """Store the runner's pid and start time over the former ones: a full disk has room for that."""
+        """Overwrite the runner's pid and start time in the lock file. This works on a full disk, too."""
         with contextlib.suppress(OSError):
             words = "%s %d %s" % (jobqueue.boot_id(), pid, born)
             os.pwrite(self.lock, words.ljust(200).encode("ascii"), 0)
 
     def former(self) -> str | None:
-        """Return the session of the former worker of this folder.
+        """End the runner of the folder's former worker; return that worker's session.
 
-        None in a copied folder, since the original may be alive, and while the former runner lives.
+        None if the folder was copied, since the original worker may live. None if the runner does not end.
         """
         with contextlib.suppress(OSError, ValueError):
             session, space, place = self._session.read_text("utf-8").partition(" ")
@@ -234,17 +239,17 @@ class Spool:
         return jobqueue.end_group(int(named[1]), named[2], time.sleep)
 
     def begin(self, session: str) -> None:
-        """Store the session of the worker that has this folder now."""
+        """Store the session of the present worker."""
         jobqueue.write_private(self._session, session + self._place)
 
     def keep(self, item: AttemptItem) -> None:
-        """Store an outcome until it is reported. A full disk does not stop the report."""
+        """Keep an outcome until it is reported, also on the disk if there is room."""
         self.ends[item["claim"]] = item
         with contextlib.suppress(JobQueueError, OSError):
             jobqueue.write_private(self.folder / (item["claim"] + ".outcome"), dump_json(item))
 
     def forget(self, item: AttemptItem) -> None:
-        """Remove a report that the site knows, and the task's files here."""
+        """Remove an outcome that the site has, and the task's folder here."""
         self.ends.pop(item["claim"], None)
         with contextlib.suppress(OSError):
             (self.folder / (item["claim"] + ".outcome")).unlink()
@@ -252,7 +257,7 @@ class Spool:
 
 
 def claim_reference(row: ClaimedTask) -> AttemptItem:
-    """Return id and claim of an attempt, by which the site knows it."""
+    """Return id and claim of an attempt, which identify it at the site."""
     return {"id": row["id"], "claim": row["claim"]}
 
 
@@ -276,19 +281,19 @@ class RemoteAttempt(WatchedAttempt):
         log: list[LogItem] = []
         for start, text in self.log.decode_pieces(final=False) if self.log else ():
             log.append({"start": start, "text": text})
-            if json_bytes(log) > CALL_BYTES // 4:       # one piece may be larger, but not too large
+            if json_bytes(log) > CALL_BYTES // 4:       # one larger piece still fits into a call
                 break
         item["log"] = log
         return item
 
     def forget(self, item: AttemptItem) -> None:
-        """Drop the output that the site has now, by this report."""
+        """Drop the output and the progress in a report that the site has."""
         del self.log.pieces[:len(item["log"])]
         if self.report and {**item, **self.report} == item:
             self.report = None
 
     def last_item(self, outcome: Outcome) -> AttemptItem:
-        """Return the report on the ended attempt. A long log loses its middle."""
+        """Return the report on the ended attempt. If it is too large, drop the middle of the log."""
         outcome_json: JsonObject = {name: value for name, value in vars(outcome).items() if value is not None}
         if json_bytes(outcome_json) > CALL_BYTES:
             outcome_json = {"kind": "fail", "error_type": "ValueError",
@@ -312,11 +317,11 @@ class RemoteAttempt(WatchedAttempt):
         return self._worker.lease_seconds
 
     def site(self) -> FileSite | None:
-        """Return where its files are."""
+        """Return the site that has the task's files."""
         return self._worker.site.place
 
     def _may_begin(self) -> bool:
-        return True                     # the site has confirmed it
+        return True                     # the site has confirmed the task
 
     def _test_claim(self) -> None:
         self._is_doubted, self._unclaimed = True, self.row["claimed"]
@@ -333,18 +338,18 @@ class RemoteAttempt(WatchedAttempt):
         self._worker.adds.append(Addition(self, requests))
 
     def _answer_results(self) -> bool:
-        return False                    # the runner asks the site for them
+        return False                    # the runner asks the site for results
 
 
 class Addition(NamedTuple):
-    """A request of a function to add tasks."""
+    """An attempt's request to add tasks."""
 
     attempt: RemoteAttempt
     requests: list[JsonObject]
 
 
 class News(NamedTuple):
-    """A report on a running attempt."""
+    """A running attempt and the report on it in a turn."""
 
     attempt: RemoteAttempt
     item: AttemptItem

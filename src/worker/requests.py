@@ -1,10 +1,10 @@
 """HTTP requests as functions.
 
-Arguments fill the places of the address; the rest become the query or the JSON body. The answer is the
-result. A status of 4xx fails for good, 5xx may be retried.
+Arguments fill the places of the address. The other arguments become the query or the JSON body. The answer
+is the result. A status of 4xx fails for good, except for 408, 425 and 429. 5xx may be retried.
 
-Rules: a request goes only to the server that the owner wrote, by no proxy, no redirect and no path that
-climbs. Answers are read up to a limit.
+Rules: a request goes only to the server that the owner wrote, without proxy and redirect. No argument can
+add ".." to the path. Answers are read up to a limit.
 """
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from jobqueue import JsonObject, TaskContext
 
-ANSWER_MAX_BYTES = 1 << 19              # of an HTTP request
-REQUEST_SECONDS = 30.0                  # for each read of an HTTP answer
+ANSWER_MAX_BYTES = 1 << 19              # largest answer to an HTTP request
+REQUEST_SECONDS = 30.0                  # to connect, and for each read of an answer
 
 
 def refuse_climbing(template: str, arguments: JsonObject) -> None:
@@ -47,7 +47,7 @@ def refuse_climbing(template: str, arguments: JsonObject) -> None:
 
 
 def build_request(target: JsonObject, arguments: JsonObject, context: TaskContext) -> Request:
-    """Return the urllib Request: places filled, the other arguments as query or JSON body."""
+    """Return the urllib Request, with the arguments in the places, the query or the JSON body."""
     from urllib.request import Request
     refuse_climbing(target["address"], arguments)
     address = re.sub(jobqueue.PLACE, lambda match: quote(as_word(arguments.get(match[1])), safe=""),
@@ -69,7 +69,7 @@ def build_request(target: JsonObject, arguments: JsonObject, context: TaskContex
 def http_opener(authorities: str | None = None, by_proxy: bool = False) -> OpenerDirector:
     """Return an opener that checks certificates, follows no redirect, and returns every answer.
 
-    A proxy is that of the environment.
+    With `by_proxy` it uses the proxies that the environment names, else none.
     """
     import ssl
     from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler
@@ -81,11 +81,11 @@ def http_opener(authorities: str | None = None, by_proxy: bool = False) -> Opene
 
 
 def run_request(function: Function, arguments: JsonObject, context: TaskContext) -> Any:
-    """Send an HTTP request; return its answer as result. 4xx fails for good, 5xx may be retried."""
+    """Send an HTTP request; return its answer as result. Fail for an error that a retry cannot mend."""
     request = build_request(function.target, arguments, context)
     with http_opener().open(request, timeout=REQUEST_SECONDS) as answer:
         data, code, headers = answer.read(ANSWER_MAX_BYTES + 1), answer.status, answer.headers
-        whole = len(data) + (answer.length or 0)    # by its Content-Length
+        whole = len(data) + (answer.length or 0)    # expected bytes, by Content-Length
     if code >= 300:
         print(data[:4096].decode("utf-8", "replace"))
         message = "the server answered %d %s" % (code, answer.reason)

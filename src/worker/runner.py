@@ -1,13 +1,13 @@
 """The child's side: runs one attempt after another.
 
 The runner imports tasks.py, announces its functions, and runs one attempt after another. It is a fresh
-interpreter, or a fork of the worker made before anything was open. It ends with its channel or its life
-line. It speaks to the worker in lines of JSON: {"announce"} once, then for each attempt {"report"},
-{"enqueue"} (which is answered) and at last {"outcome"}.
+interpreter, or a fork of the worker made before anything was open. It ends when its channel or its life
+line is closed. It sends the worker lines of JSON: {"announce"} first, then for each attempt {"report"},
+{"enqueue"} and {"results"}, and at last {"outcome"}. The worker answers {"enqueue"} and {"results"}.
 
-Rules: it never touches the database. Changes of this process by a task must not reach the next task. Some
-are undone; the others are found and reported, and the worker replaces the runner. A fork of the runner
-never speaks for it.
+Rules: the runner never touches the database. If a task changes this process, the next task must not see
+that. Some changes are undone. The rest is reported, and the worker replaces the runner. A fork of the
+runner never sends messages to the worker.
 """
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from .outcomes import Report, OutcomeMessage
 
 if TYPE_CHECKING:
-    # The processor seconds of this process with ended children, and its peak memory in bytes. It is made
-    # for each attempt, so it is a plain pair.
+    # Processor seconds of this process and its ended children, and peak memory in bytes. It is a plain
+    # tuple because it is made for each attempt.
     Usage = tuple[float, int]
 
     class ToWorker(TypedDict, total=False):
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
         claim: str
         report: Report
         enqueue: list[JsonObject]       # requests for tasks
-        more: bool                      # more of them follow
-        results: bool                   # asks for the results of the tasks that this one comes after
+        more: bool                      # True if the next line has more of these requests
+        results: bool                   # True asks for the results of the predecessors
         outcome: OutcomeMessage
 
     class RunOrder(TypedDict):
@@ -70,22 +70,22 @@ if TYPE_CHECKING:
         claim: str
         function: str
         arguments: str                  # JSON text
-        site: FileSite | None           # where its files are, if they are not here
-        given: dict[str, str]           # names of its files that are here, by their keys
+        site: FileSite | None           # the site that has its files, if they are not here
+        given: dict[str, str]           # names of its given files that are here, by their keys
 
     class ToRunner(TypedDict, total=False):
-        """A line from the worker: orders, or the answer to the last question."""
+        """A line from the worker: orders, or the answer to the runner's last request."""
 
         orders: list[RunOrder]
         created: int                    # how many of the ids are new
-        ids: list[int]                  # of the tasks that were added
+        ids: list[int]                  # ids of the requested tasks, of new and of existing ones
         results: list[Any]
         refused: Refusal
 
-LINE_MAX_BYTES = 1 << 20                # one message between worker and runner
+LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
-BATCH_MAX = 128                         # tasks in a batch
+BATCH_MAX = 128                         # most tasks in a batch
 RUN_KINDS: dict[str, Callable[[Function, JsonObject, TaskContext], Any]] = {
     "command": run_command, "http_request": run_request, "script": run_script}
 parameters_of = functools.lru_cache(maxsize=None)(Parameters)
@@ -107,7 +107,7 @@ class Refusal(NamedTuple):
 
 
 def arm_lifeline(end: int) -> None:
-    """Let the kernel kill this process group once the worker's end is closed."""
+    """Let the kernel kill this process group once the worker's end of the life line is closed."""
     import fcntl
     os.set_inheritable(end, False)
     try:
@@ -115,18 +115,18 @@ def arm_lifeline(end: int) -> None:
         fcntl.fcntl(end, 10, signal.SIGKILL)    # F_SETSIG of Linux
         flags = fcntl.fcntl(end, fcntl.F_GETFL)
         fcntl.fcntl(end, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-    except OSError:                     # other systems: a thread waits for the end of the file
+    except OSError:                     # other systems: a thread waits until the pipe is closed
         def wait() -> None:
             os.set_blocking(end, True)
             os.read(end, 1)
             os.killpg(os.getpgrp(), signal.SIGKILL)
         threading.Thread(target=wait, daemon=True).start()
     if select.select([end], [], [], 0)[0]:
-        os._exit(0)                     # it was closed before that
+        os._exit(0)                     # the worker's end was closed before this was armed
 
 
 def usage() -> Usage:
-    """Return the resources that this process has used."""
+    """Return the resources that this process and its ended children have used."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     cpu = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
     return cpu, max(own.ru_maxrss, children.ru_maxrss) * MAXRSS_BYTES
@@ -137,24 +137,24 @@ class Runner:
 
     def __init__(self, channel: socket.socket, bell: int, data: Path, lock: int | None = None) -> None:
         self._channel, self._data, self._pid = channel, data, os.getpid()
-        self._bell = bell               # rung when the worker should read the channel
-        self._worker_lock = lock        # the lock is free once both are dead
+        self._bell = bell               # a byte in it makes the worker read the channel
+        self._worker_lock = lock        # held here, too: the lock is free once worker and runner are dead
         self._lock = threading.RLock()  # the function may have threads that speak to the worker
-        self._claim: str | None = None  # of the current attempt
+        self._claim: str | None = None  # claim of the current attempt
         self._arrived = b""
         self._descriptors: list[int] = []       # received with messages
-        self._go: int | None = None     # of a batch: a byte in it for each order not begun
+        self._go: int | None = None     # a batch's pipe, with a byte for each order not begun
         self._null = os.open(os.devnull, os.O_RDWR)
-        self._streams: dict[str, TextIO] = {}   # our stdout and stderr
+        self._streams: dict[str, TextIO] = {}   # the stdout and stderr that tasks start with
         self._leftovers: Leftovers      # set in run()
         self._folder, self._umask = "", host_umask()
-        self._used: Usage = (0.0, 0)    # at the end of the last attempt; set in run()
+        self._used: Usage = (0.0, 0)    # usage() after the last attempt; set in run()
         self._unsent: Report | None = None
         self._next_report = 0.0
 
     def run(self) -> int:
         """Announce the functions, then run orders until the channel ends."""
-        self._streams = {**text_streams()}      # before tasks.py, which may keep references to them
+        self._streams = {**text_streams()}      # made before tasks.py, which may keep them
         self._print_to(self._null)
         self._send({"announce": read_functions()})
         self._folder = working_folder()
@@ -166,15 +166,15 @@ class Runner:
         return 0
 
     def forget(self) -> None:
-        """Close everything that a fork of this process must not have: it may live longer."""
-        self._lock = threading.RLock()  # in a fork, a missing thread may hold the former lock
+        """Close the descriptors that a fork of this process must not keep: the fork may live longer."""
+        self._lock = threading.RLock()  # a thread that the fork lacks may hold the former lock
         self._channel.close()
         for descriptor in {self._bell, self._go, self._worker_lock, *self._descriptors}:
             if descriptor is not None:
                 os.close(descriptor)
 
     def _run_in_a_row(self, orders: list[RunOrder]) -> None:
-        """Run these orders, except those that the worker takes back before they begin."""
+        """Run orders, except those that the worker takes back before they begin. Stop at leftovers."""
         if self._go is not None:
             os.close(self._go)
         self._go = self._descriptors.pop(0) if len(orders) > 1 else None
@@ -205,7 +205,7 @@ class Runner:
         try:
             self._leftovers.flush()
             leftovers = self._leftovers.restore(is_last)
-        except Exception as error:      # a task can break anything in Python: its outcome must still be sent
+        except Exception as error:      # the task may have broken Python: its outcome must still be sent
             leftovers = "values that cannot be inspected: %s" % type(error).__name__
         self._print_to(self._null)
         outcome["seconds"], outcome["peak_memory"] = round(seconds, 6), self._used[1]
@@ -224,7 +224,7 @@ class Runner:
         return leftovers
 
     def _tidy(self) -> None:
-        """Undo changes of the last task that cause no replacement of the runner."""
+        """Restore folder, umask and text streams, for whose changes the runner is not replaced."""
         os.chdir(self._folder)
         os.umask(self._umask)
         for name, stream in self._streams.items():
@@ -243,7 +243,7 @@ class Runner:
             outcome = outcome_of_result(result, files.keep)
         try:
             files.close()
-        except Exception as error:      # its files could not be fetched
+        except Exception as error:      # the files that it left could not be sent
             if outcome["kind"] == "succeeded":
                 outcome = outcome_of_exception(error)
         return outcome
@@ -251,7 +251,7 @@ class Runner:
     def _call(self, function: Function, arguments: JsonObject, context: TaskContext,
               files: TaskFiles) -> Any:
         parameters = parameters_of(function)
-        if files.site:                  # a remote site checks them again
+        if files.site:                  # the arguments come from a site: check them again here
             for wrong in jobqueue.check_value(parameters.checked, arguments, ""):
                 raise Fail("the site sent wrong arguments: %(field)s %(message)s" % wrong)
         for name in parameters.files:
@@ -272,14 +272,14 @@ class Runner:
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[str]:
-        """Yield the claim for which this thread may speak. No other thread speaks meanwhile."""
+        """Yield the current claim. In the block no other thread sends messages."""
         with self._lock:
             if self._claim is None:
                 raise RuntimeError("the task has ended")
             yield self._claim
 
     def _report(self, progress: float | None, message: str | None) -> None:
-        """Send the progress, but not more often than a person could see."""
+        """Send the progress, at most once in PROGRESS_SECONDS. Otherwise keep it for the outcome."""
         report: Report = {
             "progress": progress, "message": None if message is None else storable(message)[:500]}
         with self._speaking() as claim:
@@ -291,7 +291,7 @@ class Runner:
             self._send({"claim": claim, "report": report})
 
     def _enqueue(self, requests: list[JsonObject]) -> Added:
-        """Add tasks through the worker, in messages of limited length, all or none."""
+        """Add all of these tasks through the worker, or none. Each message has a limited length."""
         parts: list[list[JsonObject]] = [[]]
         size = 0
         for request in requests:
@@ -307,7 +307,7 @@ class Runner:
         return Added(answer["ids"], answer["created"])
 
     def _results(self, files: TaskFiles) -> list[Any]:
-        """Return the results of the tasks that this one comes after."""
+        """Return the results of the task's predecessors."""
         if files.site:
             with files.site.ask("results") as answer:
                 results: list[Any] = json.load(answer)["results"]
@@ -328,7 +328,7 @@ class Runner:
         return answer
 
     def _send(self, *messages: ToWorker, ring: bool = True) -> None:
-        """Send messages to the worker, a line each; ValueError if one is too long, and nothing is sent."""
+        """Send messages to the worker, a line each. If one is too long, raise ValueError and send none."""
         if os.getpid() != self._pid:
             raise RuntimeError("this process is a fork of the runner; only the runner itself can report")
         lines = [dump_json(message).encode("utf-8") + b"\n" for message in messages]
@@ -339,7 +339,7 @@ class Runner:
             os.write(self._bell, b".")
 
     def _receive(self) -> ToRunner | None:
-        """Return the next message, or None once the worker is gone. Descriptors are kept for later."""
+        """Return the next message, or None once the worker is gone. Keep descriptors sent with it."""
         while b"\n" not in self._arrived:
             data, descriptors, _, _ = socket.recv_fds(
                 self._channel, 1 << 16, BATCH_MAX + 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0))

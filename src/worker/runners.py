@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from jobqueue import Announcement, AnyClock, Stamps
 
-RUNNER_START_SECONDS = 120.0            # imports may take long
-BROKEN_RETRY_SECONDS = 60.0             # before a broken tasks.py is tried again
+RUNNER_START_SECONDS = 120.0            # until a runner has announced its functions: imports may take long
+BROKEN_RETRY_SECONDS = 60.0             # pause before a broken tasks.py is imported again
 
 
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ class Runners:
     """The worker's runners, one after another.
 
     1. start() ends the current runner and starts a fresh one.
-    2. hear() waits for its announcement. Nothing is claimed before that is stored.
-    3. If tasks.py cannot be read the runner is ended. A fresh one tries again when a file changes, or
-       after BROKEN_RETRY_SECONDS.
-    4. is_stale() is tested before each claim. A runner that has run many tasks, needs much memory, has
-       leftovers of a task or is made of old files runs no more tasks.
+    2. hear() waits for the runner's announcement. No task is claimed before the announcement is stored.
+    3. If tasks.py cannot be imported, the runner is ended. A fresh runner tries again when a file changes,
+       or after BROKEN_RETRY_SECONDS.
+    4. is_stale() is tested before each claim. A stale runner gets no more tasks. It has run many, needs
+       much memory, has leftovers of a task, or has imported files that have changed.
     """
 
     def __init__(self, clock: AnyClock, data: Path, functions: Functions, place: Registration,
@@ -54,8 +54,8 @@ class Runners:
         self._clock, self._data, self._functions = clock, data, functions
         self._place, self._settings = place, settings
         self.wake: int | None = None    # a descriptor that becomes readable after a signal
-        self._announcement: Announcement | None = None  # not stored yet
-        self._broken_until: float | None = None     # when a broken tasks.py is tried again
+        self._announcement: Announcement | None = None  # received, but perhaps not stored yet
+        self._broken_until: float | None = None     # when a broken tasks.py is imported again
         self._stamps = Every(CHECK_SECONDS, self._clock)
         self.current: Child | None = None
 
@@ -67,10 +67,10 @@ class Runners:
         return self.current
 
     def start(self) -> None:
-        """Replace the runner. If the host refuses a process, report that and leave."""
+        """Replace the runner. If the host refuses to start one, report that and make the worker leave."""
         self.end()
         self._announcement = self._broken_until = None
-        stamps = jobqueue.file_stamps(self._functions.files())      # taken before it reads the files
+        stamps = jobqueue.file_stamps(self._functions.files())      # before the runner reads the files
         try:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.set_runner(*self.current.identity)
@@ -78,8 +78,10 @@ class Runners:
             self._place.no_runner(error)
 
     def catch_signals(self, note: Callable[..., None]) -> int:
-        """Call `note` for signals from now on; return a descriptor. Signals and writes to it wake the
-        waiting worker."""
+        """Call `note` for each stop signal; return a descriptor.
+
+        A signal wakes the waiting worker, and so does a byte written to the descriptor.
+        """
         self.wake, waker = os.pipe()
         os.set_blocking(self.wake, False)
         os.set_blocking(waker, False)
@@ -89,20 +91,20 @@ class Runners:
         return waker
 
     def calm(self) -> None:
-        """Clear the wake-up. The caller must test its reason before it waits again."""
+        """Empty the wake-up pipe. Before the next wait the caller must handle signals and answers."""
         if self.wake is not None:
             with contextlib.suppress(BlockingIOError):
                 os.read(self.wake, 100)
 
     def rest(self, seconds: float, alarm: int | None) -> None:
-        """Wait without work. Replace a runner that sends a message or dies meanwhile."""
+        """Wait while there is no task. Replace a runner that sends a message or dies meanwhile."""
         child = self.child
         child.wait(seconds, alarm)
         if list(child.messages()) or child.ended or child.is_dead():
             self.start()
 
     def hear(self) -> bool:
-        """Wait a moment for the runner's announcement; return True once it may get tasks."""
+        """Wait a moment for the runner's announcement; return True once the runner may get tasks."""
         child = self.child
         if self._broken_until is not None:
             self._clock.sleep(0.5)
@@ -121,7 +123,7 @@ class Runners:
         return child.ready
 
     def _listen(self, child: Child) -> Announcement | None:
-        """Return the runner's announcement, or its failure; None if it may still come."""
+        """Return the runner's announcement, or one with the runner's failure; None if it may still come."""
         child.wait(0.2)
         for message in child.messages():
             if "announce" in message:
@@ -140,7 +142,8 @@ class Runners:
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
                 or child.unread or child.memory > settings["runner_memory"] << 20):
             return True
-        # This file always, all others now and then: they may be many, on a slow file system.
+        # tasks.py is tested each time, the other files once in CHECK_SECONDS: they may be many, on a slow
+        # file system.
         files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())

@@ -1,11 +1,11 @@
 """Signatures as JSON Schemas, and calls with JSON arguments.
 
 The schema of a function's arguments and its description come from its signature, type hints and
-docstring. A call binds the Python values of JSON arguments by the signature. read_functions() imports
-tasks.py and announces everything, or its error and the place.
+docstring. JSON arguments become Python values, which a call binds to the signature. read_functions()
+imports tasks.py and returns an announcement: the functions and schedules, or the error and its place.
 
-Rules: only a runner and worker.py --catalogue import tasks.py. There is always an answer, whatever
-tasks.py does. typing and inspect are imported where they are used: the worker itself needs neither.
+Rules: only a runner and worker.py --catalogue import tasks.py. Any exception in tasks.py becomes part of
+the announcement. typing and inspect are imported where they are used: the worker itself needs neither.
 """
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 
 def type_hints(target: Callable[..., Any]) -> dict[str, TypeHint]:
-    """Return {name: type} of a function's parameters, of a class those of its __init__().
+    """Return {name: type} of a function's parameters. For a class they are those of its __init__().
 
-    Hints that cannot be evaluated are texts.
+    A hint that cannot be evaluated remains a text.
     """
     import typing
-    while hasattr(target, "func"):          # of a partial
+    while hasattr(target, "func"):          # a functools.partial
         target = target.func
     target = target.__init__ if isinstance(target, type) else target  # type: ignore[misc]
     with contextlib.suppress(Exception):    # the owner's code may raise anything
         return typing.get_type_hints(target, include_extras=True)
     hints = dict(getattr(target, "__annotations__", {}))
     for name in [name for name, hint in hints.items() if isinstance(hint, str)]:
-        # Before Python 3.10 types do not support |.
+        # Types support | since Python 3.10.
         plain, optional = re.subn(r"\s*\|\s*None\s*$|^\s*None\s*\|\s*", "", hints[name])
         with contextlib.suppress(Exception):
             kind = eval(plain, dict(getattr(target, "__globals__", {})))
@@ -72,14 +72,14 @@ def documentation(function: Function) -> str:
 
 
 def refused(declaration: Function | ScheduleLine, words: str) -> ValueError:
-    """Return the error of a declaration that cannot run, with its file and line."""
+    """Return the error for a declaration that cannot be used, with its file and line."""
     error: Any = ValueError("%s: %s" % (declaration.name, words))
     error.filename, error.lineno = declaration.place
     return error
 
 
 def holds_file(schema: Any, besides: Collection[str] = ()) -> bool:
-    """Return whether a part of a schema is a file. Parts under the names `besides` may be one."""
+    """Return whether a schema or a part of it is a file. Skip parts directly under the keys `besides`."""
     if isinstance(schema, list):
         return any(map(holds_file, schema))
     if not isinstance(schema, dict):
@@ -98,8 +98,8 @@ class Parameters:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        self.others: ValueType | None = None    # of arguments without a parameter; None: not allowed
-        self._signature: inspect.Signature | None = None    # only if names do not suffice for the call
+        self.others: ValueType | None = None    # type of **kwargs; None if there are none
+        self._signature: inspect.Signature | None = None    # set if the call needs positional arguments
         self.defaults: dict[str, Any] = {}
         kinds: dict[str, TypeHint] = {}
         if function.parameters is None:
@@ -114,7 +114,7 @@ class Parameters:
         self.kinds = {name: self._resolve(name, kind) for name, kind in kinds.items()}
 
     def _read_signature(self, target: Callable[..., Any]) -> dict[str, TypeHint]:
-        """Return the hint of each parameter; NOTHING if it has none."""
+        """Return the hint of each parameter; NOTHING if it has none. Set `others` and `_signature`, too."""
         import inspect
         kinds: dict[str, TypeHint] = {}
         signature, hints = inspect.signature(target), type_hints(target)
@@ -133,7 +133,7 @@ class Parameters:
         return kinds
 
     def _resolve(self, name: str, kind: TypeHint) -> ValueType:
-        """Return the type of a parameter: of its hint, else of its default."""
+        """Return the type of a parameter, from its hint, else from its default."""
         default = self.defaults.get(name)
         if kind is NOTHING:
             value_type = ValueType(ANY) if default is None else resolve(type(default))
@@ -158,7 +158,7 @@ class Parameters:
 
     @functools.cached_property
     def checked(self) -> Schema:
-        """Return the schema, made once."""
+        """Return the schema of the arguments, which is made only once."""
         return self.schema()
 
     @functools.cached_property
@@ -195,7 +195,7 @@ class Parameters:
                 schema["default"] = argument_value(self.defaults[name])
             if schema.get("default", 0) is None:
                 schema = make_nullable(schema)
-            elif schema.get("format") in jobqueue.FILE_FORMATS:  # the function handles a value of its own
+            elif schema.get("format") in jobqueue.FILE_FORMATS:  # the default is no uploaded file
                 schema.pop("default", None)
             elif "default" in schema:
                 self._check_default(name, schema)
@@ -213,14 +213,14 @@ class Parameters:
 
 
     def _check_default(self, name: str, schema: Schema) -> None:
-        """Raise ValueError for a default that the form would refuse."""
+        """Raise ValueError for a default that does not fit the parameter's schema."""
         for error in jobqueue.check_value(schema, schema["default"], name):
             raise refused(self.function, "the default of %s %s: change the default or the type"
                           % (error["field"], error["message"]))
 
 
 def make_nullable(schema: Schema) -> Schema:
-    """Return the schema that also allows null."""
+    """Return a schema changed so that it also allows null."""
     if "null" in schema.get("type", ()) or None in schema.get("enum", ()):
         return schema
     if not schema.keys() & {"enum", "type"}:
@@ -259,7 +259,10 @@ def describe(function: Function) -> AnnouncedFunction:
 
 
 def describe_schedules() -> list[JsonObject]:
-    """Return the @schedule declarations as the catalogue stores them; ValueError if one fits no function."""
+    """Return the @schedule declarations as the catalogue stores them.
+
+    ValueError if one does not fit its function, or if two have the same name.
+    """
     described: list[JsonObject] = []
     names: set[str] = set()
     for line in jobqueue.scheduled:
@@ -277,7 +280,7 @@ def describe_schedules() -> list[JsonObject]:
 
 
 def is_owners(file: str) -> bool:
-    """Return whether a file is the owner's: beside tasks.py or our files, and not in a package."""
+    """Return whether a file is the owner's: in the folder of tasks.py or ours, but in no package."""
     folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
             and not re.search("/(site|dist)-packages/", file))
@@ -297,13 +300,13 @@ def explain_import(error: BaseException) -> JsonObject:
 
 
 def working_folder() -> str:
-    """Return the folder of tasks.py. For the samples there may be none."""
+    """Return the folder of tasks.py, or that of jobqueue.py if there is none."""
     folder = jobqueue.TASKS_FILE.parent
     return str(folder if folder.is_dir() else jobqueue.HOME)
 
 
 def declare_samples() -> None:
-    """Declare functions for trying the page. They are gone once there is a tasks.py."""
+    """Declare functions for trying the page, while there is no tasks.py."""
     @jobqueue.task
     def add(a: int, b: int, seconds: float = 0) -> int:
         """Add two numbers, slowly if you like.
@@ -325,9 +328,9 @@ def declare_samples() -> None:
 
 
 def import_file(path: Path) -> None:
-    """Import a file as the module of its name, even if Python would find another one by that name.
+    """Import a file under its own name, even if sys.path leads to another module of that name.
 
-    If Python or the program has a module of that name, the file is `tasks`.
+    If a loaded module or one of the standard library has that name, import the file as `tasks`.
     """
     from importlib.machinery import SourceFileLoader
     from importlib.util import module_from_spec, spec_from_loader
@@ -336,24 +339,25 @@ def import_file(path: Path) -> None:
     loader = SourceFileLoader(name, str(path))
     spec = spec_from_loader(name, loader)
     assert spec is not None
-    module = sys.modules[name] = module_from_spec(spec)     # set before it runs, because pickles name it
+    module = sys.modules[name] = module_from_spec(spec)     # set before it runs, because pickle looks it up
     loader.exec_module(module)
 
 
 @contextlib.contextmanager
 def folder_first(folder: str) -> Iterator[None]:
-    """Let Python look for modules in the owner's folder first, as in any script.
+    """Let Python look for modules in the owner's folder first while the block runs, as in any script.
 
-    Later imports of our own are Python's again, whatever the names of the owner's files are.
+    After the block the folder stands behind Python's own ones. So the owner's files hide no module that
+    jobqueue imports later.
     """
-    import inspect      # noqa: F401 imported before, because we need it ourselves
+    import inspect      # noqa: F401 imported before the block, because jobqueue needs Python's own
     import traceback    # noqa: F401
     import typing       # noqa: F401
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        home = str(jobqueue.HOME)       # it comes after Python's own folders
+        home = str(jobqueue.HOME)       # the folder of jobqueue.py; Python's own ones come before it
         if folder in sys.path:
             sys.path.remove(folder)
         if folder not in sys.path:
@@ -361,7 +365,7 @@ def folder_first(folder: str) -> Iterator[None]:
 
 
 def read_functions() -> Announcement:
-    """Import tasks.py and return its announcement, or its error."""
+    """Import tasks.py and return its announcement. After an error that has only the error and the files."""
     os.chdir(working_folder())
     samples = not (jobqueue.TASKS_FILE.exists() or os.environ.get("JOBQUEUE_TASKS"))
     try:
@@ -382,6 +386,6 @@ def read_functions() -> Announcement:
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be reported, too
         announcement = {"error": explain_import(error)}
-    # If one of these files changes, the functions may, too.
+    # If one of these files changes, the functions may have changed, too.
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     return {**announcement, "samples": samples, "files": sorted(filter(is_owners, files))}

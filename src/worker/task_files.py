@@ -1,10 +1,10 @@
 """Files that a task is given and leaves.
 
-The given files are copied into the task's folder, so that a retry gets the same files even if the
-function changes them. If the site keeps its files elsewhere they are fetched over HTTP, and the files
-that the task leaves are sent there before its outcome. The task's claim is the authority.
+The given files are copied into the task's folder. So a retry gets the same files, even if the function
+changes them. If the files are kept at a site on another machine, they are fetched from there over HTTP. The
+files that the task leaves are sent there before its outcome. The task's claim authorizes these requests.
 
-Rules: a site is asked only at its address, under its certificate, by no redirect.
+Rules: a request goes only to the site's address. The certificate is checked, and no redirect is followed.
 """
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
     from jobqueue import FileSite, Schema, TaskContext
 
-FILE_SECONDS = 60.0                     # for each step of a request
-FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after a failed request; by then the claim is lost
+FILE_SECONDS = 60.0                     # timeout of each network step of a request
+FILE_PAUSES = 1.0, 5.0, *[15.0] * 10    # after failed requests; a remote worker's claim is lost by then
 TRY_AGAIN = (408, 429, 502, 503, 504)
-RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers test every ending of a name
-GIVEN = ".given"                        # in the task's folder: files in it are not left by the task
+RUN_ENDINGS = r"ph|shtm|f?cgi|as[pmch]|jsp|cfm"    # some servers test every ending in a name
+GIVEN = ".given"                        # subfolder of the task's folder; the task does not leave its files
 
 
 def inert_name(name: str) -> str:
-    """Return a given file's name on the disk. No ending of it makes a web server run the file."""
+    """Return a given file's name on the disk, without endings that make a web server run the file."""
     plain = re.sub(r"\.(?=%s)" % RUN_ENDINGS, "_", jobqueue.file_name(name), flags=re.IGNORECASE)
     return jobqueue.disk_name(plain)
 
 
 def error_in(answer: HTTPResponse) -> str:
-    """Return the error in an unsuccessful answer; Fail if jobqueue itself refuses for good."""
+    """Return the error in an unsuccessful answer. Fail if it is jobqueue's and no retry can help."""
     with answer:
         is_ours = answer.headers.get_content_type() == "application/problem+json"
         if is_ours and answer.status not in TRY_AGAIN:
@@ -58,8 +58,10 @@ class TaskSite:
         self._context = context
 
     def ask(self, path: str, file: BinaryIO | None = None) -> HTTPResponse:
-        """Return the site's answer, after sending a file if there is one. Fail if it refuses, else
-        ConnectionError."""
+        """Send a request, with the file if there is one; return the site's answer.
+
+        Fail if the site refuses the request; ConnectionError if it does not answer.
+        """
         from http.client import HTTPException
         from urllib.request import Request
         task = self._context
@@ -94,13 +96,13 @@ class TaskFiles:
     def __init__(self, site: FileSite | None, names: Mapping[str, str], context: TaskContext,
                  data: Path) -> None:
         self.site = TaskSite(site, context) if site else None
-        self._names = names             # of the given files, by key
+        self._names = names             # names of the given files, by key
         self._context, self._data = context, data
 
     def bring(self, value: Any, schema: Schema) -> Any:
-        """Return an argument with paths of copies in place of the ids of files.
+        """Copy the files of an argument; return the argument with paths in place of the files' ids.
 
-        Fail for a value that is no such id. `bytes` may also be Base64.
+        Fail if the schema asks for a file and the value is no id. A value for `bytes` may also be Base64.
         """
         if isinstance(value, list):
             return [self.bring(item, schema.get("items", {})) for item in value]
@@ -127,7 +129,7 @@ class TaskFiles:
                 name = answer.headers["Content-Disposition"].rpartition("''")[2]
                 try:
                     path = self._copy(answer, folder / inert_name(unquote(name)))
-                    if not answer.length:       # bytes missing from its Content-Length
+                    if not answer.length:       # length: the bytes that have not arrived
                         return path
                 except HTTPException:
                     pass
@@ -142,9 +144,9 @@ class TaskFiles:
         return str(path)
 
     def keep(self, result: Any) -> Any:
-        """Return a result with file names in place of paths. The files become the task's.
+        """Make the files of a result the task's; return the result with file names in place of paths.
 
-        So do files in a list or a dictionary, unless there are more than a task may leave.
+        Lists and dictionaries are searched, too, if they have at most FILES_MAX items.
         """
         if isinstance(result, Path):
             return self.leave(result)
@@ -156,9 +158,10 @@ class TaskFiles:
         return result
 
     def leave(self, path: Path) -> str:
-        """Return the name of a file whose path the function returned, after making it the task's.
+        """Make a file whose path the function returned the task's; return its name.
 
-        A path that is no file is returned as text. A copy replaces a link, or a hidden name.
+        A file in another folder, a link, and a file with a hidden name are copied. A path that is no file
+        is returned as text.
         """
         if not path.is_file():
             return str(path)
@@ -172,7 +175,7 @@ class TaskFiles:
         return name
 
     def close(self) -> None:
-        """Remove the given files. Send the files that the task left if they belong elsewhere."""
+        """Remove the copies of the given files. Send the files that the task left to the site, if any."""
         if not self._context.has_folder:
             return
         import shutil

@@ -1,12 +1,12 @@
 """The worker's loop: claim, hand over, wait, record.
 
 A worker is one thread with one runner. Place is its row and its lock. Runners are the processes that run
-tasks for it. Recorder writes how attempts ended. Loop handles signals and hands over. Worker is the rest
-of the loop: claim, wait, record. One transaction records finished tasks and claims the next.
+tasks for it. Recorder writes how attempts ended. Loop handles signals and hands tasks to the runner. Worker
+is the rest of the loop: claim, wait, record. One transaction records finished tasks and claims the next.
 
-Rules: a worker leaves in a transaction that finds nothing to claim, so that a process that adds a task
-meanwhile starts another worker. No wait is so long that a claim could be lost. While the database cannot
-be written it keeps its outcomes and tries again, and still handles signals.
+Rules: a worker leaves in a transaction that finds nothing to claim. So a process that adds a task after
+that starts another worker. No wait is so long that a claim could be lost. While the database cannot be
+written, the worker keeps the outcomes, tries again, and still handles signals.
 """
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Loop(Generic[AnyAttempt]):
 
     def __init__(self, clock: AnyClock, verbose: bool) -> None:
         self._clock, self._verbose = clock, verbose
-        self._settings: JsonObject = {}     # read now and then, but never between a claim and its start
-        self._signals = 0               # signals that asked for an end
+        self._settings: JsonObject = {}     # not read between a claim and the task's start
+        self._signals = 0               # number of stop signals received
         self._stopped_at: float | None = None
-        self._batch: Batch[AnyAttempt] | None = None    # in the runner's hands
+        self._batch: Batch[AnyAttempt] | None = None    # attempts that the runner has
         self._pace = Pace()
         self._checks = Every(CHECK_SECONDS, self._clock)
         self._code = jobqueue.file_stamps(jobqueue.CODE_FILES)
 
     def _attempt(self, child: Child, row: ClaimedTask) -> AnyAttempt:
-        """Return an Attempt of this kind for a claimed task and this runner."""
+        """Return the attempt of a claimed task, of this worker's kind of attempt."""
         raise NotImplementedError
 
     def _waited(self) -> float:
@@ -58,7 +58,7 @@ class Loop(Generic[AnyAttempt]):
         self._signals += 1
 
     def _wind_up(self) -> None:
-        """End the running task: after the first signal it has GRACE_SECONDS, the second ends it at once."""
+        """Take back unbegun tasks. End the running task at the second signal, or after GRACE_SECONDS."""
         self._stopped_at = self._stopped_at or self._clock.monotonic()
         if self._batch:
             self._batch.withdraw()
@@ -90,13 +90,13 @@ class Worker(Loop[Attempt]):
 
     Each round:
 
-    1. Handle signals: after the first the running task may end, for GRACE_SECONDS at most. The second
+    1. Handle signals. After the first signal the running task has GRACE_SECONDS to end. The second signal
        ends it at once.
     2. Leave if there is a reason and nothing is running.
-    3. Claim a task if there is none in hand.
-    4. Once in CHECK_SECONDS: test for a reason to leave, tick, renew the row.
-    5. Watch the batch and record its ended attempts, which claims the next. Or hear the runner's
-       announcement, or rest.
+    3. Claim tasks if there is no batch.
+    4. Once in CHECK_SECONDS: test for a reason to leave, tick, and renew the row if that is due.
+    5. If there is a batch: watch it, record its ended attempts, and claim the next tasks.
+    6. If there is none: hear the runner's announcement, or rest.
     """
 
     def __init__(self, queue: JobQueue, mode: str, verbose: bool = False,
@@ -111,12 +111,12 @@ class Worker(Loop[Attempt]):
         self._runners = Runners(
             self._clock, self._database.folder, queue.catalogue, self._place, self._settings)
         self._recorder = Recorder(queue, self._place, self._say)
-        self._seen_version: object = None   # of the database when nothing could be claimed
-        self._next_due = -math.inf      # when a task can be claimed, unless the database changes
+        self._seen_version: object = None   # the database's version at the last search for tasks
+        self._next_due = -math.inf      # when the next task can be claimed, unless the database changes
         self._heartbeats = Every(jobqueue.RENEW_SECONDS, self._clock)
 
     def run(self, row: int | None = None, lock: str | None = None) -> bool:
-        """Work until there is a reason to leave; return True if a signal was one."""
+        """Work until there is a reason to leave; return True if a stop signal came."""
         if not self._place.acquire(row, lock):
             return False
         self._say("worker %d is here", self._place.id)
@@ -166,7 +166,7 @@ class Worker(Loop[Attempt]):
         batch = self._batch
         if batch and not batch.running:
             return self._record_late(batch)
-        if batch:                       # the batch is watched even if a silent server raises
+        if batch:                       # the batch is watched even if the database does not answer
             with contextlib.suppress(*WRITE_LATER):
                 self._check_self()
             batch.watch()
@@ -176,7 +176,7 @@ class Worker(Loop[Attempt]):
         if rows:
             return self._begin(rows)
         self._check_self()
-        if not self._runners.current:   # no runner could be started when it was to be replaced
+        if not self._runners.current:   # the last runner could not be replaced
             self._runners.start()
         elif not self._runners.current.ready:
             if self._runners.hear():
@@ -185,7 +185,10 @@ class Worker(Loop[Attempt]):
             self._rest()
 
     def _record_late(self, batch: Batch[Attempt]) -> None:
-        """Record outcomes that could not be recorded, before anything else uses this round's waiting time."""
+        """Record the outcomes of a batch that could not be recorded before, and put back its unbegun tasks.
+
+        This comes before all other database calls, which could use up the round's deadline.
+        """
         try:
             self._go_on(batch)
         except WRITE_LATER:
@@ -224,10 +227,10 @@ class Worker(Loop[Attempt]):
         return has_waited and not self._has_work_soon()
 
     def _has_work_soon(self, transaction: Connection | None = None) -> bool:
-        """Return True if a task becomes claimable so soon that waiting is worth it."""
+        """Return True if a task becomes claimable while this worker may still wait."""
         alone = self._queue.workers.idles_alone(self._place.id, transaction)
         due: float | None = self._queue.tick.next_work(alone, transaction)
-        if self._mode == "slice":       # a request waits for its end: only tasks that the rate allows now
+        if self._mode == "slice":       # a web request waits for this worker: only a queue's rate counts
             due = self._claims.rate_opens(transaction)
         patience: float = self._settings["linger_due"]
         if self._until is not None:
@@ -237,7 +240,7 @@ class Worker(Loop[Attempt]):
         return due is not None and due <= self._clock.now() + patience
 
     def _leave_unless_needed(self) -> None:
-        """Leave in a transaction that finds nothing to claim. So no add counts on this worker."""
+        """Leave in a transaction that finds nothing to claim. So no process that adds a task counts on it."""
         with self._database.transaction(durable=False) as transaction:
             self._claims.promote(transaction, self._clock.now())
             if self._claims.claimable(1, transaction) or self._has_work_soon(transaction):
@@ -247,7 +250,7 @@ class Worker(Loop[Attempt]):
         self._place.stop("idle")
 
     def _claim_next(self) -> list[ClaimedTask]:
-        """Claim tasks if there may be some and the runner is good; return their rows."""
+        """Claim tasks if there may be some; return their rows. Replace a stale runner instead."""
         version = self._database.version_seen()
         if version == self._seen_version and self._clock.now() < self._next_due:
             return []
@@ -266,20 +269,20 @@ class Worker(Loop[Attempt]):
                 rows = self._claims.claim(transaction, self._place.id, now, owner_id=owner)
                 if rows:
                     self._place.heartbeat(transaction, "busy")
-            if not rows and owner is not None:      # another owner may be next
+            if not rows and owner is not None:      # a fresh runner can run another owner's task
                 self._runners.start()
         self._seen_version = version
         return rows
 
     def _rest(self) -> None:
-        """Wait a little before the next search: briefly at first, longer later."""
+        """Wait before the next search for tasks. The longer the worker is idle, the longer it waits."""
         idle, alarm = self._clock.monotonic() - self._last_work, self._database.alarm
         pause = 0.5 if idle > 30 else min(0.1, 0.003 * max(1, idle) ** 2)
         if self._database.journal != "wal" or (idle > 1 and alarm is not None):
-            pause = 1.0                 # SQLite's bell wakes this worker
+            pause = 1.0                 # the database's alarm ends the wait
         self._database.calm()
         if alarm is not None and self._database.version_seen() != self._seen_version:
-            return                      # it rang meanwhile
+            return                      # the database has changed meanwhile
         due = self._next_due - self._clock.now()
         self._runners.rest(min(pause, due) if due > 0 else pause, alarm)
 
@@ -293,7 +296,7 @@ class Worker(Loop[Attempt]):
         self._last_work = self._clock.monotonic()
 
     def _go_on(self, batch: Batch[Attempt]) -> None:
-        """Record the ended attempts if it is time. Claim the next tasks if the runner is still good."""
+        """Record the ended attempts if that is due. If the batch is done, begin the next one."""
         if not batch.running:
             batch.child.withdraw()
             fresh = batch.child.death is not None or self._runners.is_stale()
