@@ -13562,7 +13562,7 @@ SECURITY_HEADERS = [
     ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin")]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
-PACK_BYTES = 1024                       # shorter answers are sent as they are
+PACK_BYTES = 1024                       # shorter answers are not compressed
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
@@ -13581,7 +13581,7 @@ class Response(NamedTuple):
 def is_known(header, tag):
     """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not.
 
-    Servers that compress add an ending to the tag.
+    Web servers that compress append to the tag, such as -gzip.
     """
     opaque = re.search('"([^"]*)"', tag)
     tags = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
@@ -13591,15 +13591,15 @@ def is_known(header, tag):
 class Answer:
     """Status, headers and body of a response.
 
-    A kept response is compressed only once. A body may also be a Portion of a file, or pieces (none
-    empty) that are made while they are sent: these are neither kept nor compressed.
+    The compressed body is made only once. A body may also be a FileSlice, or pieces (none empty) that are
+    made while they are sent. These are neither cached nor compressed.
     """
 
     def __init__(self, status, body=b"", kind=JSON_TYPE,
                  headers=(), keep="no-cache, private"):
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.whole = body if isinstance(body, bytes) else b""   # the body, if it is in memory
-        self.keep = keep                # Cache-Control for browsers that may keep it; None: not to be kept
+        self.keep = keep                # its Cache-Control; None: the answer is never cached
 
     @functools.cached_property
     def tag(self):
@@ -13616,7 +13616,7 @@ class Answer:
         return packer.compress(self.whole) + packer.flush()
 
     def to(self, request=None):
-        """Return the Response to a request; None: to any."""
+        """Return the Response to a request, or without one a Response to any request."""
         from http import HTTPStatus
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
@@ -13649,7 +13649,7 @@ class Answer:
 
 
 def conceal(shown, person):
-    """Return the answer for a person, with masked secrets in other owners' tasks and schedules.
+    """Return the answer. Mask secrets in tasks and schedules whose secrets this person may not see.
 
     It masks the answer itself and the items of its lists.
     """
@@ -13666,7 +13666,7 @@ def json_answer(value, status=200, headers=()):
 
 
 def problem(error, accepts=""):
-    """Return an error as application/problem+json (RFC 9457), or as plain text for a person."""
+    """Return an error as application/problem+json (RFC 9457), or as plain text for a browser."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
         sys.__excepthook__(type(error), error, error.__traceback__)     # an unexpected error
@@ -13691,14 +13691,14 @@ def problem(error, accepts=""):
 #
 # A request as handlers see it; proxies; static files.
 #
-# It is the same for all web servers. Headers of proxies count only if the proxy is trusted. A body is read
-# when a handler asks for it, and never beyond its limit.
+# A Request is the same under all web servers. Headers of proxies count only if the proxy is trusted. A body
+# is read when a handler asks for it, and never beyond its limit.
 
-LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
-ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the largest head and tail of the form
+LINES_MAX_BYTES = 64 << 20      # the largest body with one task per line
+ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the most bytes of a form's head and tail
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
-                      re.M | re.S)      # and indentation
+                      re.M | re.S)      # also matches indentation
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
 
 
@@ -13748,9 +13748,9 @@ def nearest_client(environ, trusted):
 
 
 def asked_path(environ):
-    """Return the path that the browser asked for, with plain slashes; "" if the server does not tell it."""
+    """Return the path that the browser asked for, with single slashes; "" if the server does not tell it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
-    if not path.startswith("/"):        # the URL has scheme and host
+    if not path.startswith("/"):        # the URL begins with scheme and host
         path = "/".join(["", *path.split("/")[3:]])
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
@@ -13765,8 +13765,8 @@ def inner_path(environ):
 def find_base(environ, base_path=""):
     """Return the path below which the browser finds this site, with a slash at both ends.
 
-    Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI has the browser's path. A
-    client can choose that freely, so it counts only as far as it ends with PATH_INFO.
+    Behind a rewrite SCRIPT_NAME is the path of the start file, and only REQUEST_URI has the browser's path.
+    A client can choose REQUEST_URI freely, so it counts only if it ends with PATH_INFO.
     """
     script, asked_for = environ.get("SCRIPT_NAME", ""), asked_path(environ)
     inside = re.sub("//+", "/", inner_path(environ))
@@ -13779,7 +13779,7 @@ def find_base(environ, base_path=""):
 
 
 class Envelope(NamedTuple):
-    """A form around a body: its type, and the bytes before and after the body."""
+    """A form around a body: its Content-Type, and the bytes before and after the body."""
 
     kind: "str"
     head: "bytes"
@@ -13787,7 +13787,7 @@ class Envelope(NamedTuple):
 
 
 def envelope(kind):
-    """Make an Envelope for a body of a type, as unwrap() reads it."""
+    """Return an Envelope for a body of this Content-Type, as Request.unwrap() reads it."""
     mark = random_token()
     head = ('--%s\r\nContent-Disposition: form-data; name="body"; filename="body"\r\n'
             "Content-Type: %s\r\n\r\n" % (mark, kind))
@@ -13796,7 +13796,7 @@ def envelope(kind):
 
 
 def kept_within(low, high):
-    """Return the schema of a whole number in a query. One out of bounds is moved to the bound."""
+    """Return the schema of a whole number in a query. A number out of bounds is set to the nearest bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
 
 
@@ -13819,7 +13819,7 @@ class Request:
             base_path, https, trusted = (SETTINGS[name].default for name in names)
         self._client = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
-        self.address = nearest_client(environ, trusted)     # as far as it can be known
+        self.address = nearest_client(environ, trusted)     # the client's, as far as known
         host = self._added("X-Forwarded-Host")  # the host name that the browser used
         self._host = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method = environ["REQUEST_METHOD"]
@@ -13839,22 +13839,22 @@ class Request:
         self.secure = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
                              or self._added("X-Forwarded-Proto") == "https")
-        self.app: "App"                   # the Application that answers; it sets this
-        self.asker = None        # and its user,
-        self.attempt = None         # of a running task: its cancel_requested
+        self.app: "App"                   # the Application that answers and sets this
+        self.asker = None        # the user, also set by the Application
+        self.attempt = None         # cancel_requested of the task whose claim is sent
         self.given = {}     # query or body, checked with the route's schema
-        self._digest = ""               # of the body, once it was read
+        self._digest = ""               # digest of method, path, type and body, set when the body was read
         # Exchange.pause(), if this server can wait, or None.
         self.pause = environ.get("jobqueue.pause")
         prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers require these prefixes
-        self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
+        self.cookie_name = prefix * self.secure + "jobqueue"        # the session cookie
         # The address of the start-up file and the folder that the web server serves, if known.
         self.places = (
             environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
-        self._held = self._tail = b""       # of an envelope: the content read so far, and its end
+        self._held = self._tail = b""       # the content read with an envelope's head, and its tail
 
     @property
     def person(self):
@@ -13871,16 +13871,16 @@ class Request:
 
     @property
     def by_https_only(self):
-        """Return whether browsers may be told to use HTTPS only: ASVS 3.4.1.
+        """Return whether browsers may be told to use HTTPS only (ASVS 3.4.1).
 
-        Not where other sites have pages at the same host name: that is not ours to decide.
+        They may not if other sites share the host name, as on localhost or with /~user.
         """
         host = (self.header("Host") or "").partition(":")[0].lower()
         return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
 
     @property
     def is_by_admin(self):
-        """Return whether the user is an admin, in person or by a program."""
+        """Return whether the user is an admin, in person or through a token."""
         return self.asker is not None and self.asker.is_admin
 
     @property
@@ -13898,7 +13898,7 @@ class Request:
             return "mod_wsgi " + ("daemon" if environ.get("mod_wsgi.process_group") else "embedded")
         if "uwsgi.version" in environ:
             return "uwsgi"
-        if "passenger_wsgi" in sys.modules:     # the module name of its start file
+        if "passenger_wsgi" in sys.modules:     # the module name of Passenger's start file
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
@@ -13915,7 +13915,7 @@ class Request:
         return (sent or "").rpartition(",")[2].strip().lower()
 
     def doubtful(self):
-        """Return the settings that this request contradicts. A wrong one makes browsers drop the cookie."""
+        """Return the settings that seem wrong for this request. Wrong ones make browsers drop the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
@@ -13928,8 +13928,7 @@ class Request:
             raise Malformed("The query has too many fields.") from None
 
     def read_query(self, schema):
-        """Return the query after a check; Malformed if it is wrong: an ignored filter would match all
-        tasks."""
+        """Return the checked query; Malformed if it is wrong: an ignored filter would match all tasks."""
         fields = dict(self.query)
         properties = schema["properties"]
         for name in fields.keys() & properties.keys():
@@ -13943,7 +13942,7 @@ class Request:
         return {name: value for name, value in fields.items() if value is not None}
 
     def read_object(self, schema):
-        """Return the body, a checked JSON object; Invalid names every wrong field."""
+        """Return the checked JSON object of the body; Invalid names every wrong field."""
         value = self.json()
         if not isinstance(value, dict):
             raise Malformed("The body must be a JSON object.")
@@ -13978,7 +13977,7 @@ class Request:
         yield rest
 
     def upload(self, limit):
-        """Return the body, a file; TooLarge if it has more than `limit` bytes."""
+        """Return the body as a file; TooLarge if it has more than `limit` bytes."""
         if self.content_type != BYTES_TYPE or not self._environ.get("CONTENT_LENGTH"):
             raise UnsupportedType("Send the file as %s, with its Content-Length." % BYTES_TYPE)
         size = self._size()
@@ -14018,7 +14017,7 @@ class Request:
     def unwrap(self, limit):
         """Read the head of a multipart/form-data body with one part of at most `limit` bytes.
 
-        Some hosts let no other types of files and lines pass. From then on the part is the body of the
+        Some hosts let files and JSON lines pass only in such a form. Afterwards the part is the body of the
         request.
         """
         boundary = self._environ.get("CONTENT_TYPE", "").partition("boundary=")[2].partition(";")[0]
@@ -14049,7 +14048,7 @@ class Request:
                 pass
 
     def once(self):
-        """Return the Once of a request with an Idempotency-Key whose body was read; None without a key."""
+        """Return the IdempotencyRecord of a request whose body was read; None without an Idempotency-Key."""
         key = self.header("Idempotency-Key")
         if key is None:
             return None
@@ -14058,7 +14057,7 @@ class Request:
         return IdempotencyRecord(self.person.id, key, self._digest)
 
     def cookies(self):
-        """Return the cookie's values: an old one of another base path must not hide the right one."""
+        """Return all values of the session cookie: one of an older base path must not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
@@ -14075,7 +14074,7 @@ class Request:
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict):
-        """Raise Denied unless a browser says that our own page sent this request (CSRF)."""
+        """Raise Denied unless our own page sent this request (CSRF). `strict` demands a header as proof."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
             right = site == "same-origin"
@@ -14102,14 +14101,14 @@ class _StaticFile(NamedTuple):
 
 
 class StaticFiles:
-    """The files of static/, by a fixed list of names. Browsers get them without their comments."""
+    """The files of static/ with plain names and known suffixes. Scripts and styles lose their comments."""
 
     def __init__(self, folder):
         self._folder = folder
         self._known = {}
 
     def answer(self, name):
-        """Return a file; NotFound for every name that is not a file there."""
+        """Return the Answer with a file; NotFound if static/ has no such file."""
         path = self._folder / name
         if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
             raise NotFound("There is no file %s." % shorten(name, 60))
@@ -14132,11 +14131,11 @@ class StaticFiles:
 #
 # Handlers of pages, tasks, files and logs: one function per route.
 #
-# A handler does the part of a request that a row of ROUTES cannot. It gets (queue, request, *parts of the
-# path). It returns an Answer, or an object for JSON with the status of its row, None for nothing. Its
-# docstring is the description in /openapi.json.
+# A handler does the part of a request that a row of ROUTES cannot describe. It gets (queue, request, *parts
+# of the path). It returns an Answer, a JSON object, or None for an empty body. An object or None is sent with
+# the status of the row. The docstring of a handler is its description in /openapi.json.
 
-SLICE_PAGE_SECONDS = 5.0        # of work in one request of a page, since other requests may wait
+SLICE_PAGE_SECONDS = 5.0        # how long one request of the page works: other requests may wait
 PAGE_ROWS_MAX = 200
 
 
@@ -14148,7 +14147,7 @@ def get_page(queue, request):
 
 
 def tick(queue, request):
-    """Do the maintenance and, where no worker can, some work: for cron and open pages."""
+    """Do the maintenance, and run some tasks where no worker can stay: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.asker else "address")
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
     answer = {"ticked": ticked, "worked": worked, "service": describe_service(queue, request.is_by_admin)}
@@ -14156,7 +14155,7 @@ def tick(queue, request):
 
 
 def get_health(queue, _):
-    """Check that the process answers, its program is there, the database opens, and its schema is current."""
+    """Check that the process answers, its program is in place, and the database can be read."""
     database = queue.database
     database.check_file()
     if not WORKER_FILE.exists():
@@ -14175,9 +14174,9 @@ def session_json(queue, person):
 
 
 def session_answer(queue, request, token, status):
-    """Answer with the session of a token, and its cookie."""
+    """Return the Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
-    if person is None:                  # disabled at this moment
+    if person is None:                  # the user was disabled a moment ago
         raise wrong_log_in()
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
@@ -14200,7 +14199,7 @@ def delete_session(queue, request):
 
 
 def owner_for(queue, request, names):
-    """Return the id of the owner of added tasks: the caller, or for an admin the one named owner."""
+    """Return the id of the owner of added tasks: the caller, or the owner that an admin names."""
     if names <= {request.person.name}:
         return request.person.id
     if not request.person.is_admin:
@@ -14214,14 +14213,14 @@ def owner_for(queue, request, names):
     return owner_id
 
 
-# One task, an array of them, or one for each line. They are checked as they are read, also against the
-# schemas of their functions.
+# One task, an array of tasks, or JSON lines, each a task. Tasks are checked while the body is read, also
+# against the schemas of their functions.
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
 def _add_once(queue, request,
               requests):
-    """Add these tasks, unless the same Idempotency-Key did so before."""
+    """Add these tasks, unless a request with the same Idempotency-Key added them before."""
     person = request.person
     try:
         with queue.database.deadline_paused():    # reading the body may take long
@@ -14231,7 +14230,7 @@ def _add_once(queue, request,
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once())
     except Invalid:                     # a repeated request may be invalid now
-        for _ in requests:                 # only the whole body shows whether it is the same
+        for _ in requests:                 # only the whole body shows whether it is repeated
             pass
         once = request.once()
         answer = once and once.find(queue.database, queue.database.clock.now())
@@ -14241,7 +14240,7 @@ def _add_once(queue, request,
 
 
 def post_tasks(queue, request):
-    """Add one task, an array of them, or one for each line."""
+    """Add one task, an array of tasks, or a task for each line."""
     if request.content_type == LINES_TYPE:
         return _add_once(queue, request, request.lines())
     body = request.json()
@@ -14252,7 +14251,7 @@ def post_tasks(queue, request):
     if many is body:
         return added
     task_id, shown = added["ids"][0], added
-    with contextlib.suppress(NotFound):     # it has ended and was removed: the id must do
+    with contextlib.suppress(NotFound):     # the task has ended and was removed: send its id only
         shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
@@ -14269,13 +14268,13 @@ def wanted_owner(queue, request, fields,
     return queue.users.find(name)["id"]
 
 
-# The columns of a task for spreadsheets. A text that would be a formula there begins with '.
+# The columns of a task in a CSV file.
 CSV_COLUMNS = ("id owner function queue status reason priority attempts created_at run_at "
                "started_at finished_at error arguments result").split()
 
 
-# Before a text that a spreadsheet would read as a formula: at the beginning of a cell, and after the cell
-# separators of other countries.
+# The places where a ' is inserted, since a spreadsheet would read a formula there. They are at the beginning
+# of a cell, and after the cell separators of other countries.
 FORMULA = re.compile(r"\A(?=[\t\r\n])|(\A|[;\t])(?=[-=+@\uff0d\uff1d\uff0b\uff20])")
 
 
@@ -14296,9 +14295,9 @@ EXPORTING = threading.Lock()
 
 
 def in_turns(pieces):
-    """Yield the pieces of a file in turns with other files.
+    """Yield the pieces of an exported file, in turns with other exports.
 
-    So several files slow down other requests no more than one does.
+    So several exports slow down other requests no more than one does.
     """
     while True:
         with EXPORTING:
@@ -14310,14 +14309,14 @@ def in_turns(pieces):
 
 
 class Export(NamedTuple):
-    """A kind of file with tasks: its media type, its beginning, and the text of some tasks."""
+    """A format of exported tasks: its media type, its first text, and the function that writes tasks."""
 
     kind: "str"
     first: "str"
     text: "Callable[[Iterable[JsonObject]], str]"
 
 
-EXPORTS = {                             # this mark shows spreadsheets that it is UTF-8
+EXPORTS = {                             # \ufeff tells spreadsheets that the file is UTF-8
     "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
@@ -14338,7 +14337,7 @@ WHICH_TASKS = {
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
                   "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": OWNER_FILTER}
-# Further parts of a list, each if the query asks for it with 1.
+# Further parts of the answer with a list, each if the query has its name with the value 1.
 ALSO = {
     "counts": lambda tasks, task_filter: tasks.count(task_filter),
     "failed": lambda tasks, task_filter: tasks.failures(task_filter),
@@ -14388,12 +14387,12 @@ def get_tasks(queue, request):
 
 
 def due_at(row):
-    """Return since when a pending task may start."""
+    """Return the time from which on a pending task may start."""
     return max(row["created_at"], row["run_at"] or 0)
 
 
 def get_overview(queue, request):
-    """List running, waiting, newly failed and next tasks: one's own, for an admin all."""
+    """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
@@ -14416,7 +14415,7 @@ def get_overview(queue, request):
 
 def get_task(queue, request, task_id):
     """Send one task."""
-    with request.app.one_by_one:        # a large result needs much memory until it is sent
+    with request.app.one_by_one:        # a large result needs much memory
         row = queue.tasks.get(task_id, request.person.scope)
         before, behind = queue.tasks.neighbours(row, request.person.scope)
         shown = conceal(queue.row_json(row), request.person)
@@ -14447,16 +14446,16 @@ ACTION = titled("Action", object_of(
                          "the count"),
     **{"continue": {"type": "string", "pattern": "[0-9]{1,15}-[0-9]{1,15}",
                     "patternMessage": "must be the value of the answer before"}}))
-COUNT_SECONDS = 5.0             # of the tasks that match a filter
-ACTION_SECONDS = 3.0            # of one request; the next one goes on
+COUNT_SECONDS = 5.0             # how long the tasks that match a filter are counted
+ACTION_SECONDS = 3.0            # how long one request changes tasks; the next continues
 
 
 def _act_on_filter(queue, request, body):
     """Do an action to the tasks that match a filter, as far as the time allows.
 
-    1. The first request counts the tasks. It is refused if they are more than expected_count.
+    1. The first request counts the tasks. It is refused without expected_count, or if more tasks match.
     2. Tasks are changed in the order of their ids. The newest id of the first request is the bound.
-    3. `continue` has the last changed id and the bound. The next request goes on behind it.
+    3. `continue` has the last id that was reached, and the bound. The next request begins after that id.
     """
     action, task_filter = body["action"], _wanted(queue, request, body["filter"])
     low, top = map(int, (body.get("continue") or "0-%d" % queue.database.last_id("task")).split("-"))
@@ -14477,8 +14476,10 @@ def _act_on_filter(queue, request, body):
 
 
 def post_actions(queue, request):
-    """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
-    With a filter: repeat with the `continue` of the answer, until that is null."""
+    """Cancel, retry or delete many tasks: the given ones, or all that match a filter.
+
+    With a filter, repeat the request with the `continue` of the answer, until that is null.
+    """
     body = request.given
     if ("ids" in body) == ("filter" in body):
         raise field_error("filter", "or ids must be given, and not both")
@@ -14498,13 +14499,13 @@ FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
 def post_file(queue, request):
-    """Upload a file. The body is its bytes; arguments name it by its id."""
+    """Upload a file. The body is its bytes; arguments of tasks refer to it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 
 
 def get_files(queue, request, task_id):
-    """List the files that a task left, then (with an id) those that it was given."""
+    """List the files that a task left, then the uploads that it was given, which have an id."""
     queue.tasks.get(task_id, request.person.scope)
     return {"files": list(queue.files.describe(task_id))}
 
@@ -14512,7 +14513,7 @@ def get_files(queue, request, task_id):
 def get_file(queue, request, task_id, name):
     """Send a file of a task, by its name or id. Images and text are shown, other files are saved.
 
-    No browser runs its content: the type comes from its own bytes, and it stays in a sandbox.
+    No browser runs its content: the type is detected from the bytes, and headers demand a sandbox.
     """
     if request.attempt is None:
         queue.tasks.get(task_id, request.person.scope)
@@ -14553,15 +14554,15 @@ def get_log(queue, request, task_id):
 #
 # Handlers of schedules, figures, queues, people, remote workers.
 #
-# Handlers are as in web/handlers_tasks.py.
+# The docstring of web/handlers_tasks.py describes a handler.
 
-ASK_AGAIN_SECONDS = 3.0         # for servers that cannot wait for a task
+ASK_AGAIN_SECONDS = 3.0         # before the next call, if the server cannot wait for a task
 WAIT_LOOK_SECONDS = 0.3
 POINTS_MAX = 480
 
 
 def get_schedules(queue, request):
-    """List the schedules that one may see, oldest first."""
+    """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
     schedules = queue.schedules.find(request.person.scope, limit + 1, after)
@@ -14624,9 +14625,9 @@ def get_exposition(queue, _):
 
 
 def get_metrics(queue, request):
-    """Count the tasks and their times, in steps of an hour up to a week.
+    """Count tasks and measure their times, in steps from an hour to a week.
 
-    Users see the figures of the functions that they may add, also of other users' tasks.
+    Users see the figures of the functions that they may add, including other users' tasks.
     """
     fields, person = request.given, request.person
     end = parse_time(fields["to"], "to") if fields.get("to") else queue.database.clock.now()
@@ -14653,7 +14654,7 @@ LISTED_ACTIVITY = object_of(
 
 
 def get_activity(queue, request):
-    """List the activity, newest first. There may be more although few or none were found."""
+    """List the activity, newest first. A page may be short or empty although older events follow."""
     fields, person = request.given, request.person
     since, until = (fields.get(name) and parse_moment(fields[name]).timestamp()
                     for name in ("since", "until"))
@@ -14671,7 +14672,7 @@ def get_activity(queue, request):
             "peak_memory", "actor")
 
     def message(row):
-        # After a colon follow the last words of a worker, which only admins see.
+        # The text after the colon is the last output of a worker, which only admins may see.
         is_open = person.is_admin or row["event"] not in ("worker_lost", "worker_start_failed")
         return row["message"] if is_open else (row["message"] or "").partition(": ")[0]
     return {"next": before and str(before), "activity": [
@@ -14704,7 +14705,7 @@ def get_queues(queue, request):
     """List all queues with their limits and their tasks."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
-    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # the last one of each queue counts
+    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # the last, oldest row of each queue stays
     return {"queues": [{**queue.forecast.of_queue(row), "oldest_at": oldest.get(row["name"])}
                        for row in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}),
@@ -14774,8 +14775,7 @@ def patch_settings(queue, request):
 
 
 def _confirm_admin(queue, request, password):
-    """Ask an admin who makes another one by a session for the password: the new account outlives the
-    session."""
+    """Check the password of an admin in a session: the new rights or password of an admin outlive it."""
     if not request.bearer() and request.person.answerable is not None:
         queue.users.confirm(request.person, password, "current_password")
 
@@ -14790,9 +14790,10 @@ def post_users(queue, request):
 
 
 def patch_user(queue, request, name):
-    """Change a user: admins any user, others their own password.
+    """Change a user: admins change any user, other users their own password.
 
-    A changed password ends all sessions. A user who changed their own gets a new session.
+    Users may also remove their own mail address. A changed password ends all sessions of the user. After a
+    change of their own password the user gets a new session.
     """
     users, person, fields = queue.users, request.person, dict(request.given)
     user, current = users.find(name), fields.pop("current_password", None)
@@ -14821,7 +14822,7 @@ MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for 
 
 
 def post_tokens(queue, request):
-    """Make an API token, shown once. It outlives the session, which must send the password."""
+    """Make an API token, which is shown once. A session must send the password: the token outlives it."""
     fields, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
     limits = {name: fields[name] for name in ("queues", "functions") if fields.get(name)}
@@ -14834,7 +14835,7 @@ def post_tokens(queue, request):
 
 
 class _Waited(NamedTuple):
-    """The first tasks that came, and the seconds after which to ask again."""
+    """The claimed tasks, and the seconds after which the worker asks again."""
 
     tasks: "list[JsonObject]"
     again: "float"
@@ -14868,10 +14869,10 @@ def post_worker_turn(queue, request):
 
 
 def post_worker_tasks(queue, request, task_id):
-    """Add the tasks of a running task, one in each line, for its owner.
+    """Add the tasks that a running task sends, one on each line, for the same owner.
 
-    The Idempotency-Key begins with the task's claim and a minus. Under a token for certain functions or
-    queues the task may add its own functions, and those that any user may add.
+    The Idempotency-Key begins with the task's claim and a minus. With a token for certain functions or
+    queues, it may add only the functions of that token's workers, and those that any user may add.
     """
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
     owner_id = queue.remote.owner_of(request.token, task_id, claim)
@@ -14891,7 +14892,7 @@ def post_worker_tasks(queue, request, task_id):
 
 
 def post_worker_file(queue, request, task_id):
-    """Store a file that a running task leaves. The same name again replaces it."""
+    """Store a file that a running task leaves. It replaces a file of the same name."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
     owner_id = queue.tasks.get(task_id)["owner_id"]
     claim = request.bearer() or ""
@@ -14904,8 +14905,8 @@ def post_worker_file(queue, request, task_id):
 #
 # ROUTES: each request, its users, its input and its answer.
 #
-# A row of ROUTES has a request, the users that may make it, its input, its answer, and the actions around
-# it. /openapi.json is made of the same rows.
+# A row of ROUTES has a request, the users that may send it, its input, its answer, and the actions before and
+# after it. /openapi.json is made from the same rows.
 
     # its parameters: queue, request, *path parts
 
@@ -14913,13 +14914,14 @@ def post_worker_file(queue, request, task_id):
 
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
-CLAIM = "claim"                         # of a running task, sent in place of a token
-TICKER = "tick token"                   # or, for POST, any user
+CLAIM = "claim"                         # the claim of a running task, sent instead of a token
+TICKER = "tick token"                   # a token of the scope tick; for POST also any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
-# Actions around a request: read tasks.py anew before, start workers after, keep the answer until the next
-# commit or for a second. OWN is a change that viewers may make: of their own account. WHOLE contains
-# credentials, so a token that only reads may not have it.
+# Flags of a route. FRESH: before it, tasks.py is read if it changed. CHANGE: after it, workers are started.
+# KEPT: its answer is cached until the next commit, for CACHE_SECONDS at most. OWN: viewers may send it, too,
+# such as a change of their own account. WHOLE: its answer contains credentials, so viewers and tokens of the
+# scope read may not get it.
 FRESH, CHANGE, KEPT, OWN, WHOLE = 1, 2, 4, 8, 16
 FILES = " ".join(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
@@ -14936,7 +14938,7 @@ _QUEUE, _USER = "/api/queues/" + NAME, "/api/users/" + NAME
 
 
 def _does(words, handler):
-    """Return a handler with a docstring of its own, for a row that shares a function."""
+    """Return the handler, a lambda, with `words` as its docstring."""
     handler.__doc__ = words
     return handler
 
@@ -14945,23 +14947,23 @@ class Route(NamedTuple):
     """A request, its users, its input and its answer."""
 
     method: "str"
-    path: "str"                       # a pattern
+    path: "str"                       # a regular expression
     handler: "Handler"
     who: "str"
-    takes: "Schema | None"            # of the query for a GET, else of the body
+    takes: "Schema | None"            # schema of the query for a GET and UPLOAD, else of the body
     status: "int"
-    kinds: "str"                      # of the body: schemas of static/api.json, or media types
+    kinds: "str"                      # the answer's schemas of static/api.json, or media types
     needs: "int" = 0
 
 
 ROUTES = [
     Route("GET", "/", get_page, ANYONE, None, 200, FILES),
-    Route("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
+    Route("GET", "/static/" + NAME, _does("Send a file of static/.", lambda _, request, name:
              request.app.static.answer(name)), ANYONE, None, 200, FILES),
-    Route("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
+    Route("GET", "/static/languages/" + NAME, _does("Send the texts of the page in a language.",
              lambda _, request, name: request.app.static.answer("languages/" + name)),
           ANYONE, None, 200, JSON_TYPE),
-    Route("GET", "/openapi.json", _does("This document.", lambda _, request:
+    Route("GET", "/openapi.json", _does("Send this document.", lambda _, request:
              request.app.document), ANYONE, None, 200, JSON_TYPE),
     Route("GET", "/healthz", get_health, ANYONE, None, 200, "Health"),
     Route("GET", "/metrics", get_exposition, METRICS, None, 200, "text/plain"),
@@ -14971,7 +14973,7 @@ ROUTES = [
     Route("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
              queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
           ANYONE, LOG_IN, 200, "Session"),
-    Route("GET", "/api/session", _does("Who am I.", lambda queue, request:
+    Route("GET", "/api/session", _does("Name the user of the session or token.", lambda queue, request:
              session_json(queue, request.person)), USER, None, 200, "Session"),
     Route("DELETE", "/api/session", delete_session, USER, None, 204, "", OWN),
     Route("GET", "/api/sessions", _does("List the user's sessions.", lambda queue, request: {
@@ -15009,7 +15011,7 @@ ROUTES = [
     Route("POST", "/api/schedules/preview", _does("Describe a rule in English, with its next times.",
              lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
           USER, PREVIEW, 200, "Preview"),
-    Route("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
+    Route("GET", _SCHEDULE_ID, _does("Send a schedule with its history.", lambda queue, request, number:
              queue.schedules.get(number, request.person.scope)), USER, None, 200, "ScheduleDetail"),
     Route("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, 200, "ScheduleDetail",
           CHANGE),
@@ -15044,7 +15046,7 @@ ROUTES = [
     Route("GET", "/api/settings", get_settings, ADMIN, None, 200, "SettingList"),
     Route("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, 200, "SettingList",
           CHANGE),
-    Route("GET", "/api/users", _does("All users.", lambda queue, request:
+    Route("GET", "/api/users", _does("List all users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
     Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
@@ -15088,8 +15090,8 @@ for _route in ROUTES:
 
 
 def match_path(pattern, path):
-    """Return the variable parts of `path`, an id first, as a number; None if it does not match."""
-    fixed, place, _ = pattern.partition("(")    # most patterns differ here and need not be compiled
+    """Return the variable parts of `path`, or None if it does not match. An id comes first, as a number."""
+    fixed, place, _ = pattern.partition("(")    # most paths differ here: no pattern is compiled
     if not place:
         return () if path == fixed else None
     match = re.fullmatch(pattern, path) if path.startswith(fixed) else None
@@ -15100,13 +15102,13 @@ def match_path(pattern, path):
     return (int(match[1]), *match.groups()[1:])
 
 
-# /openapi.json is static/api.json, which describes the answers, with the paths and inputs of ROUTES. It
-# names the possible errors of reading and of changing requests.
+# The possible errors of a request that changes nothing, for /openapi.json. CHANGING_FAILS has those of the
+# other requests.
 LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
 
 
 def component(kind, name):
-    """Return a reference to a component of the description."""
+    """Return a reference to a component of the OpenAPI document."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}
 
 
@@ -15125,7 +15127,7 @@ def _documented(part, schemas):
     if not isinstance(part, dict):
         return part
     documented = {name: _documented(value, schemas) for name, value in part.items() if name not in OF_OURS}
-    if "keptWithin" in part:            # nearly any number is accepted, and an empty one, too
+    if "keptWithin" in part:            # nearly any number is accepted, and also an empty text
         del documented["type"]
         documented["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
     if "pattern" in documented:
@@ -15190,7 +15192,7 @@ def _operation(route, schemas):
 
 
 def describe_api(document):
-    """Return the OpenAPI document of all ROUTES, completing the content of static/api.json."""
+    """Return the OpenAPI document of all ROUTES, which begins as the content of static/api.json."""
     parts = document["components"]
     document["info"]["version"] = VERSION
     document["paths"] = collections.defaultdict(dict)
@@ -15209,23 +15211,24 @@ def describe_api(document):
 #
 # The WSGI callable: finds the route, checks, answers errors.
 #
-# The dispatcher follows ROUTES, checks requests and answers errors, all in one place.
+# An Application finds the route of a request in ROUTES, checks its user and its input, calls the handler, and
+# turns errors into answers.
 
-SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may, which admins make
-# The address of a new object, by its kind.
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # the scope that an admin's token needs for such a route
+# The address of a new object, by the schema of the answer.
 MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 WAITERS_MAX = 16
 
 
 class _Kept:
-    """A kept answer, and its version."""
+    """A cached answer, and the version of the database from which it was made."""
 
     def __init__(self):
         self.answer = None
         self.version = None
         self.until = 0.0
-        self.making = threading.Lock()      # one thread makes it, all others wait
+        self.making = threading.Lock()      # one thread makes the answer, the rest waits
 
 
 class Application:
@@ -15235,10 +15238,10 @@ class Application:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        # Kept answers by path, query, scope and role.
+        # Cached answers by path, query, and the user's scope, role, name and token scope.
         self._cache = {}
         self.one_by_one = threading.Lock()
-        self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
+        self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls that wait for tasks
         if source != "code":
             with in_passing("settling here"):
                 queue.files.settle()
@@ -15264,7 +15267,7 @@ class Application:
         return json_answer(describe_api(load_json(self.static.answer("api.json").whole.decode())))
 
     def _invited_to_setup(self, error):
-        """Return the 401 with a hint whether there is an admin. Without one the setup code is made now."""
+        """Return the error 401, with a hint whether there is an admin. If there is none, make the code."""
         try:
             error.extra = {"setup": not self.queue.users.has_admin()}
         except JobQueueError as trouble:
@@ -15275,7 +15278,7 @@ class Application:
         return error
 
     def route(self, request):
-        """Return the answer of the route for a request; errors are raised."""
+        """Return the answer to a request; errors are raised."""
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
         methods = []
@@ -15294,7 +15297,7 @@ class Application:
 
     def _handle(self, request, route, parts):
         if request.asker and route.handler is not tick:
-            with self.queue.database.deadline(0.5):     # every request does the maintenance
+            with self.queue.database.deadline(0.5):     # a user's request also does the maintenance
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
@@ -15368,7 +15371,7 @@ class Application:
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
     def _admit_ticker(self, request):
-        """Return True if a tick token is sent, in the address or as API tokens are."""
+        """Return True if a tick token is sent, either as ?token= or in a header."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
         person = self.queue.tokens.person(sent) if sent else None
@@ -15376,7 +15379,7 @@ class Application:
                 person.role in TOKEN_SCOPES["tick"]):
             return True
         if token is None and request.method == "POST":
-            return False                # a user without the token may do the same
+            return False                # users may tick, too, without this token
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
     def _identify(self, request, who):
@@ -15391,7 +15394,7 @@ class Application:
         tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))
         if len({person.id for person in people}) > 1:
-            for token in tokens:        # another site may have planted one of them: neither counts
+            for token in tokens:        # another site may have set one of these cookies: trust none
                 self.queue.sessions.close(token)
             raise Unauthorized("Two people were logged in here at once; both were logged out. "
                                "Please log in again.", headers=[request.set_cookie("", 0)])
@@ -15403,14 +15406,14 @@ class Application:
         return person
 
 
-applications = {}   # by process id
-_code = file_stamps(CODE_FILES)         # the code that this process runs
+applications = {}   # the keys are process ids
+_code = file_stamps(CODE_FILES)         # stamps of the code that this process runs
 
 
 def _application():
     """Return this process's Application; a new one if the database was replaced by another.
 
-    SetupError if newer code has brought the database to a newer version.
+    SetupError if newer code has migrated the database.
     """
     current = applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):
@@ -15440,12 +15443,11 @@ def application(environ, start_response):
 #
 # A client's connection to the built-in web server.
 #
-# The built-in web server is Python's http.server with a thread for each connection. Our parts are the gate,
-# which only well-formed heads pass, the body, which is read when the application asks for it, and the time
-# limits of clients. A thread blocks while it waits for its client. The main thread checks every second
-# whether a client is late, and shuts its connection, which wakes the thread. It does the same to the
-# slowest client when there is no room for another one. A body or answer of more than LARGE_BYTES is kept in
-# a file without a name and not in memory.
+# The built-in web server is Python's http.server with a thread for each connection. This room adds strict
+# checks of the heads of requests, and time limits for clients. A body is read when the application asks for
+# it. A thread blocks while it waits for its client. Every second the main thread shuts the connections of
+# late clients, which wakes their threads. If there is no room for another connection, it shuts that of the
+# slowest client. A body or answer of more than LARGE_BYTES is kept in a temporary file, not in memory.
 
 if TYPE_CHECKING:
     Endpoint = tuple[str, int]          # an address and a port; IPv6 has two more items
@@ -15487,15 +15489,17 @@ GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
-    "head": 10.0,                       # to send the head, from its first byte or the connection on
-    "body": 30.0,                       # to send the body; a second more for each 64 KiB
+    "head": 10.0,                       # to send the head, counted from the connection or the first byte
+    "body": 30.0,                       # to send the body; one second more for each 64 KiB
     "work": math.inf,                   # the client waits for us
     "wait": math.inf,                   # we wait for a task, see pause()
-    "answer": 30.0,                     # to receive the answer; a second more for each 64 KiB
-    "idle": 15.0,                       # until its next request
-    "farewell": 2.0}                    # to stop sending after the last answer
-UPLOAD_BYTES_PER_SECOND = 64 << 10      # the least rate, after those seconds
-LARGE_BYTES = 64 << 10  # larger bodies are handled one after another: as Python's values JSON can be large
+    "answer": 30.0,                     # to receive the answer; one second more for each 64 KiB
+    "idle": 15.0,                       # to send the next request
+    "farewell": 2.0}                    # to close its side after the last answer
+UPLOAD_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
+# Larger bodies and answers are kept in files. Requests with larger bodies are handled one at a time, since
+# parsed JSON can need much memory.
+LARGE_BYTES = 64 << 10
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
@@ -15527,13 +15531,13 @@ def compose_refusal(error, accepts=""):
 
 
 class Body:
-    """A request's body, read whole at first use: the holder of a lock never waits for a client."""
+    """A request's body, read whole at first use, so that no holder of a lock waits for a client."""
 
     def __init__(self, exchange, resources):
-        self._exchange, self._resources = exchange, resources   # resources until the answer is sent
+        self._exchange, self._resources = exchange, resources   # closed once the answer is made
         self._size = int(exchange.headers.get("content-length", 0))
         self._file = io.BytesIO()
-        self.is_taken = not self._size  # nothing is left where the next request begins
+        self.is_taken = not self._size  # True: no byte of it is left before the next request
 
     def read(self, size):
         """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
@@ -15562,7 +15566,7 @@ class Body:
                 piece = self._next_piece(remaining)
                 if self._file.write(piece) < len(piece):
                     raise OSError(errno.ENOSPC, "no room for all of it")
-                remaining -= len(piece) or remaining      # the client has left; its request is too short
+                remaining -= len(piece) or remaining      # an empty piece: the client has left
             self._file.seek(0)
         except OSError:
             raise StorageFull("There is no room on the disk for so much at once; nothing was "
@@ -15574,7 +15578,7 @@ class Body:
     def _next_piece(self, remaining):
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
-        with contextlib.suppress(OSError):      # an error is treated as the end
+        with contextlib.suppress(OSError):      # an error counts as the end of the body
             if asks_first and remaining == self._size:
                 exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             piece = exchange.rfile.read1(min(remaining, PIECE_BYTES))
@@ -15586,14 +15590,14 @@ class Body:
 
 class _Answered(NamedTuple):
     keep: "bool"                          # whether the connection stays open
-    sources: "list[Source]"               # of the whole response
+    sources: "list[Source]"               # the parts of the whole response
 
 
 class Exchange(HandlerBase):
-    """A connection with its phase and time limit: our part of a BaseHTTPRequestHandler."""
+    """A connection, its phase and its time limit. open_server() adds BaseHTTPRequestHandler as a base."""
 
     disable_nagle_algorithm = True
-    is_late = False                     # in sending its request: nothing more is read
+    is_late = False                     # True: the time limit has passed, nothing more is read
 
     def setup(self):
         """Register the connection with the server."""
@@ -15602,13 +15606,13 @@ class Exchange(HandlerBase):
         self.server.connections[self.request] = self
 
     def enter(self, phase):
-        """Begin a phase."""
+        """Begin a phase and its time limit."""
         self.phase = phase
         self.since = self.server.clock.monotonic()
         self.deadline = self.since + PATIENCE[phase]
 
     def advance(self, size):
-        """Count bytes that the client sent or read. They extend its time."""
+        """Extend the time limit for bytes that the client sent or received."""
         later = self.since + size / UPLOAD_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
@@ -15619,19 +15623,19 @@ class Exchange(HandlerBase):
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
     def pause(self, seconds):
-        """Wait before the answer, while other requests are answered; return False if the client has left."""
+        """Wait while other requests are answered; return False if the client left or the server stops."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         self.enter("wait")
         self.server.answering.release()
-        try:                            # a client that sends now has left, or has lost patience
+        try:                            # a client that sends now has left, or waits no longer
             return not poll.poll(seconds * 1000) and not self.server.is_stopping
         finally:
             self.server.answering.acquire()
             self.enter("work")
 
     def end(self, how=SHUT_BOTH):
-        """Wake its thread by closing the connection."""
+        """Shut the connection, which wakes its thread."""
         with contextlib.suppress(OSError):
             self.request.shutdown(how)
 
@@ -15652,7 +15656,7 @@ class Exchange(HandlerBase):
         self._send(keep, *sources)
 
     def parse_request(self):
-        """Read the head of a request: the gate. BadRequest unless it is well-formed."""
+        """Read the head of a request; BadRequest unless it is well-formed."""
         self._head_left = HEAD_MAX_BYTES
         self.headers = {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
@@ -15672,7 +15676,7 @@ class Exchange(HandlerBase):
             raise BadRequest(421, UNKNOWN_NAME)
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
         self._is_modern = first[3] == b"1"
-        # Without a length there is no body, but the next bytes may be meant as one.
+        # A POST without Content-Length has no body. The next bytes may be one, so they are no request.
         self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
@@ -15692,7 +15696,7 @@ class Exchange(HandlerBase):
 
     def _add_header(self, name, value):
         if "_" in name:
-            return                      # would look like another header to WSGI
+            return                      # WSGI would take it for the header with - instead of _
         if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
             raise BadRequest(400, "The header %s is malformed." % name)
         if name in self.headers:
@@ -15716,7 +15720,7 @@ class Exchange(HandlerBase):
         return _Answered(keep, [self._put_aside(whole)])
 
     def _chunks(self, status, headers, parts):
-        """Yield a response that is made while it is sent. Except in HTTP/1.0 its last chunk is its end."""
+        """Yield a response that is made while it is sent. Except in HTTP/1.0, an empty chunk ends it."""
         coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
         yield compose(status, [*headers, *coding], b"")
         part = b"all"
@@ -15726,7 +15730,7 @@ class Exchange(HandlerBase):
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
     def _put_aside(self, data):
-        """Return the bytes to send, or a Portion of a file if they are many and there is room."""
+        """Return the bytes, or a FileSlice if there are more than LARGE_BYTES and the disk has room."""
         if len(data) > LARGE_BYTES:
             import tempfile
             with contextlib.suppress(OSError):
@@ -15749,7 +15753,7 @@ class Exchange(HandlerBase):
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
     def _send(self, keep, *sources):
-        """Send the parts of a response. Without `keep` the connection ends then."""
+        """Send the parts of a response. Without `keep` the connection ends after them."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
             for source in sources:
@@ -15777,8 +15781,8 @@ class Exchange(HandlerBase):
 # The built-in web server; CGI.
 
 CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # in memory at the same time
-STOP_SECONDS = 5.0                      # for the last answers
+ANSWERS_AT_ONCE = 32                    # answers that are made at the same time
+STOP_SECONDS = 5.0                      # how long run() waits for the last answers
 # Modules that requests import later. A server without free descriptors could not import them any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
@@ -15805,7 +15809,7 @@ else:
 
 
 class Server(ServerBase):
-    """The built-in web server: our part of a ThreadingHTTPServer, see open_server().
+    """The built-in web server. open_server() adds ThreadingHTTPServer as a base.
 
     At the limits of connections and descriptors the slowest client is disconnected, so that no other
     waits for it.
@@ -15815,7 +15819,7 @@ class Server(ServerBase):
     block_on_close = False
     request_queue_size = 128
     allow_reuse_port = False            # two servers must not share a port
-    timeout = 0.5                       # seconds between two checks of `run`
+    timeout = 0.5                       # seconds that handle_request() waits for a connection
 
     def __init__(self, app, address, clock,
                  background, handler):
@@ -15823,17 +15827,17 @@ class Server(ServerBase):
         self.address = self.server_address[:2]
         self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
-        # Connections with their Exchange, None before the thread runs.
+        # Connections, each with its Exchange, or None until its thread runs.
         self.connections = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.turns = threading.Lock(), threading.Lock()     # for large bodies, and for uploads
-        self._background = background   # runs in a thread, as soon as this host allows one
+        self.turns = threading.Lock(), threading.Lock()     # large bodies, those over BODY_MAX_BYTES
+        self._background = background   # runs in a thread as soon as this host allows another one
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
 
     def run(self):
-        """Serve until `stop`. It ends when all requests have been answered, or after STOP_SECONDS."""
+        """Serve until stop() is called. Then wait until all requests are answered, at most STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
                 self._check_connections()
@@ -15847,13 +15851,13 @@ class Server(ServerBase):
                 self._changed.wait(0.05)
 
     def stop(self):
-        """Make `run` return. A signal handler may call it."""
+        """Make run() return. A signal handler may call this."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
     def _check_connections(self):
-        """End late connections. Start the background thread if that was not possible before."""
+        """End late connections. Start the background thread unless it has been started."""
         now = self.clock.monotonic()
         with self._changed:
             for exchange in self._exchanges(*PATIENCE):
@@ -15868,14 +15872,14 @@ class Server(ServerBase):
         return [each for each in self.connections.values() if each and each.phase in phases]
 
     def _cut_the_slowest(self):
-        """End the exchange of the slowest client; return False if all wait for us."""
+        """Shut the connection of the slowest client; return False if all clients wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
     def get_request(self):
-        """Accept a connection, as soon as a descriptor is free."""
+        """Accept a connection. If no descriptor is free, cut the slowest client and raise the error."""
         try:
             return super().get_request()
         except OSError as error:
@@ -15886,8 +15890,7 @@ class Server(ServerBase):
             raise
 
     def process_request(self, request, client_address):
-        """Start a thread for a connection. At the limit it replaces the slowest one; else the answer is
-        503."""
+        """Start a thread for a connection. At the limit it replaces the slowest one, or gets a 503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
                 self._cut_the_slowest()
@@ -15906,12 +15909,12 @@ class Server(ServerBase):
             with self._changed:
                 if not self._cut_the_slowest():
                     break
-            self.clock.sleep(0.05)      # until the thread has ended
-        request.settimeout(1.0)         # no thread can start: no other client is served meanwhile
+            self.clock.sleep(0.05)      # until the thread of the cut connection has ended
+        request.settimeout(1.0)         # no thread can start: serve the client here, the rest waits
         return self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request):
-        """Forget a connection and close it. It is not cut at the same time."""
+        """Forget a connection and close it. The lock prevents a cut at the same time."""
         with self._changed:
             self.connections.pop(request, None)
             super().shutdown_request(request)
@@ -15920,13 +15923,13 @@ class Server(ServerBase):
     def handle_error(self, *_):
         """Ignore a client that went away; report other errors of a connection."""
         error = sys.exc_info()[1]
-        if isinstance(error, JobQueueError):    # in the middle of an answer
+        if isinstance(error, JobQueueError):    # it came in the middle of an answer
             complain(error.detail)
         elif not isinstance(error, OSError):
             sys.__excepthook__(*sys.exc_info())
 
     def answers_to(self, host, address):
-        """Return True if requests for this host name are answered. It keeps out pages of other sites."""
+        """Return True if requests for this host name are answered: a check against DNS rebinding."""
         is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
             settings = self.app.queue.settings
@@ -15939,7 +15942,7 @@ class Server(ServerBase):
 
 def open_server(app, host, port, clock=Clock,
                 background=None):
-    """Return a Server that listens. CGI requests read this file, too, and need no http.server."""
+    """Return a Server that listens. Only here http.server is imported: CGI requests do not need it."""
     import importlib
     import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15949,7 +15952,7 @@ def open_server(app, host, port, clock=Clock,
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
     kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
-        "server_bind": TCPServer.server_bind})      # HTTPServer's looks up a name, which takes long
+        "server_bind": TCPServer.server_bind})      # that of HTTPServer looks up a name, which takes long
     return kind(app, (host, port), clock, background, handler)
 
 
@@ -15980,7 +15983,7 @@ def run_cgi():
 #
 # Printing for people and pipes.
 
-EXIT_PIPE_CLOSED = 141                  # a shell reports SIGPIPE so
+EXIT_PIPE_CLOSED = 141                  # as a shell reports SIGPIPE
 
 
 def say(text, end="\n"):
@@ -16034,16 +16037,16 @@ def _tick_for_ever(queue):
 
 
 def _use_compiled_module(data):
-    """Start again with Python's compiled modules: compiling in this process would keep 20 MB for good."""
+    """Restart this process with compiled modules: compiling in it would keep 20 MB for good."""
     if (__name__ != "__main__" or not sys.executable or "jobqueue" in sys._xoptions
             or getattr(sys.flags, "safe_path", False)):
         return
     from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # glibc would keep a heap per thread
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # glibc would keep the 16 MiB of a first
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # glibc would keep the 16 MiB of the first
                                                                 # log-in
-    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # the next start compiles them
-        for path in CODE_FILES:                 # so that the server and workers find both compiled
+    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # if it fails, the next start compiles
+        for path in CODE_FILES:                 # so that the server and workers find both files compiled
             SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         os.chdir(HOME)
         os.execv(sys.executable, [
@@ -16064,7 +16067,7 @@ def cmd_serve(queue, options):
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
-    queue.database.read_within("SELECT 1")     # opens it before descriptors may be short
+    queue.database.read_within("SELECT 1")     # opens the database while descriptors are free
     try:
         server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))
@@ -16106,14 +16109,14 @@ class Shell(Person):
 
     @property
     def searches_as(self):
-        """Return None: a search reads everything."""
+        """Return None: a search reads the secrets of all users."""
 
     @property
     def answerable(self):
         """Return None: no user's rights limit the request."""
 
     @property
-    def id(self):  # type: ignore[override]   # looked up when it is wanted: there may be no admin
+    def id(self):  # type: ignore[override]   # looked up only if needed: there may be no admin
         """Return the id of the owner of added tasks: the named owner, else the default one."""
         return self._find()["id"]
 
@@ -16123,11 +16126,11 @@ class _Sent(NamedTuple):
 
     query: "str"
     body: "bytes | FileSlice"
-    kind: "str"               # the type of the body
+    kind: "str"               # the Content-Type of the body
 
 
 def _as_sent(method, content):
-    """Return the query, body and type for a request with this content, such as an open file."""
+    """Return the query, the body and its type for a request with this content, such as an open file."""
     if isinstance(content, bytes):
         return _Sent("", content, LINES_TYPE)
     if content is not None and not isinstance(content, dict):
@@ -16144,12 +16147,12 @@ class Client:
     """The API that commands use: that of this host's own queue, or of another site."""
 
     clock: "AnyClock" = Clock
-    status = 0                          # of the last answer
+    status = 0                          # the HTTP status of the last answer
 
     def ask(self, method, path, content=None):
-        """Return the API's answer: an object, None for nothing, the pieces of a file. Errors are raised.
+        """Return the API's answer: an object, the pieces of a file, or None if empty. Errors are raised.
 
-        `content` is the query of a GET, else the body.
+        A dictionary is the query of a GET or DELETE, else the JSON body. Other content is the body.
         """
         raise NotImplementedError
 
@@ -16163,7 +16166,7 @@ class LocalClient(Client):
 
     def ask(self, method, path,
                content=None):
-        """Return the answer, see Site.ask()."""
+        """Return the answer, see Client.ask()."""
         owner = None
         if method == "POST" and isinstance(content, dict):
             content = dict(content)
@@ -16191,18 +16194,18 @@ class HttpClient(Client):
         if "@" in urlsplit(address).netloc:
             raise field_error("--server", "must have no name or password; this program sends the token")
         self._address = address.rstrip("/")
-        self._narrow = 0                # 1: changes are sent as POST; 2: in the body of a form, too
+        self._narrow = 0                # 1: changes are sent as POST; 2: also their bodies in a form
         self._token = Path(token_file).read_text("utf-8-sig", "replace").strip() if token_file else ""
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
     def ask(self, method, path,
                content=None):
-        """Return the answer, see Site.ask()."""
+        """Return the answer, see Client.ask()."""
         with self._heard():
             answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
-            if kind.startswith("text/html"):    # the page of another program: no API answers HTML
+            if kind.startswith("text/html"):    # the page of another program: the API never answers HTML
                 answer.close()
                 raise ValueError(kind)
             if "json" not in kind:
@@ -16212,10 +16215,10 @@ class HttpClient(Client):
             return json.loads(text) if text else None
 
     def _open(self, method, path, content):
-        """Send a request. If a firewall in front of the site refuses it, send it in a narrower way.
+        """Send a request. If a firewall before the site refuses a change, send it as POST, then in a form.
 
-        A refusal that is no answer of jobqueue comes from such a firewall. Nearly every host lets the
-        narrower way pass, so all later requests use it.
+        A refusal without JSON comes from such a firewall, not from jobqueue. Nearly every host lets forms
+        pass. Later requests are sent in the way that passed.
         """
         import urllib.error
         while True:
@@ -16251,7 +16254,7 @@ class HttpClient(Client):
 
     @contextlib.contextmanager
     def _heard(self):
-        """Turn errors of the connection into errors for people."""
+        """Raise errors of HTTP and of the connection as errors for people."""
         import http.client
         import urllib.error
         try:
@@ -16273,7 +16276,7 @@ class HttpClient(Client):
                 problem_json = json.loads(error.read())
             return kinds.get(problem_json["code"], JobQueueError)(
                 problem_json["detail"], problem_json["errors"], count=problem_json.get("count"))
-        except Exception:               # no answer of ours, or an incomplete one
+        except Exception:               # not an answer of jobqueue, or an incomplete one
             who = "Something in front of that site refused" if error.code < 500 else "The server answered"
             return SetupError("%s: %d %s." % (who, error.code, error.reason))
 
@@ -16297,7 +16300,7 @@ class Command(NamedTuple):
 
 def argument(flag, schema, null=None,
              parse=parse_text, **details):
-    """Return the row of an argument with a schema. The text `null` means none. `details` are for argparse."""
+    """Return the row of an argument. The text in `null` stands for None. `details` are for argparse."""
     def read(text):
         import argparse
         value = None if text == null else parse(schema, text)
@@ -16318,7 +16321,7 @@ def argument(flag, schema, null=None,
 
 POSITIVE = integer_within(1, INTEGER_MAX)
 SWITCH = {"type": "boolean"}
-PLACES = {         # parts of addresses
+PLACES = {         # arguments that are parts of a path
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
 
@@ -16331,7 +16334,7 @@ IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
 def ask_all(site, key, fields):
-    """Return a list of the API with the rows of all its pages, or the first `limit`."""
+    """Return a list of the API with the rows of all its pages, or the first `limit` rows."""
     page, limit = site.ask("GET", "/api/" + key, fields), fields.get("limit")
     rows = page[key]
     while page.get("next") and len(rows) != limit:
@@ -16345,9 +16348,10 @@ def ask_all(site, key, fields):
 
 def _over_route(method, path, run, words,
                 rows):
-    """Return the row of a command over a row of ROUTES.
+    """Return the row of a command that asks a route.
 
-    The route gives the help, if there are no `words`, and the schemas of arguments that are only named.
+    Without `words`, the docstring of the route's handler is the help. An argument that is only a
+    name takes its schema from the route.
     """
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
     route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
@@ -16361,7 +16365,7 @@ def asks(method, path, *rows, words=None,
          text=lambda value: None, **fixed):
     """Return a command that asks the API once and prints the answer as `text` makes it.
 
-    It sends the values of the arguments `rows` and the `fixed` ones, which may be callables.
+    It sends the values of the arguments in `rows`, and the `fixed` values, which may be callables.
     """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
@@ -16404,7 +16408,7 @@ def _lines(value):
 
 
 def _range_text(moments):
-    """Return a range of moments for people: in 10 to 15 minutes."""
+    """Return a range of moments for people, such as "in 10 to 15 minutes"."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in moments]
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
@@ -16454,7 +16458,7 @@ def _count_text(name):
     return lambda row: row[name] if row[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
-# Columns of lists that are not simply the row's value of that name.
+# Columns of lists whose cells are not simply the row's value of that name.
 CELLS = {
     "parameters": lambda row: parameters_text(row["schema"]), "status": status_text,
     "summary": lambda row: shorten(row["summary"], 60), "problem": _standing,
@@ -16535,7 +16539,7 @@ def typed_arguments(function, texts):
 
 
 def _hand_in(site, function, values):
-    """Return the arguments with ids in place of @paths, whose files are uploaded."""
+    """Upload the files at @paths; return the arguments with the ids of these files instead."""
     def send(value):
         if isinstance(value, list):
             return list(map(send, value))
@@ -16555,7 +16559,7 @@ class FirstRow(NamedTuple):
 
 
 def _first_row(file):
-    """Return the first row, which may have several lines, and its separator."""
+    """Read the first row, which may have several lines, and find its separator."""
     first = file.readline()
     hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # Excel writes this line for itself
     if hint:
@@ -16570,8 +16574,7 @@ def _first_row(file):
 
 
 def read_csv(path):
-    """Yield the cells of each row of a CSV file (- is standard input), the separator being that of the
-    first."""
+    """Yield the cells of each row of a CSV file (- is standard input). The first row tells the separator."""
     import csv
     csv.field_size_limit(BODY_MAX_BYTES)
     row = line = 0
@@ -16594,17 +16597,16 @@ def read_csv(path):
 
 
 class TypedRow(NamedTuple):
-    """The arguments in a row of a CSV file, and its number below the names."""
+    """The arguments in a row of a CSV file, and the number of the row below the names."""
 
     number: "int"
     arguments: "JsonObject"
 
 
 def _typed_rows(function, words, path):
-    """Yield the rows of a CSV file, without the first, which names the parameters, and without blank
-    ones.
+    """Yield the rows of a CSV file below the first, which names the parameters. Skip blank rows.
 
-    `words` apply to all rows. An empty cell leaves a parameter at its default, or is null.
+    `words` apply to all rows. An empty cell means the default; for a required parameter, null if allowed.
     """
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, [])]
@@ -16642,14 +16644,14 @@ def cmd_add(site, options):
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
         added = site.ask("POST", "/api/tasks", b"\n".join(lines))
-    except Invalid as error:            # its errors count tasks
+    except Invalid as error:            # its errors have indexes of tasks, not of rows
         raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
 def _ended_or_not(site, task_id):
-    """Return a task; a minimal object for one that was removed on success."""
+    """Return a task, or a minimal object if it succeeded and was removed."""
     try:
         return site.ask("GET", "/api/tasks/%d" % task_id)
     except NotFound:
@@ -16700,7 +16702,7 @@ def _save_file(site, address, path, size):
 
 
 def cmd_files(site, options):
-    """Print a task's files, or save those that it left into the folder --save, which is made."""
+    """Print a task's files. With --save, save those that it left into this folder, which is created."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
     answer = site.ask("GET", path)
     for entry in answer["files"] if folder else ():
@@ -16716,7 +16718,7 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
 
 
 def _act_on_each(site, action, ids):
-    """Change one task after the other; return the exit code of the last failure."""
+    """Do an action to one task after another; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
@@ -16824,7 +16826,7 @@ def cmd_add_schedule(site, options):
     show(options, added, str(added["id"]))
 
 
-# The figures for machines by their names, and their places in an answer.
+# The figures in the table ALL by their names, each with its path in the totals of GET /api/metrics.
 SEED_FIGURES = {
     "minimum executing time": "executed.min", "maximum executing time": "executed.max",
     "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
@@ -16843,7 +16845,7 @@ def _figure(answer, path):
 
 
 def _figures_table(titles, rows, paths):
-    """Return a table of some figures of each row, with a bar of the ended tasks."""
+    """Return a table of some figures of each row, with a bar for the number of ended tasks."""
     most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
     return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
         [*(row[path] for path in paths), *(_figure(row, path) for path in (
@@ -16852,7 +16854,7 @@ def _figures_table(titles, rows, paths):
 
 
 def cmd_stats(site, options):
-    """Print how much was done and how long it took: by time, by function, and all of it."""
+    """Print how much was done and how long it took: by time, by function, and in total."""
     fields, now = dict(options.given), site.clock.now()
     since = fields.pop("since", "1d")
     match = re.fullmatch("([0-9]{1,4})([hdw])", since)
@@ -16901,7 +16903,7 @@ def cmd_test_alerts(site, options):
 
 
 def cmd_tick(queue, _):
-    """Do the maintenance once: end dead workers, add scheduled tasks, promote, start workers."""
+    """Do the maintenance once: reap dead workers, promote due tasks, run schedules, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
@@ -16915,7 +16917,7 @@ def cmd_backup(queue, options):
 
 
 def cmd_restore(_, options):
-    """Put a backup in the place of the database, which stays under another name."""
+    """Replace the database by a backup. The old database stays under another name."""
     old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(old_path)}, "The backup is restored. The old database is now %s" % old_path)
 
@@ -16933,11 +16935,11 @@ def cmd_export(queue, options):
 
 
 def cmd_import(queue, options):
-    """Read an export into a database without users and tasks; its queues are paused."""
+    """Read an export into a database without users and tasks, and pause its queues."""
     import shutil
     import tempfile
     path = options.given["file"]
-    if path == "-":                     # no server waits while standard input is read
+    if path == "-":                     # copy it first, so that no server waits for standard input
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as lines:
             shutil.copyfileobj(sys.stdin, lines)
             lines.seek(0)
@@ -16974,10 +16976,11 @@ def cmd_check(_, options):
 #
 # COMMANDS and python3 jobqueue.py COMMAND.
 #
-# A command is a row of COMMANDS: its function and its arguments. Nearly all commands ask the API, of this
-# host's queue or of another site, and print its answer: as JSON with --json, else as text. So they have the
-# checks and errors of the handlers, and options and help from the same schemas. The function gets the site
-# and the options; `given` has the command's own arguments. It returns the exit code, if that is not 0.
+# A command is a row of COMMANDS: its function and its arguments. Nearly all commands ask the API of this
+# host's queue or of another site. They print its answer as JSON with --json, else as text. So they have the
+# checks and errors of the handlers, and options and help from the same schemas. The function gets a Client, the
+# JobQueue or None, and the options. `options.given` has the command's own arguments. The function returns the
+# exit code, if that is not 0.
 
 TASK, SCHEDULE = "/api/tasks/{id}", "/api/schedules/{id}"
 QUEUE, ACCOUNT = "/api/queues/{name}", "/api/users/{name}"
@@ -16987,7 +16990,7 @@ LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar=
 ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
-# Options of all commands, and of those that ask the API.
+# COMMON are options of all commands, ABOUT_SITES those of commands that ask the API.
 COMMON = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
@@ -16995,8 +16998,8 @@ ABOUT_SITES = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
     ("--token-file", {"metavar": "FILE", "help": "with --server: a file that holds an API token of it"})]
 
-# {a command, or two words for an action: its row}. Commands in LOCAL are about this host and get its queue.
-# The rest get a site whose API they ask.
+# Commands of one or two words, each with its row. The functions of commands in LOCAL get this host's queue,
+# or None if they are also in NEED_NOTHING. The other functions get a Client.
 COMMANDS = {
     "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
@@ -17011,7 +17014,7 @@ COMMANDS = {
     "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
                              "help": "all matching tasks as CSV, without a limit"}),
-                  words="Tasks, newest first."),
+                  words="List tasks, newest first."),
     "show": asks("GET", TASK, text=task_text),
     "wait": Command(cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
@@ -17101,19 +17104,19 @@ COMMANDS = {
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
-# Commands that make nothing: a missing data folder is a typing error.
+# Commands that do not create the data folder: if it is missing, its path was mistyped.
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def terminal_width():
-    """Return the width in characters; 80 without a terminal. shutil's import would take long."""
+    """Return the terminal's width in characters, or 80 without one. Importing shutil would take long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
 
 
 def command_parser(words):
-    """Return the parser of all commands, with the arguments of the command in `words` only.
+    """Return the parser of all commands. Only the command in `words` gets its arguments.
 
     Adding the arguments of all commands would take longer than most commands.
     """
@@ -17156,7 +17159,7 @@ class ParsedCommand(NamedTuple):
 
 
 def parse_command(words):
-    """Read a command line; name=value may also follow --options."""
+    """Parse a command line. Words such as name=value may also follow --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
@@ -17170,7 +17173,7 @@ def parse_command(words):
 
 
 def _site(options):
-    """Return the queue or site for a command: this host's queue or its API, another site's, or None."""
+    """Return this host's queue for a command, a Client of its API or of another site's API, or None."""
     name = options.name_of_command
     if name in NEED_NOTHING:
         return None
@@ -17205,7 +17208,7 @@ def main(words=None):
 
 
 def _start():
-    """Run one command, or a CGI request, whose arguments are words of a query and ignored."""
+    """Run one command, or answer a CGI request. Its arguments come from the query and are ignored."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
     script = os.environ.get("SCRIPT_FILENAME", "")

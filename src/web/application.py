@@ -1,6 +1,7 @@
 """The WSGI callable: finds the route, checks, answers errors.
 
-The dispatcher follows ROUTES, checks requests and answers errors, all in one place.
+An Application finds the route of a request in ROUTES, checks its user and its input, calls the handler, and
+turns errors into answers.
 """
 from __future__ import annotations
 
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
     from .http_answer import Content, Environ, StartResponse
     from .routes import PathParts
 
-SCOPES = {WORKER: "worker", METRICS: "metrics"}     # of the only tokens that may, which admins make
-# The address of a new object, by its kind.
+SCOPES = {WORKER: "worker", METRICS: "metrics"}     # the scope that an admin's token needs for such a route
+# The address of a new object, by the schema of the answer.
 MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
            "Queue": "api/queues/%(name)s", "User": "api/users/%(name)s"}
 WAITERS_MAX = 16
 
 
 class _Kept:
-    """A kept answer, and its version."""
+    """A cached answer, and the version of the database from which it was made."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
         self.version: object = None
         self.until = 0.0
-        self.making = threading.Lock()      # one thread makes it, all others wait
+        self.making = threading.Lock()      # one thread makes the answer, the rest waits
 
 
 class Application:
@@ -55,10 +56,10 @@ class Application:
         self.queue = queue
         self.source = source
         self.static = StaticFiles(STATIC_FOLDER)
-        # Kept answers by path, query, scope and role.
+        # Cached answers by path, query, and the user's scope, role, name and token scope.
         self._cache: dict[tuple[str, str, int | None, str, str, str | None], _Kept] = {}
         self.one_by_one = threading.Lock()
-        self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls of remote workers
+        self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls that wait for tasks
         if source != "code":
             with in_passing("settling here"):
                 queue.files.settle()
@@ -84,7 +85,7 @@ class Application:
         return json_answer(describe_api(load_json(self.static.answer("api.json").whole.decode())))
 
     def _invited_to_setup(self, error: Unauthorized) -> JobQueueError:
-        """Return the 401 with a hint whether there is an admin. Without one the setup code is made now."""
+        """Return the error 401, with a hint whether there is an admin. If there is none, make the code."""
         try:
             error.extra = {"setup": not self.queue.users.has_admin()}
         except JobQueueError as trouble:
@@ -95,7 +96,7 @@ class Application:
         return error
 
     def route(self, request: Request) -> Answer:
-        """Return the answer of the route for a request; errors are raised."""
+        """Return the answer to a request; errors are raised."""
         request.app = self
         method = "GET" if request.method == "HEAD" else request.method
         methods: list[str] = []
@@ -114,7 +115,7 @@ class Application:
 
     def _handle(self, request: Request, route: Route, parts: PathParts) -> Answer:
         if request.asker and route.handler is not tick:
-            with self.queue.database.deadline(0.5):     # every request does the maintenance
+            with self.queue.database.deadline(0.5):     # a user's request also does the maintenance
                 self.queue.tick.maybe(self.source)
         if not route.needs & KEPT:
             return self._perform(request, route, parts)
@@ -188,7 +189,7 @@ class Application:
             raise Denied("Viewers, and tokens of the scope read, change nothing and get no backup.")
 
     def _admit_ticker(self, request: Request) -> bool:
-        """Return True if a tick token is sent, in the address or as API tokens are."""
+        """Return True if a tick token is sent, either as ?token= or in a header."""
         token = request.query.get("token")
         sent = request.bearer() if token is None else token
         person = self.queue.tokens.person(sent) if sent else None
@@ -196,7 +197,7 @@ class Application:
                 person.role in TOKEN_SCOPES["tick"]):
             return True
         if token is None and request.method == "POST":
-            return False                # a user without the token may do the same
+            return False                # users may tick, too, without this token
         raise Unauthorized("This address needs ?token= and a token of the scope tick.")
 
     def _identify(self, request: Request, who: str) -> Person | None:
@@ -211,7 +212,7 @@ class Application:
         tokens = request.cookies()
         people = list(filter(None, map(self.queue.sessions.person, tokens)))
         if len({person.id for person in people}) > 1:
-            for token in tokens:        # another site may have planted one of them: neither counts
+            for token in tokens:        # another site may have set one of these cookies: trust none
                 self.queue.sessions.close(token)
             raise Unauthorized("Two people were logged in here at once; both were logged out. "
                                "Please log in again.", headers=[request.set_cookie("", 0)])
@@ -223,14 +224,14 @@ class Application:
         return person
 
 
-applications: dict[int, Application] = {}   # by process id
-_code = file_stamps(CODE_FILES)         # the code that this process runs
+applications: dict[int, Application] = {}   # the keys are process ids
+_code = file_stamps(CODE_FILES)         # stamps of the code that this process runs
 
 
 def _application() -> Application:
     """Return this process's Application; a new one if the database was replaced by another.
 
-    SetupError if newer code has brought the database to a newer version.
+    SetupError if newer code has migrated the database.
     """
     current = applications.get(os.getpid())
     with contextlib.suppress(JobQueueError, OSError):

@@ -36,7 +36,7 @@ OTHER_SITE_SECONDS = 60.0
 
 
 if TYPE_CHECKING:
-    # A query or an object; JSON lines with a task each; a file.
+    # The content of a request: a query or a JSON object; JSON lines, each a task; a file; nothing.
     Given = Union[JsonObject, bytes, BinaryIO, None]
 
 
@@ -56,14 +56,14 @@ class Shell(Person):
 
     @property
     def searches_as(self) -> None:
-        """Return None: a search reads everything."""
+        """Return None: a search reads the secrets of all users."""
 
     @property
     def answerable(self) -> None:
         """Return None: no user's rights limit the request."""
 
     @property
-    def id(self) -> int:  # type: ignore[override]   # looked up when it is wanted: there may be no admin
+    def id(self) -> int:  # type: ignore[override]   # looked up only if needed: there may be no admin
         """Return the id of the owner of added tasks: the named owner, else the default one."""
         return self._find()["id"]
 
@@ -73,11 +73,11 @@ class _Sent(NamedTuple):
 
     query: str
     body: bytes | FileSlice
-    kind: str               # the type of the body
+    kind: str               # the Content-Type of the body
 
 
 def _as_sent(method: str, content: Given) -> _Sent:
-    """Return the query, body and type for a request with this content, such as an open file."""
+    """Return the query, the body and its type for a request with this content, such as an open file."""
     if isinstance(content, bytes):
         return _Sent("", content, LINES_TYPE)
     if content is not None and not isinstance(content, dict):
@@ -94,12 +94,12 @@ class Client:
     """The API that commands use: that of this host's own queue, or of another site."""
 
     clock: AnyClock = Clock
-    status = 0                          # of the last answer
+    status = 0                          # the HTTP status of the last answer
 
     def ask(self, method: str, path: str, content: Given = None) -> Any:
-        """Return the API's answer: an object, None for nothing, the pieces of a file. Errors are raised.
+        """Return the API's answer: an object, the pieces of a file, or None if empty. Errors are raised.
 
-        `content` is the query of a GET, else the body.
+        A dictionary is the query of a GET or DELETE, else the JSON body. Other content is the body.
         """
         raise NotImplementedError
 
@@ -113,7 +113,7 @@ class LocalClient(Client):
 
     def ask(self, method: str, path: str,
                content: Given = None) -> JsonObject | Iterable[bytes] | None:
-        """Return the answer, see Site.ask()."""
+        """Return the answer, see Client.ask()."""
         owner = None
         if method == "POST" and isinstance(content, dict):
             content = dict(content)
@@ -141,18 +141,18 @@ class HttpClient(Client):
         if "@" in urlsplit(address).netloc:
             raise field_error("--server", "must have no name or password; this program sends the token")
         self._address = address.rstrip("/")
-        self._narrow = 0                # 1: changes are sent as POST; 2: in the body of a form, too
+        self._narrow = 0                # 1: changes are sent as POST; 2: also their bodies in a form
         self._token = Path(token_file).read_text("utf-8-sig", "replace").strip() if token_file else ""
         if not re.fullmatch("[!-~]*", self._token):
             raise field_error("--token-file", "must hold an API token and nothing else")
 
     def ask(self, method: str, path: str,
                content: Given = None) -> JsonObject | Iterable[bytes] | None:
-        """Return the answer, see Site.ask()."""
+        """Return the answer, see Client.ask()."""
         with self._heard():
             answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
-            if kind.startswith("text/html"):    # the page of another program: no API answers HTML
+            if kind.startswith("text/html"):    # the page of another program: the API never answers HTML
                 answer.close()
                 raise ValueError(kind)
             if "json" not in kind:
@@ -162,10 +162,10 @@ class HttpClient(Client):
             return json.loads(text) if text else None
 
     def _open(self, method: str, path: str, content: Given) -> HTTPResponse:
-        """Send a request. If a firewall in front of the site refuses it, send it in a narrower way.
+        """Send a request. If a firewall before the site refuses a change, send it as POST, then in a form.
 
-        A refusal that is no answer of jobqueue comes from such a firewall. Nearly every host lets the
-        narrower way pass, so all later requests use it.
+        A refusal without JSON comes from such a firewall, not from jobqueue. Nearly every host lets forms
+        pass. Later requests are sent in the way that passed.
         """
         import urllib.error
         while True:
@@ -201,7 +201,7 @@ class HttpClient(Client):
 
     @contextlib.contextmanager
     def _heard(self) -> Iterator[None]:
-        """Turn errors of the connection into errors for people."""
+        """Raise errors of HTTP and of the connection as errors for people."""
         import http.client
         import urllib.error
         try:
@@ -223,6 +223,6 @@ class HttpClient(Client):
                 problem_json = json.loads(error.read())
             return kinds.get(problem_json["code"], JobQueueError)(
                 problem_json["detail"], problem_json["errors"], count=problem_json.get("count"))
-        except Exception:               # no answer of ours, or an incomplete one
+        except Exception:               # not an answer of jobqueue, or an incomplete one
             who = "Something in front of that site refused" if error.code < 500 else "The server answered"
             return SetupError("%s: %d %s." % (who, error.code, error.reason))

@@ -1,9 +1,10 @@
 """COMMANDS and python3 jobqueue.py COMMAND.
 
-A command is a row of COMMANDS: its function and its arguments. Nearly all commands ask the API, of this
-host's queue or of another site, and print its answer: as JSON with --json, else as text. So they have the
-checks and errors of the handlers, and options and help from the same schemas. The function gets the site
-and the options; `given` has the command's own arguments. It returns the exit code, if that is not 0.
+A command is a row of COMMANDS: its function and its arguments. Nearly all commands ask the API of this
+host's queue or of another site. They print its answer as JSON with --json, else as text. So they have the
+checks and errors of the handlers, and options and help from the same schemas. The function gets a Client, the
+JobQueue or None, and the options. `options.given` has the command's own arguments. The function returns the
+exit code, if that is not 0.
 """
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ LIMIT = argument("--limit", integer_within(1, 1000), default=PAGE_ROWS, metavar=
 ZONE = argument("--tz", SCHEDULE_FIELDS["zone"], dest="zone", metavar="ZONE")
 FILTERS = arguments(WHICH_TASKS, "status", "function", "queue", "owner", "since", "until") + [
     argument("--search", WHICH_TASKS["q"], dest="q", metavar="TEXT")]
-# Options of all commands, and of those that ask the API.
+# COMMON are options of all commands, ABOUT_SITES those of commands that ask the API.
 COMMON: list[Argument] = [
     ("--data", {"metavar": "DIR", "help": "data folder (default: data beside jobqueue.py)"}),
     ("--json", {"action": "store_true", "help": "print JSON: what the API answers"})]
@@ -59,8 +60,8 @@ ABOUT_SITES: list[Argument] = [
     ("--server", {"metavar": "URL", "help": "ask another site, such as https://example.org/jobs"}),
     ("--token-file", {"metavar": "FILE", "help": "with --server: a file that holds an API token of it"})]
 
-# {a command, or two words for an action: its row}. Commands in LOCAL are about this host and get its queue.
-# The rest get a site whose API they ask.
+# Commands of one or two words, each with its row. The functions of commands in LOCAL get this host's queue,
+# or None if they are also in NEED_NOTHING. The other functions get a Client.
 COMMANDS: dict[str, Command] = {
     "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
@@ -75,7 +76,7 @@ COMMANDS: dict[str, Command] = {
     "list": lists("tasks", "id status owner function summary", *FILTERS, "--sort", LIMIT,
                   ("--csv", {"dest": "format", "action": "store_const", "const": "csv",
                              "help": "all matching tasks as CSV, without a limit"}),
-                  words="Tasks, newest first."),
+                  words="List tasks, newest first."),
     "show": asks("GET", TASK, text=task_text),
     "wait": Command(cmd_wait, [PLACES["id"], argument(
         "--timeout", {"type": "number", "minimum": 0}, default=math.inf, metavar="SECONDS")]),
@@ -165,19 +166,19 @@ COMMANDS: dict[str, Command] = {
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
 NEED_NOTHING = ("check", "restore", "schedule preview")
 LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
-# Commands that make nothing: a missing data folder is a typing error.
+# Commands that do not create the data folder: if it is missing, its path was mistyped.
 LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def terminal_width() -> int:
-    """Return the width in characters; 80 without a terminal. shutil's import would take long."""
+    """Return the terminal's width in characters, or 80 without one. Importing shutil would take long."""
     with contextlib.suppress(OSError):
         return os.get_terminal_size().columns or 80
     return 80
 
 
 def command_parser(words: list[str]) -> ArgumentParser:
-    """Return the parser of all commands, with the arguments of the command in `words` only.
+    """Return the parser of all commands. Only the command in `words` gets its arguments.
 
     Adding the arguments of all commands would take longer than most commands.
     """
@@ -220,7 +221,7 @@ class ParsedCommand(NamedTuple):
 
 
 def parse_command(words: list[str]) -> ParsedCommand:
-    """Read a command line; name=value may also follow --options."""
+    """Parse a command line. Words such as name=value may also follow --options."""
     parser = command_parser(words)
     helpless = [word for word in words if word not in ("-h", "--help")]
     wants_help = words[:1] == ["add"] and 1 < len(helpless) < len(words)
@@ -234,7 +235,7 @@ def parse_command(words: list[str]) -> ParsedCommand:
 
 
 def _site(options: Namespace) -> JobQueue | Client | None:
-    """Return the queue or site for a command: this host's queue or its API, another site's, or None."""
+    """Return this host's queue for a command, a Client of its API or of another site's API, or None."""
     name = options.name_of_command
     if name in NEED_NOTHING:
         return None
@@ -269,7 +270,7 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _start() -> int:
-    """Run one command, or a CGI request, whose arguments are words of a query and ignored."""
+    """Run one command, or answer a CGI request. Its arguments come from the query and are ignored."""
     if "GATEWAY_INTERFACE" not in os.environ:
         return main()
     script = os.environ.get("SCRIPT_FILENAME", "")

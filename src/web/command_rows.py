@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Schema
 
 if TYPE_CHECKING:
-    Argument = tuple[str, dict[str, Any]]       # its name or flag, and the keywords for argparse
-    # The function of a command: it gets a Site, the JobQueue or None, and the options.
+    Argument = tuple[str, dict[str, Any]]       # name or flag, and the keywords for argparse
+    # The function of a command: it gets a Client, the JobQueue or None, and the options.
     Run = Callable[[Any, Namespace], Optional[int]]
 
 
@@ -36,7 +36,7 @@ class Command(NamedTuple):
 
 def argument(flag: str, schema: Schema, null: str | None = None,
              parse: Callable[[Schema, str], Any] = parse_text, **details: Any) -> Argument:
-    """Return the row of an argument with a schema. The text `null` means none. `details` are for argparse."""
+    """Return the row of an argument. The text in `null` stands for None. `details` are for argparse."""
     def read(text: str) -> Any:
         import argparse
         value = None if text == null else parse(schema, text)
@@ -57,7 +57,7 @@ def argument(flag: str, schema: Schema, null: str | None = None,
 
 POSITIVE = integer_within(1, INTEGER_MAX)
 SWITCH: Schema = {"type": "boolean"}
-PLACES: dict[str, Argument] = {         # parts of addresses
+PLACES: dict[str, Argument] = {         # arguments that are parts of a path
     "id": argument("id", POSITIVE, metavar="ID"), "name": ("name", {"metavar": "NAME"})}
 
 
@@ -70,7 +70,7 @@ IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
 def ask_all(site: Client, key: str, fields: JsonObject) -> JsonObject:
-    """Return a list of the API with the rows of all its pages, or the first `limit`."""
+    """Return a list of the API with the rows of all its pages, or the first `limit` rows."""
     page, limit = site.ask("GET", "/api/" + key, fields), fields.get("limit")
     rows = page[key]
     while page.get("next") and len(rows) != limit:
@@ -84,9 +84,10 @@ def ask_all(site: Client, key: str, fields: JsonObject) -> JsonObject:
 
 def _over_route(method: str, path: str, run: Run, words: str | None,
                 rows: Iterable[str | Argument]) -> Command:
-    """Return the row of a command over a row of ROUTES.
+    """Return the row of a command that asks a route.
 
-    The route gives the help, if there are no `words`, and the schemas of arguments that are only named.
+    Without `words`, the docstring of the route's handler is the help. An argument that is only a
+    name takes its schema from the route.
     """
     pattern = path.replace("{id}", ID).replace("{name}", NAME)
     route = next(route for route in ROUTES if (route.method, route.path) == (method, pattern))
@@ -100,7 +101,7 @@ def asks(method: str, path: str, *rows: str | Argument, words: str | None = None
          text: Callable[[JsonObject], str | None] = lambda value: None, **fixed: Any) -> Command:
     """Return a command that asks the API once and prints the answer as `text` makes it.
 
-    It sends the values of the arguments `rows` and the `fixed` ones, which may be callables.
+    It sends the values of the arguments in `rows`, and the `fixed` values, which may be callables.
     """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
@@ -143,7 +144,7 @@ def _lines(value: JsonObject) -> str:
 
 
 def _range_text(moments: Iterable[str]) -> str:
-    """Return a range of moments for people: in 10 to 15 minutes."""
+    """Return a range of moments for people, such as "in 10 to 15 minutes"."""
     ahead = [max(0, parse_time(text, "") - Clock.now()) for text in moments]
     unit, size = next(row for row in UNITS if ahead[1] >= 2 * row[1] or row[1] == 1)
     low, high = (round(seconds / size) for seconds in ahead)
@@ -193,7 +194,7 @@ def _count_text(name: str) -> Callable[[JsonObject], int | str]:
     return lambda row: row[name] if row[name] < COUNT_MAX else "%d+" % (COUNT_MAX - 1)
 
 
-# Columns of lists that are not simply the row's value of that name.
+# Columns of lists whose cells are not simply the row's value of that name.
 CELLS: dict[str, Callable[[JsonObject], object]] = {
     "parameters": lambda row: parameters_text(row["schema"]), "status": status_text,
     "summary": lambda row: shorten(row["summary"], 60), "problem": _standing,

@@ -102,7 +102,7 @@ def cmd_add_schedule(site: Client, options: Namespace) -> None:
     show(options, added, str(added["id"]))
 
 
-# The figures for machines by their names, and their places in an answer.
+# The figures in the table ALL by their names, each with its path in the totals of GET /api/metrics.
 SEED_FIGURES = {
     "minimum executing time": "executed.min", "maximum executing time": "executed.max",
     "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
@@ -121,7 +121,7 @@ def _figure(answer: JsonObject, path: str) -> str:
 
 
 def _figures_table(titles: Sequence[str], rows: Sequence[JsonObject], paths: Sequence[str]) -> str:
-    """Return a table of some figures of each row, with a bar of the ended tasks."""
+    """Return a table of some figures of each row, with a bar for the number of ended tasks."""
     most = max([row["succeeded"] + row["failed"] for row in rows] or [0]) or 1
     return table((*titles, *"ADDED SUCCEEDED FAILED RETRIED WAITED RAN 95TH".split(), ""), [
         [*(row[path] for path in paths), *(_figure(row, path) for path in (
@@ -130,7 +130,7 @@ def _figures_table(titles: Sequence[str], rows: Sequence[JsonObject], paths: Seq
 
 
 def cmd_stats(site: Client, options: Namespace) -> None:
-    """Print how much was done and how long it took: by time, by function, and all of it."""
+    """Print how much was done and how long it took: by time, by function, and in total."""
     fields, now = dict(options.given), site.clock.now()
     since = fields.pop("since", "1d")
     match = re.fullmatch("([0-9]{1,4})([hdw])", since)
@@ -179,7 +179,7 @@ def cmd_test_alerts(site: Client, options: Namespace) -> int:
 
 
 def cmd_tick(queue: JobQueue, _: Namespace) -> None:
-    """Do the maintenance once: end dead workers, add scheduled tasks, promote, start workers."""
+    """Do the maintenance once: reap dead workers, promote due tasks, run schedules, start workers."""
     queue.catalogue.refresh()
     queue.tick.run("cron")
 
@@ -193,7 +193,7 @@ def cmd_backup(queue: JobQueue, options: Namespace) -> None:
 
 
 def cmd_restore(_: None, options: Namespace) -> None:
-    """Put a backup in the place of the database, which stays under another name."""
+    """Replace the database by a backup. The old database stays under another name."""
     old_path = restore(data_folder(options.data), options.given["file"], "force" in options.given)
     show(options, {"kept": str(old_path)}, "The backup is restored. The old database is now %s" % old_path)
 
@@ -211,11 +211,11 @@ def cmd_export(queue: JobQueue, options: Namespace) -> None:
 
 
 def cmd_import(queue: JobQueue, options: Namespace) -> None:
-    """Read an export into a database without users and tasks; its queues are paused."""
+    """Read an export into a database without users and tasks, and pause its queues."""
     import shutil
     import tempfile
     path = options.given["file"]
-    if path == "-":                     # no server waits while standard input is read
+    if path == "-":                     # copy it first, so that no server waits for standard input
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as lines:
             shutil.copyfileobj(sys.stdin, lines)
             lines.seek(0)

@@ -69,7 +69,7 @@ def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
 
 
 def _hand_in(site: Client, function: JsonObject, values: JsonObject) -> JsonObject:
-    """Return the arguments with ids in place of @paths, whose files are uploaded."""
+    """Upload the files at @paths; return the arguments with the ids of these files instead."""
     def send(value: Any) -> Any:
         if isinstance(value, list):
             return list(map(send, value))
@@ -89,7 +89,7 @@ class FirstRow(NamedTuple):
 
 
 def _first_row(file: TextIO) -> FirstRow:
-    """Return the first row, which may have several lines, and its separator."""
+    """Read the first row, which may have several lines, and find its separator."""
     first = file.readline()
     hint = re.fullmatch('"?sep=(.)"?\\s*', first)   # Excel writes this line for itself
     if hint:
@@ -104,8 +104,7 @@ def _first_row(file: TextIO) -> FirstRow:
 
 
 def read_csv(path: str) -> Iterator[list[str]]:
-    """Yield the cells of each row of a CSV file (- is standard input), the separator being that of the
-    first."""
+    """Yield the cells of each row of a CSV file (- is standard input). The first row tells the separator."""
     import csv
     csv.field_size_limit(BODY_MAX_BYTES)
     row = line = 0
@@ -128,17 +127,16 @@ def read_csv(path: str) -> Iterator[list[str]]:
 
 
 class TypedRow(NamedTuple):
-    """The arguments in a row of a CSV file, and its number below the names."""
+    """The arguments in a row of a CSV file, and the number of the row below the names."""
 
     number: int
     arguments: JsonObject
 
 
 def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterator[TypedRow]:
-    """Yield the rows of a CSV file, without the first, which names the parameters, and without blank
-    ones.
+    """Yield the rows of a CSV file below the first, which names the parameters. Skip blank rows.
 
-    `words` apply to all rows. An empty cell leaves a parameter at its default, or is null.
+    `words` apply to all rows. An empty cell means the default; for a required parameter, null if allowed.
     """
     rows, schema = read_csv(path), function["schema"]
     names = [name.strip() for name in next(rows, [])]
@@ -176,14 +174,14 @@ def cmd_add(site: Client, options: Namespace) -> None:
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
         added = site.ask("POST", "/api/tasks", b"\n".join(lines))
-    except Invalid as error:            # its errors count tasks
+    except Invalid as error:            # its errors have indexes of tasks, not of rows
         raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
 def _ended_or_not(site: Client, task_id: int) -> JsonObject:
-    """Return a task; a minimal object for one that was removed on success."""
+    """Return a task, or a minimal object if it succeeded and was removed."""
     try:
         return site.ask("GET", "/api/tasks/%d" % task_id)
     except NotFound:
@@ -234,7 +232,7 @@ def _save_file(site: Client, address: str, path: Path, size: int) -> None:
 
 
 def cmd_files(site: Client, options: Namespace) -> None:
-    """Print a task's files, or save those that it left into the folder --save, which is made."""
+    """Print a task's files. With --save, save those that it left into this folder, which is created."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
     answer = site.ask("GET", path)
     for entry in answer["files"] if folder else ():
@@ -250,7 +248,7 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
 
 
 def _act_on_each(site: Client, action: str, ids: Iterable[int]) -> int:
-    """Change one task after the other; return the exit code of the last failure."""
+    """Do an action to one task after another; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:

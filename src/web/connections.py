@@ -1,11 +1,10 @@
 """A client's connection to the built-in web server.
 
-The built-in web server is Python's http.server with a thread for each connection. Our parts are the gate,
-which only well-formed heads pass, the body, which is read when the application asks for it, and the time
-limits of clients. A thread blocks while it waits for its client. The main thread checks every second
-whether a client is late, and shuts its connection, which wakes the thread. It does the same to the
-slowest client when there is no room for another one. A body or answer of more than LARGE_BYTES is kept in
-a file without a name and not in memory.
+The built-in web server is Python's http.server with a thread for each connection. This room adds strict
+checks of the heads of requests, and time limits for clients. A body is read when the application asks for
+it. A thread blocks while it waits for its client. Every second the main thread shuts the connections of
+late clients, which wakes their threads. If there is no room for another connection, it shuts that of the
+slowest client. A body or answer of more than LARGE_BYTES is kept in a temporary file, not in memory.
 """
 from __future__ import annotations
 
@@ -76,15 +75,17 @@ GIVEN_ONCE = {
     "host": HOST, "content-length": "[0-9]{1,12}", "content-type": ".*", "authorization": ".*"}
 HEAD_MAX_BYTES, HEAD_MAX_LINES = 32 << 10, 100
 PATIENCE = {                            # seconds for a client in each phase of its connection
-    "head": 10.0,                       # to send the head, from its first byte or the connection on
-    "body": 30.0,                       # to send the body; a second more for each 64 KiB
+    "head": 10.0,                       # to send the head, counted from the connection or the first byte
+    "body": 30.0,                       # to send the body; one second more for each 64 KiB
     "work": math.inf,                   # the client waits for us
     "wait": math.inf,                   # we wait for a task, see pause()
-    "answer": 30.0,                     # to receive the answer; a second more for each 64 KiB
-    "idle": 15.0,                       # until its next request
-    "farewell": 2.0}                    # to stop sending after the last answer
-UPLOAD_BYTES_PER_SECOND = 64 << 10      # the least rate, after those seconds
-LARGE_BYTES = 64 << 10  # larger bodies are handled one after another: as Python's values JSON can be large
+    "answer": 30.0,                     # to receive the answer; one second more for each 64 KiB
+    "idle": 15.0,                       # to send the next request
+    "farewell": 2.0}                    # to close its side after the last answer
+UPLOAD_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
+# Larger bodies and answers are kept in files. Requests with larger bodies are handled one at a time, since
+# parsed JSON can need much memory.
+LARGE_BYTES = 64 << 10
 SHUT_READ, SHUT_WRITE, SHUT_BOTH = 0, 1, 2      # the constants of the module socket
 UNKNOWN_NAME = ("This server is not known by that name. On the host, python3 jobqueue.py settings "
                 "host_names NAME adds it; behind a proxy, settings trusted_proxies ADDRESS does.")
@@ -116,13 +117,13 @@ def compose_refusal(error: BadRequest | Busy, accepts: str = "") -> bytes:
 
 
 class Body:
-    """A request's body, read whole at first use: the holder of a lock never waits for a client."""
+    """A request's body, read whole at first use, so that no holder of a lock waits for a client."""
 
     def __init__(self, exchange: Exchange, resources: contextlib.ExitStack) -> None:
-        self._exchange, self._resources = exchange, resources   # resources until the answer is sent
+        self._exchange, self._resources = exchange, resources   # closed once the answer is made
         self._size = int(exchange.headers.get("content-length", 0))
         self._file: BinaryIO = io.BytesIO()
-        self.is_taken = not self._size  # nothing is left where the next request begins
+        self.is_taken = not self._size  # True: no byte of it is left before the next request
 
     def read(self, size: int) -> bytes:
         """Return the next bytes; BadRequest if they come too late, StorageFull without room for them."""
@@ -151,7 +152,7 @@ class Body:
                 piece = self._next_piece(remaining)
                 if self._file.write(piece) < len(piece):
                     raise OSError(errno.ENOSPC, "no room for all of it")
-                remaining -= len(piece) or remaining      # the client has left; its request is too short
+                remaining -= len(piece) or remaining      # an empty piece: the client has left
             self._file.seek(0)
         except OSError:
             raise StorageFull("There is no room on the disk for so much at once; nothing was "
@@ -163,7 +164,7 @@ class Body:
     def _next_piece(self, remaining: int) -> bytes:
         exchange, piece = self._exchange, b""
         asks_first = exchange.headers.get("expect", "").lower() == "100-continue"
-        with contextlib.suppress(OSError):      # an error is treated as the end
+        with contextlib.suppress(OSError):      # an error counts as the end of the body
             if asks_first and remaining == self._size:
                 exchange.connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
             piece = exchange.rfile.read1(min(remaining, PIECE_BYTES))
@@ -175,14 +176,14 @@ class Body:
 
 class _Answered(NamedTuple):
     keep: bool                          # whether the connection stays open
-    sources: list[Source]               # of the whole response
+    sources: list[Source]               # the parts of the whole response
 
 
 class Exchange(HandlerBase):
-    """A connection with its phase and time limit: our part of a BaseHTTPRequestHandler."""
+    """A connection, its phase and its time limit. open_server() adds BaseHTTPRequestHandler as a base."""
 
     disable_nagle_algorithm = True
-    is_late = False                     # in sending its request: nothing more is read
+    is_late = False                     # True: the time limit has passed, nothing more is read
 
     def setup(self) -> None:
         """Register the connection with the server."""
@@ -191,13 +192,13 @@ class Exchange(HandlerBase):
         self.server.connections[self.request] = self
 
     def enter(self, phase: str) -> None:
-        """Begin a phase."""
+        """Begin a phase and its time limit."""
         self.phase = phase
         self.since = self.server.clock.monotonic()
         self.deadline = self.since + PATIENCE[phase]
 
     def advance(self, size: int) -> None:
-        """Count bytes that the client sent or read. They extend its time."""
+        """Extend the time limit for bytes that the client sent or received."""
         later = self.since + size / UPLOAD_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
@@ -208,19 +209,19 @@ class Exchange(HandlerBase):
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
 
     def pause(self, seconds: float) -> bool:
-        """Wait before the answer, while other requests are answered; return False if the client has left."""
+        """Wait while other requests are answered; return False if the client left or the server stops."""
         poll = select.poll()
         poll.register(self.connection, select.POLLIN)
         self.enter("wait")
         self.server.answering.release()
-        try:                            # a client that sends now has left, or has lost patience
+        try:                            # a client that sends now has left, or waits no longer
             return not poll.poll(seconds * 1000) and not self.server.is_stopping
         finally:
             self.server.answering.acquire()
             self.enter("work")
 
     def end(self, how: int = SHUT_BOTH) -> None:
-        """Wake its thread by closing the connection."""
+        """Shut the connection, which wakes its thread."""
         with contextlib.suppress(OSError):
             self.request.shutdown(how)
 
@@ -241,7 +242,7 @@ class Exchange(HandlerBase):
         self._send(keep, *sources)
 
     def parse_request(self) -> None:
-        """Read the head of a request: the gate. BadRequest unless it is well-formed."""
+        """Read the head of a request; BadRequest unless it is well-formed."""
         self._head_left = HEAD_MAX_BYTES
         self.headers: dict[str, str] = {}
         first = self._read_line(REQUEST_LINE, "The request line is malformed.")
@@ -261,7 +262,7 @@ class Exchange(HandlerBase):
             raise BadRequest(421, UNKNOWN_NAME)
         words = self.headers.get("connection", "").lower().replace(" ", "").split(",")
         self._is_modern = first[3] == b"1"
-        # Without a length there is no body, but the next bytes may be meant as one.
+        # A POST without Content-Length has no body. The next bytes may be one, so they are no request.
         self._may_follow = (self._is_modern and "close" not in words and (
             "content-length" in self.headers or self.command not in ("POST", "PUT", "PATCH")))
 
@@ -281,7 +282,7 @@ class Exchange(HandlerBase):
 
     def _add_header(self, name: str, value: str) -> None:
         if "_" in name:
-            return                      # would look like another header to WSGI
+            return                      # WSGI would take it for the header with - instead of _
         if not re.fullmatch(GIVEN_ONCE.get(name, ".*"), value, re.ASCII):
             raise BadRequest(400, "The header %s is malformed." % name)
         if name in self.headers:
@@ -305,7 +306,7 @@ class Exchange(HandlerBase):
         return _Answered(keep, [self._put_aside(whole)])
 
     def _chunks(self, status: str, headers: list[Header], parts: Pieces) -> Pieces:
-        """Yield a response that is made while it is sent. Except in HTTP/1.0 its last chunk is its end."""
+        """Yield a response that is made while it is sent. Except in HTTP/1.0, an empty chunk ends it."""
         coding = [("Transfer-Encoding", "chunked")] if self._is_modern else []
         yield compose(status, [*headers, *coding], b"")
         part = b"all"
@@ -315,7 +316,7 @@ class Exchange(HandlerBase):
             yield b"%x\r\n%s\r\n" % (len(part), part) if coding else part
 
     def _put_aside(self, data: bytes) -> FileSlice | bytes:
-        """Return the bytes to send, or a Portion of a file if they are many and there is room."""
+        """Return the bytes, or a FileSlice if there are more than LARGE_BYTES and the disk has room."""
         if len(data) > LARGE_BYTES:
             import tempfile
             with contextlib.suppress(OSError):
@@ -338,7 +339,7 @@ class Exchange(HandlerBase):
                 "wsgi.input": body, "jobqueue.pause": self.pause}
 
     def _send(self, keep: bool, *sources: Source) -> None:
-        """Send the parts of a response. Without `keep` the connection ends then."""
+        """Send the parts of a response. Without `keep` the connection ends after them."""
         self.enter("answer")
         with contextlib.ExitStack() as opened:
             for source in sources:

@@ -1,6 +1,6 @@
 """Handlers of schedules, figures, queues, people, remote workers.
 
-Handlers are as in web/handlers_tasks.py.
+The docstring of web/handlers_tasks.py describes a handler.
 """
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .http_answer import Header
 
-ASK_AGAIN_SECONDS = 3.0         # for servers that cannot wait for a task
+ASK_AGAIN_SECONDS = 3.0         # before the next call, if the server cannot wait for a task
 WAIT_LOOK_SECONDS = 0.3
 POINTS_MAX = 480
 
 
 def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
-    """List the schedules that one may see, oldest first."""
+    """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
     schedules = queue.schedules.find(request.person.scope, limit + 1, after)
@@ -105,9 +105,9 @@ def get_exposition(queue: JobQueue, _: Request) -> Answer:
 
 
 def get_metrics(queue: JobQueue, request: Request) -> JsonObject:
-    """Count the tasks and their times, in steps of an hour up to a week.
+    """Count tasks and measure their times, in steps from an hour to a week.
 
-    Users see the figures of the functions that they may add, also of other users' tasks.
+    Users see the figures of the functions that they may add, including other users' tasks.
     """
     fields, person = request.given, request.person
     end = parse_time(fields["to"], "to") if fields.get("to") else queue.database.clock.now()
@@ -134,7 +134,7 @@ LISTED_ACTIVITY = object_of(
 
 
 def get_activity(queue: JobQueue, request: Request) -> JsonObject:
-    """List the activity, newest first. There may be more although few or none were found."""
+    """List the activity, newest first. A page may be short or empty although older events follow."""
     fields, person = request.given, request.person
     since, until = (fields.get(name) and parse_moment(fields[name]).timestamp()
                     for name in ("since", "until"))
@@ -152,7 +152,7 @@ def get_activity(queue: JobQueue, request: Request) -> JsonObject:
             "peak_memory", "actor")
 
     def message(row: Row) -> str | None:
-        # After a colon follow the last words of a worker, which only admins see.
+        # The text after the colon is the last output of a worker, which only admins may see.
         is_open = person.is_admin or row["event"] not in ("worker_lost", "worker_start_failed")
         return row["message"] if is_open else (row["message"] or "").partition(": ")[0]
     return {"next": before and str(before), "activity": [
@@ -185,7 +185,7 @@ def get_queues(queue: JobQueue, request: Request) -> JsonObject:
     """List all queues with their limits and their tasks."""
     queues, machine = queue.queues, queue.claims.machine
     firsts = sorted(queue.tasks.firsts(PENDING), key=due_at, reverse=True)
-    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # the last one of each queue counts
+    oldest = {row["queue"]: iso(due_at(row)) for row in firsts}    # the last, oldest row of each queue stays
     return {"queues": [{**queue.forecast.of_queue(row), "oldest_at": oldest.get(row["name"])}
                        for row in queues.all(machine)],
             "machines": sorted({machine, *queues.machines()}),
@@ -255,8 +255,7 @@ def patch_settings(queue: JobQueue, request: Request) -> dict[str, list[JsonObje
 
 
 def _confirm_admin(queue: JobQueue, request: Request, password: str | None) -> None:
-    """Ask an admin who makes another one by a session for the password: the new account outlives the
-    session."""
+    """Check the password of an admin in a session: the new rights or password of an admin outlive it."""
     if not request.bearer() and request.person.answerable is not None:
         queue.users.confirm(request.person, password, "current_password")
 
@@ -271,9 +270,10 @@ def post_users(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObject:
-    """Change a user: admins any user, others their own password.
+    """Change a user: admins change any user, other users their own password.
 
-    A changed password ends all sessions. A user who changed their own gets a new session.
+    Users may also remove their own mail address. A changed password ends all sessions of the user. After a
+    change of their own password the user gets a new session.
     """
     users, person, fields = queue.users, request.person, dict(request.given)
     user, current = users.find(name), fields.pop("current_password", None)
@@ -302,7 +302,7 @@ MUTE = titled("Mute", object_of(("how",), how=about({"enum": list(MUTES)}, "for 
 
 
 def post_tokens(queue: JobQueue, request: Request) -> JsonObject:
-    """Make an API token, shown once. It outlives the session, which must send the password."""
+    """Make an API token, which is shown once. A session must send the password: the token outlives it."""
     fields, person, scope = request.given, request.person, request.given.get("scope", "user")
     is_known = request.bearer() or person.answerable is None
     limits = {name: fields[name] for name in ("queues", "functions") if fields.get(name)}
@@ -315,7 +315,7 @@ def post_tokens(queue: JobQueue, request: Request) -> JsonObject:
 
 
 class _Waited(NamedTuple):
-    """The first tasks that came, and the seconds after which to ask again."""
+    """The claimed tasks, and the seconds after which the worker asks again."""
 
     tasks: list[JsonObject]
     again: float
@@ -349,10 +349,10 @@ def post_worker_turn(queue: JobQueue, request: Request) -> JsonObject:
 
 
 def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
-    """Add the tasks of a running task, one in each line, for its owner.
+    """Add the tasks that a running task sends, one on each line, for the same owner.
 
-    The Idempotency-Key begins with the task's claim and a minus. Under a token for certain functions or
-    queues the task may add its own functions, and those that any user may add.
+    The Idempotency-Key begins with the task's claim and a minus. With a token for certain functions or
+    queues, it may add only the functions of that token's workers, and those that any user may add.
     """
     claim = (request.header("Idempotency-Key") or "").partition("-")[0]
     owner_id = queue.remote.owner_of(request.token, task_id, claim)
@@ -372,7 +372,7 @@ def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonOb
 
 
 def post_worker_file(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
-    """Store a file that a running task leaves. The same name again replaces it."""
+    """Store a file that a running task leaves. It replaces a file of the same name."""
     sent = request.upload(queue.settings.get("max_files_mb") << 20 or INTEGER_MAX)
     owner_id: int = queue.tasks.get(task_id)["owner_id"]
     claim = request.bearer() or ""

@@ -1,8 +1,8 @@
 """Handlers of pages, tasks, files and logs: one function per route.
 
-A handler does the part of a request that a row of ROUTES cannot. It gets (queue, request, *parts of the
-path). It returns an Answer, or an object for JSON with the status of its row, None for nothing. Its
-docstring is the description in /openapi.json.
+A handler does the part of a request that a row of ROUTES cannot describe. It gets (queue, request, *parts
+of the path). It returns an Answer, a JSON object, or None for an empty body. An object or None is sent with
+the status of the row. The docstring of a handler is its description in /openapi.json.
 """
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject, Row, Schema
 
-SLICE_PAGE_SECONDS = 5.0        # of work in one request of a page, since other requests may wait
+SLICE_PAGE_SECONDS = 5.0        # how long one request of the page works: other requests may wait
 PAGE_ROWS_MAX = 200
 
 
@@ -54,7 +54,7 @@ def get_page(queue: JobQueue, request: Request) -> Answer:
 
 
 def tick(queue: JobQueue, request: Request) -> Answer:
-    """Do the maintenance and, where no worker can, some work: for cron and open pages."""
+    """Do the maintenance, and run some tasks where no worker can stay: for cron and open pages."""
     ticked = queue.tick.maybe(request.app.source if request.asker else "address")
     worked = queue.starter.work_slice(SLICE_PAGE_SECONDS if request.asker else SLICE_SECONDS)
     answer = {"ticked": ticked, "worked": worked, "service": describe_service(queue, request.is_by_admin)}
@@ -62,7 +62,7 @@ def tick(queue: JobQueue, request: Request) -> Answer:
 
 
 def get_health(queue: JobQueue, _: Request) -> JsonObject:
-    """Check that the process answers, its program is there, the database opens, and its schema is current."""
+    """Check that the process answers, its program is in place, and the database can be read."""
     database = queue.database
     database.check_file()
     if not WORKER_FILE.exists():
@@ -81,9 +81,9 @@ def session_json(queue: JobQueue, person: Person) -> JsonObject:
 
 
 def session_answer(queue: JobQueue, request: Request, token: str, status: int) -> Answer:
-    """Answer with the session of a token, and its cookie."""
+    """Return the Answer with the session of a token, and its cookie."""
     person = queue.sessions.person(token)
-    if person is None:                  # disabled at this moment
+    if person is None:                  # the user was disabled a moment ago
         raise wrong_log_in()
     return json_answer(session_json(queue, person), status, [request.set_cookie(token)])
 
@@ -106,7 +106,7 @@ def delete_session(queue: JobQueue, request: Request) -> Answer:
 
 
 def owner_for(queue: JobQueue, request: Request, names: set[str]) -> int:
-    """Return the id of the owner of added tasks: the caller, or for an admin the one named owner."""
+    """Return the id of the owner of added tasks: the caller, or the owner that an admin names."""
     if names <= {request.person.name}:
         return request.person.id
     if not request.person.is_admin:
@@ -120,14 +120,14 @@ def owner_for(queue: JobQueue, request: Request, names: set[str]) -> int:
     return owner_id
 
 
-# One task, an array of them, or one for each line. They are checked as they are read, also against the
-# schemas of their functions.
+# One task, an array of tasks, or JSON lines, each a task. Tasks are checked while the body is read, also
+# against the schemas of their functions.
 NEW_TASKS = {"anyOf": [REQUEST_SCHEMA, {"type": "array", "minItems": 1, "items": REQUEST_SCHEMA}]}
 
 
 def _add_once(queue: JobQueue, request: Request,
               requests: Iterator[JsonObject | Invalid]) -> JsonObject:
-    """Add these tasks, unless the same Idempotency-Key did so before."""
+    """Add these tasks, unless a request with the same Idempotency-Key added them before."""
     person = request.person
     try:
         with queue.database.deadline_paused():    # reading the body may take long
@@ -137,7 +137,7 @@ def _add_once(queue: JobQueue, request: Request,
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
         return queue.add_orders(orders, owner_id, request.once())
     except Invalid:                     # a repeated request may be invalid now
-        for _ in requests:                 # only the whole body shows whether it is the same
+        for _ in requests:                 # only the whole body shows whether it is repeated
             pass
         once = request.once()
         answer = once and once.find(queue.database, queue.database.clock.now())
@@ -147,7 +147,7 @@ def _add_once(queue: JobQueue, request: Request,
 
 
 def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
-    """Add one task, an array of them, or one for each line."""
+    """Add one task, an array of tasks, or a task for each line."""
     if request.content_type == LINES_TYPE:
         return _add_once(queue, request, request.lines())
     body = request.json()
@@ -158,7 +158,7 @@ def post_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
     if many is body:
         return added
     task_id, shown = added["ids"][0], added
-    with contextlib.suppress(NotFound):     # it has ended and was removed: the id must do
+    with contextlib.suppress(NotFound):     # the task has ended and was removed: send its id only
         shown = conceal(queue.get_json(task_id, owner_id=request.person.scope), request.person)
     return json_answer(shown, 201 if added["created"] else 200,
                        [("Location", "%sapi/tasks/%d" % (request.base, task_id))])
@@ -175,13 +175,13 @@ def wanted_owner(queue: JobQueue, request: Request, fields: JsonObject,
     return queue.users.find(name)["id"]
 
 
-# The columns of a task for spreadsheets. A text that would be a formula there begins with '.
+# The columns of a task in a CSV file.
 CSV_COLUMNS = ("id owner function queue status reason priority attempts created_at run_at "
                "started_at finished_at error arguments result").split()
 
 
-# Before a text that a spreadsheet would read as a formula: at the beginning of a cell, and after the cell
-# separators of other countries.
+# The places where a ' is inserted, since a spreadsheet would read a formula there. They are at the beginning
+# of a cell, and after the cell separators of other countries.
 FORMULA = re.compile(r"\A(?=[\t\r\n])|(\A|[;\t])(?=[-=+@\uff0d\uff1d\uff0b\uff20])")
 
 
@@ -202,9 +202,9 @@ EXPORTING = threading.Lock()
 
 
 def in_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
-    """Yield the pieces of a file in turns with other files.
+    """Yield the pieces of an exported file, in turns with other exports.
 
-    So several files slow down other requests no more than one does.
+    So several exports slow down other requests no more than one does.
     """
     while True:
         with EXPORTING:
@@ -216,14 +216,14 @@ def in_turns(pieces: Iterator[str]) -> Generator[bytes, None, None]:
 
 
 class Export(NamedTuple):
-    """A kind of file with tasks: its media type, its beginning, and the text of some tasks."""
+    """A format of exported tasks: its media type, its first text, and the function that writes tasks."""
 
     kind: str
     first: str
     text: Callable[[Iterable[JsonObject]], str]
 
 
-EXPORTS = {                             # this mark shows spreadsheets that it is UTF-8
+EXPORTS = {                             # \ufeff tells spreadsheets that the file is UTF-8
     "csv": Export("text/csv; charset=utf-8", "\ufeff%s\r\n" % ",".join(CSV_COLUMNS), _csv),
     "ndjson": Export(LINES_TYPE, "", lambda rows: "".join(dump_json(row) + "\n" for row in rows))}
 PAGE_FIELDS = {"limit": about(kept_within(1, PAGE_ROWS_MAX), "kept within 1 and %d" % PAGE_ROWS_MAX),
@@ -244,7 +244,7 @@ WHICH_TASKS: dict[str, Schema] = {
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
                   "patternMessage": "must be numbers with commas"}, "any of these"),
     "owner": OWNER_FILTER}
-# Further parts of a list, each if the query asks for it with 1.
+# Further parts of the answer with a list, each if the query has its name with the value 1.
 ALSO: dict[str, Callable[[TaskList, Filter], Any]] = {
     "counts": lambda tasks, task_filter: tasks.count(task_filter),
     "failed": lambda tasks, task_filter: tasks.failures(task_filter),
@@ -294,12 +294,12 @@ def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
 
 
 def due_at(row: Row) -> float:
-    """Return since when a pending task may start."""
+    """Return the time from which on a pending task may start."""
     return max(row["created_at"], row["run_at"] or 0)
 
 
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:
-    """List running, waiting, newly failed and next tasks: one's own, for an admin all."""
+    """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
@@ -322,7 +322,7 @@ def get_overview(queue: JobQueue, request: Request) -> JsonObject:
 
 def get_task(queue: JobQueue, request: Request, task_id: int) -> Answer:
     """Send one task."""
-    with request.app.one_by_one:        # a large result needs much memory until it is sent
+    with request.app.one_by_one:        # a large result needs much memory
         row = queue.tasks.get(task_id, request.person.scope)
         before, behind = queue.tasks.neighbours(row, request.person.scope)
         shown = conceal(queue.row_json(row), request.person)
@@ -353,16 +353,16 @@ ACTION = titled("Action", object_of(
                          "the count"),
     **{"continue": {"type": "string", "pattern": "[0-9]{1,15}-[0-9]{1,15}",
                     "patternMessage": "must be the value of the answer before"}}))
-COUNT_SECONDS = 5.0             # of the tasks that match a filter
-ACTION_SECONDS = 3.0            # of one request; the next one goes on
+COUNT_SECONDS = 5.0             # how long the tasks that match a filter are counted
+ACTION_SECONDS = 3.0            # how long one request changes tasks; the next continues
 
 
 def _act_on_filter(queue: JobQueue, request: Request, body: JsonObject) -> JsonObject:
     """Do an action to the tasks that match a filter, as far as the time allows.
 
-    1. The first request counts the tasks. It is refused if they are more than expected_count.
+    1. The first request counts the tasks. It is refused without expected_count, or if more tasks match.
     2. Tasks are changed in the order of their ids. The newest id of the first request is the bound.
-    3. `continue` has the last changed id and the bound. The next request goes on behind it.
+    3. `continue` has the last id that was reached, and the bound. The next request begins after that id.
     """
     action, task_filter = body["action"], _wanted(queue, request, body["filter"])
     low, top = map(int, (body.get("continue") or "0-%d" % queue.database.last_id("task")).split("-"))
@@ -383,8 +383,10 @@ def _act_on_filter(queue: JobQueue, request: Request, body: JsonObject) -> JsonO
 
 
 def post_actions(queue: JobQueue, request: Request) -> JsonObject:
-    """Cancel, retry or delete many tasks: the named ones, or all that match a filter.
-    With a filter: repeat with the `continue` of the answer, until that is null."""
+    """Cancel, retry or delete many tasks: the given ones, or all that match a filter.
+
+    With a filter, repeat the request with the `continue` of the answer, until that is null.
+    """
     body = request.given
     if ("ids" in body) == ("filter" in body):
         raise field_error("filter", "or ids must be given, and not both")
@@ -404,13 +406,13 @@ FILE_HEADERS = [("Content-Security-Policy", "default-src 'none'; sandbox")]
 
 
 def post_file(queue: JobQueue, request: Request) -> JsonObject:
-    """Upload a file. The body is its bytes; arguments name it by its id."""
+    """Upload a file. The body is its bytes; arguments of tasks refer to it by its id."""
     sent = request.upload(queue.settings.get("max_file_mb") << 20)
     return queue.files.receive(request.person.id, request.given["name"], *sent)
 
 
 def get_files(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
-    """List the files that a task left, then (with an id) those that it was given."""
+    """List the files that a task left, then the uploads that it was given, which have an id."""
     queue.tasks.get(task_id, request.person.scope)
     return {"files": list(queue.files.describe(task_id))}
 
@@ -418,7 +420,7 @@ def get_files(queue: JobQueue, request: Request, task_id: int) -> JsonObject:
 def get_file(queue: JobQueue, request: Request, task_id: int, name: str) -> Answer:
     """Send a file of a task, by its name or id. Images and text are shown, other files are saved.
 
-    No browser runs its content: the type comes from its own bytes, and it stays in a sandbox.
+    No browser runs its content: the type is detected from the bytes, and headers demand a sandbox.
     """
     if request.attempt is None:
         queue.tasks.get(task_id, request.person.scope)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 if TYPE_CHECKING:
     Header = tuple[str, str]
-    Pieces = Generator[bytes, None, None]               # of a body, none empty
+    Pieces = Generator[bytes, None, None]               # pieces of a body, none empty
     Content = Union[list[bytes], FileSlice, Pieces]       # a body as WSGI wants it
-    Environ = dict[str, Any]                            # of WSGI, and so is the next type
+    Environ = dict[str, Any]                            # a type of WSGI, as StartResponse is
     StartResponse = Callable[[str, list[Header]], object]
 
     class Asked(Protocol):
@@ -43,7 +43,7 @@ SECURITY_HEADERS = [
     ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Opener-Policy", "same-origin"),
     ("Cross-Origin-Resource-Policy", "same-origin")]
 JSON_TYPE, LINES_TYPE = "application/json", "application/x-ndjson"
-PACK_BYTES = 1024                       # shorter answers are sent as they are
+PACK_BYTES = 1024                       # shorter answers are not compressed
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
@@ -62,7 +62,7 @@ class Response(NamedTuple):
 def is_known(header: str, tag: str) -> bool:
     """Return whether If-None-Match names a tag (RFC 9110, 13.1.2), weak or not.
 
-    Servers that compress add an ending to the tag.
+    Web servers that compress append to the tag, such as -gzip.
     """
     opaque = re.search('"([^"]*)"', tag)
     tags = re.findall(r'"([^"]*?)(?:[-;](?:gzip|br|zstd|deflate))?"', header)
@@ -72,15 +72,15 @@ def is_known(header: str, tag: str) -> bool:
 class Answer:
     """Status, headers and body of a response.
 
-    A kept response is compressed only once. A body may also be a Portion of a file, or pieces (none
-    empty) that are made while they are sent: these are neither kept nor compressed.
+    The compressed body is made only once. A body may also be a FileSlice, or pieces (none empty) that are
+    made while they are sent. These are neither cached nor compressed.
     """
 
     def __init__(self, status: int, body: bytes | FileSlice | Pieces = b"", kind: str = JSON_TYPE,
                  headers: Sequence[Header] = (), keep: str | None = "no-cache, private") -> None:
         self.status, self.body, self.headers, self._kind = status, body, headers, kind
         self.whole = body if isinstance(body, bytes) else b""   # the body, if it is in memory
-        self.keep = keep                # Cache-Control for browsers that may keep it; None: not to be kept
+        self.keep = keep                # its Cache-Control; None: the answer is never cached
 
     @functools.cached_property
     def tag(self) -> str:
@@ -97,7 +97,7 @@ class Answer:
         return packer.compress(self.whole) + packer.flush()
 
     def to(self, request: Asked | None = None) -> Response:
-        """Return the Response to a request; None: to any."""
+        """Return the Response to a request, or without one a Response to any request."""
         from http import HTTPStatus
         status, body = self.status, self.body
         headers = [("Cache-Control", "no-store"), *self.headers]
@@ -130,7 +130,7 @@ class Answer:
 
 
 def conceal(shown: JsonObject, person: Person) -> JsonObject:
-    """Return the answer for a person, with masked secrets in other owners' tasks and schedules.
+    """Return the answer. Mask secrets in tasks and schedules whose secrets this person may not see.
 
     It masks the answer itself and the items of its lists.
     """
@@ -147,7 +147,7 @@ def json_answer(value: JsonObject, status: int = 200, headers: Sequence[Header] 
 
 
 def problem(error: Exception, accepts: str = "") -> Answer:
-    """Return an error as application/problem+json (RFC 9457), or as plain text for a person."""
+    """Return an error as application/problem+json (RFC 9457), or as plain text for a browser."""
     from http import HTTPStatus
     if not isinstance(error, JobQueueError):
         sys.__excepthook__(type(error), error, error.__traceback__)     # an unexpected error

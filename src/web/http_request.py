@@ -1,7 +1,7 @@
 """A request as handlers see it; proxies; static files.
 
-It is the same for all web servers. Headers of proxies count only if the proxy is trusted. A body is read
-when a handler asks for it, and never beyond its limit.
+A Request is the same under all web servers. Headers of proxies count only if the proxy is trusted. A body
+is read when a handler asks for it, and never beyond its limit.
 """
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from ..access.host import Visit
     from .http_answer import Environ, Header
 
-LINES_MAX_BYTES = 64 << 20      # of an upload with one task per line
-ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the largest head and tail of the form
+LINES_MAX_BYTES = 64 << 20      # the largest body with one task per line
+ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the most bytes of a form's head and tail
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
-                      re.M | re.S)      # and indentation
+                      re.M | re.S)      # also matches indentation
 STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
 
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     class App(Protocol):
         """An Application, as far as handlers use it."""
 
-        source: str                     # of its ticks
+        source: str                     # the caller of its ticks, see Tick.maybe()
         static: StaticFiles
         one_by_one: threading.Lock      # for requests that need much memory
         waiting: threading.BoundedSemaphore     # for calls that wait for a task
@@ -90,9 +90,9 @@ def nearest_client(environ: Environ, trusted: str) -> str:
 
 
 def asked_path(environ: Environ) -> str:
-    """Return the path that the browser asked for, with plain slashes; "" if the server does not tell it."""
+    """Return the path that the browser asked for, with single slashes; "" if the server does not tell it."""
     path = environ.get("REQUEST_URI", "").partition("?")[0]
-    if not path.startswith("/"):        # the URL has scheme and host
+    if not path.startswith("/"):        # the URL begins with scheme and host
         path = "/".join(["", *path.split("/")[3:]])
     return re.sub("//+", "/", unquote(path, "latin-1"))
 
@@ -107,8 +107,8 @@ def inner_path(environ: Environ) -> str:
 def find_base(environ: Environ, base_path: str = "") -> str:
     """Return the path below which the browser finds this site, with a slash at both ends.
 
-    Behind a rewrite SCRIPT_NAME leads to the start file, and only REQUEST_URI has the browser's path. A
-    client can choose that freely, so it counts only as far as it ends with PATH_INFO.
+    Behind a rewrite SCRIPT_NAME is the path of the start file, and only REQUEST_URI has the browser's path.
+    A client can choose REQUEST_URI freely, so it counts only if it ends with PATH_INFO.
     """
     script, asked_for = environ.get("SCRIPT_NAME", ""), asked_path(environ)
     inside = re.sub("//+", "/", inner_path(environ))
@@ -121,7 +121,7 @@ def find_base(environ: Environ, base_path: str = "") -> str:
 
 
 class Envelope(NamedTuple):
-    """A form around a body: its type, and the bytes before and after the body."""
+    """A form around a body: its Content-Type, and the bytes before and after the body."""
 
     kind: str
     head: bytes
@@ -129,7 +129,7 @@ class Envelope(NamedTuple):
 
 
 def envelope(kind: str) -> Envelope:
-    """Make an Envelope for a body of a type, as unwrap() reads it."""
+    """Return an Envelope for a body of this Content-Type, as Request.unwrap() reads it."""
     mark = random_token()
     head = ('--%s\r\nContent-Disposition: form-data; name="body"; filename="body"\r\n'
             "Content-Type: %s\r\n\r\n" % (mark, kind))
@@ -138,7 +138,7 @@ def envelope(kind: str) -> Envelope:
 
 
 def kept_within(low: int, high: int) -> Schema:
-    """Return the schema of a whole number in a query. One out of bounds is moved to the bound."""
+    """Return the schema of a whole number in a query. A number out of bounds is set to the nearest bound."""
     return {"type": ["integer", "null"], "keptWithin": [low, high]}
 
 
@@ -161,7 +161,7 @@ class Request:
             base_path, https, trusted = (SETTINGS[name].default for name in names)
         self._client: str = environ.get("REMOTE_ADDR", "")
         self._is_proxied = is_trusted(self._client, trusted)
-        self.address = nearest_client(environ, trusted)     # as far as it can be known
+        self.address = nearest_client(environ, trusted)     # the client's, as far as known
         host = self._added("X-Forwarded-Host")  # the host name that the browser used
         self._host: str = host if re.fullmatch(HOST, host) else environ.get("HTTP_HOST", "").lower()
         self.method: str = environ["REQUEST_METHOD"]
@@ -181,22 +181,22 @@ class Request:
         self.secure: bool = (https == "always" or environ.get("wsgi.url_scheme") == "https"
                              or environ.get("HTTPS", "").lower() in TRUE_WORDS
                              or self._added("X-Forwarded-Proto") == "https")
-        self.app: App                   # the Application that answers; it sets this
-        self.asker: Person | None = None        # and its user,
-        self.attempt: int | None = None         # of a running task: its cancel_requested
+        self.app: App                   # the Application that answers and sets this
+        self.asker: Person | None = None        # the user, also set by the Application
+        self.attempt: int | None = None         # cancel_requested of the task whose claim is sent
         self.given: JsonObject = {}     # query or body, checked with the route's schema
-        self._digest = ""               # of the body, once it was read
+        self._digest = ""               # digest of method, path, type and body, set when the body was read
         # Exchange.pause(), if this server can wait, or None.
         self.pause: Callable[[float], bool] | None = environ.get("jobqueue.pause")
         prefix = "__Host-" if self.base == "/" else "__Secure-"     # browsers require these prefixes
-        self.cookie_name = prefix * self.secure + "jobqueue"        # of the session
+        self.cookie_name = prefix * self.secure + "jobqueue"        # the session cookie
         # The address of the start-up file and the folder that the web server serves, if known.
         self.places: tuple[str, str] = (
             environ.get("SCRIPT_NAME", ""), environ.get("DOCUMENT_ROOT", "").rstrip("/"))
         length = environ.get("CONTENT_LENGTH") or "0"
         self._length = int(length) if re.fullmatch("[0-9]{1,12}", length, re.ASCII) else None
         self.left = self._length or 0       # bytes of the body that were not read yet
-        self._held = self._tail = b""       # of an envelope: the content read so far, and its end
+        self._held = self._tail = b""       # the content read with an envelope's head, and its tail
 
     @property
     def person(self) -> Person:
@@ -213,16 +213,16 @@ class Request:
 
     @property
     def by_https_only(self) -> bool:
-        """Return whether browsers may be told to use HTTPS only: ASVS 3.4.1.
+        """Return whether browsers may be told to use HTTPS only (ASVS 3.4.1).
 
-        Not where other sites have pages at the same host name: that is not ours to decide.
+        They may not if other sites share the host name, as on localhost or with /~user.
         """
         host = (self.header("Host") or "").partition(":")[0].lower()
         return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
 
     @property
     def is_by_admin(self) -> bool:
-        """Return whether the user is an admin, in person or by a program."""
+        """Return whether the user is an admin, in person or through a token."""
         return self.asker is not None and self.asker.is_admin
 
     @property
@@ -240,7 +240,7 @@ class Request:
             return "mod_wsgi " + ("daemon" if environ.get("mod_wsgi.process_group") else "embedded")
         if "uwsgi.version" in environ:
             return "uwsgi"
-        if "passenger_wsgi" in sys.modules:     # the module name of its start file
+        if "passenger_wsgi" in sys.modules:     # the module name of Passenger's start file
             return "passenger"
         return environ.get("jobqueue.door") or ("cgi" if environ.get("wsgi.run_once") else "wsgi")
 
@@ -257,7 +257,7 @@ class Request:
         return (sent or "").rpartition(",")[2].strip().lower()
 
     def doubtful(self) -> list[str]:
-        """Return the settings that this request contradicts. A wrong one makes browsers drop the cookie."""
+        """Return the settings that seem wrong for this request. Wrong ones make browsers drop the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
 
@@ -270,8 +270,7 @@ class Request:
             raise Malformed("The query has too many fields.") from None
 
     def read_query(self, schema: Schema) -> JsonObject:
-        """Return the query after a check; Malformed if it is wrong: an ignored filter would match all
-        tasks."""
+        """Return the checked query; Malformed if it is wrong: an ignored filter would match all tasks."""
         fields: JsonObject = dict(self.query)
         properties = schema["properties"]
         for name in fields.keys() & properties.keys():
@@ -285,7 +284,7 @@ class Request:
         return {name: value for name, value in fields.items() if value is not None}
 
     def read_object(self, schema: Schema) -> JsonObject:
-        """Return the body, a checked JSON object; Invalid names every wrong field."""
+        """Return the checked JSON object of the body; Invalid names every wrong field."""
         value = self.json()
         if not isinstance(value, dict):
             raise Malformed("The body must be a JSON object.")
@@ -320,7 +319,7 @@ class Request:
         yield rest
 
     def upload(self, limit: int) -> Upload:
-        """Return the body, a file; TooLarge if it has more than `limit` bytes."""
+        """Return the body as a file; TooLarge if it has more than `limit` bytes."""
         if self.content_type != BYTES_TYPE or not self._environ.get("CONTENT_LENGTH"):
             raise UnsupportedType("Send the file as %s, with its Content-Length." % BYTES_TYPE)
         size = self._size()
@@ -360,7 +359,7 @@ class Request:
     def unwrap(self, limit: int) -> None:
         """Read the head of a multipart/form-data body with one part of at most `limit` bytes.
 
-        Some hosts let no other types of files and lines pass. From then on the part is the body of the
+        Some hosts let files and JSON lines pass only in such a form. Afterwards the part is the body of the
         request.
         """
         boundary = self._environ.get("CONTENT_TYPE", "").partition("boundary=")[2].partition(";")[0]
@@ -391,7 +390,7 @@ class Request:
                 pass
 
     def once(self) -> IdempotencyRecord | None:
-        """Return the Once of a request with an Idempotency-Key whose body was read; None without a key."""
+        """Return the IdempotencyRecord of a request whose body was read; None without an Idempotency-Key."""
         key = self.header("Idempotency-Key")
         if key is None:
             return None
@@ -400,7 +399,7 @@ class Request:
         return IdempotencyRecord(self.person.id, key, self._digest)
 
     def cookies(self) -> list[str]:
-        """Return the cookie's values: an old one of another base path must not hide the right one."""
+        """Return all values of the session cookie: one of an older base path must not hide the right one."""
         sent = self._environ.get("HTTP_COOKIE", "").split(";")
         pairs = [part.strip().partition("=") for part in sent]
         return [value for name, _, value in pairs if name == self.cookie_name and value][:20]
@@ -417,7 +416,7 @@ class Request:
         return token.strip() if kind.lower() == "bearer" else self.header("X-Api-Key")
 
     def check_origin(self, strict: bool) -> None:
-        """Raise Denied unless a browser says that our own page sent this request (CSRF)."""
+        """Raise Denied unless our own page sent this request (CSRF). `strict` demands a header as proof."""
         site, origin = self.header("Sec-Fetch-Site"), self.header("Origin")
         if site is not None:
             right = site == "same-origin"
@@ -444,14 +443,14 @@ class _StaticFile(NamedTuple):
 
 
 class StaticFiles:
-    """The files of static/, by a fixed list of names. Browsers get them without their comments."""
+    """The files of static/ with plain names and known suffixes. Scripts and styles lose their comments."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, _StaticFile] = {}
 
     def answer(self, name: str) -> Answer:
-        """Return a file; NotFound for every name that is not a file there."""
+        """Return the Answer with a file; NotFound if static/ has no such file."""
         path = self._folder / name
         if not re.fullmatch(STATIC_NAME, name) or path.suffix not in STATIC_TYPES:
             raise NotFound("There is no file %s." % shorten(name, 60))

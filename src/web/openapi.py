@@ -29,7 +29,7 @@ def _documented(part: Any, schemas: dict[str, Schema]) -> Any:
     if not isinstance(part, dict):
         return part
     documented = {name: _documented(value, schemas) for name, value in part.items() if name not in OF_OURS}
-    if "keptWithin" in part:            # nearly any number is accepted, and an empty one, too
+    if "keptWithin" in part:            # nearly any number is accepted, and also an empty text
         del documented["type"]
         documented["anyOf"] = [integer_within(1 - 10 ** 18, 10 ** 18 - 1), {"const": ""}]
     if "pattern" in documented:
@@ -94,7 +94,7 @@ def _operation(route: Route, schemas: dict[str, Schema]) -> JsonObject:
 
 
 def describe_api(document: JsonObject) -> JsonObject:
-    """Return the OpenAPI document of all ROUTES, completing the content of static/api.json."""
+    """Return the OpenAPI document of all ROUTES, which begins as the content of static/api.json."""
     parts = document["components"]
     document["info"]["version"] = VERSION
     document["paths"] = collections.defaultdict(dict)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..base.types import JsonObject
 
-EXIT_PIPE_CLOSED = 141                  # a shell reports SIGPIPE so
+EXIT_PIPE_CLOSED = 141                  # as a shell reports SIGPIPE
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -1,7 +1,7 @@
 """ROUTES: each request, its users, its input and its answer.
 
-A row of ROUTES has a request, the users that may make it, its input, its answer, and the actions around
-it. /openapi.json is made of the same rows.
+A row of ROUTES has a request, the users that may send it, its input, its answer, and the actions before and
+after it. /openapi.json is made from the same rows.
 """
 from __future__ import annotations
 
@@ -46,13 +46,14 @@ if TYPE_CHECKING:
     Handler = Callable[..., Handled]    # its parameters: queue, request, *path parts
 
 ANYONE, USER, ADMIN, WORKER, METRICS = "anyone", "user", "admin", "worker token", "metrics token"
-CLAIM = "claim"                         # of a running task, sent in place of a token
-TICKER = "tick token"                   # or, for POST, any user
+CLAIM = "claim"                         # the claim of a running task, sent instead of a token
+TICKER = "tick token"                   # a token of the scope tick; for POST also any user
 ID, NAME = "([0-9]{1,15})", "([^/]{1,300})"
 
-# Actions around a request: read tasks.py anew before, start workers after, keep the answer until the next
-# commit or for a second. OWN is a change that viewers may make: of their own account. WHOLE contains
-# credentials, so a token that only reads may not have it.
+# Flags of a route. FRESH: before it, tasks.py is read if it changed. CHANGE: after it, workers are started.
+# KEPT: its answer is cached until the next commit, for CACHE_SECONDS at most. OWN: viewers may send it, too,
+# such as a change of their own account. WHOLE: its answer contains credentials, so viewers and tokens of the
+# scope read may not get it.
 FRESH, CHANGE, KEPT, OWN, WHOLE = 1, 2, 4, 8, 16
 FILES = " ".join(kind.partition(";")[0] for kind in STATIC_TYPES.values())
 _TASK, _SCHEDULE_ID = "/api/tasks/" + ID, "/api/schedules/" + ID
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
 
 
 def _does(words: str, handler: Handler) -> Handler:
-    """Return a handler with a docstring of its own, for a row that shares a function."""
+    """Return the handler, a lambda, with `words` as its docstring."""
     handler.__doc__ = words
     return handler
 
@@ -78,23 +79,23 @@ class Route(NamedTuple):
     """A request, its users, its input and its answer."""
 
     method: str
-    path: str                       # a pattern
+    path: str                       # a regular expression
     handler: Handler
     who: str
-    takes: Schema | None            # of the query for a GET, else of the body
+    takes: Schema | None            # schema of the query for a GET and UPLOAD, else of the body
     status: int
-    kinds: str                      # of the body: schemas of static/api.json, or media types
+    kinds: str                      # the answer's schemas of static/api.json, or media types
     needs: int = 0
 
 
 ROUTES = [
     Route("GET", "/", get_page, ANYONE, None, 200, FILES),
-    Route("GET", "/static/" + NAME, _does("A file of static/.", lambda _, request, name:
+    Route("GET", "/static/" + NAME, _does("Send a file of static/.", lambda _, request, name:
              request.app.static.answer(name)), ANYONE, None, 200, FILES),
-    Route("GET", "/static/languages/" + NAME, _does("The texts of the page in a language.",
+    Route("GET", "/static/languages/" + NAME, _does("Send the texts of the page in a language.",
              lambda _, request, name: request.app.static.answer("languages/" + name)),
           ANYONE, None, 200, JSON_TYPE),
-    Route("GET", "/openapi.json", _does("This document.", lambda _, request:
+    Route("GET", "/openapi.json", _does("Send this document.", lambda _, request:
              request.app.document), ANYONE, None, 200, JSON_TYPE),
     Route("GET", "/healthz", get_health, ANYONE, None, 200, "Health"),
     Route("GET", "/metrics", get_exposition, METRICS, None, 200, "text/plain"),
@@ -104,7 +105,7 @@ ROUTES = [
     Route("POST", "/api/session", _does("Log in.", lambda queue, request: session_answer(
              queue, request, queue.sessions.log_in(**request.given, address=request.address), 200)),
           ANYONE, LOG_IN, 200, "Session"),
-    Route("GET", "/api/session", _does("Who am I.", lambda queue, request:
+    Route("GET", "/api/session", _does("Name the user of the session or token.", lambda queue, request:
              session_json(queue, request.person)), USER, None, 200, "Session"),
     Route("DELETE", "/api/session", delete_session, USER, None, 204, "", OWN),
     Route("GET", "/api/sessions", _does("List the user's sessions.", lambda queue, request: {
@@ -142,7 +143,7 @@ ROUTES = [
     Route("POST", "/api/schedules/preview", _does("Describe a rule in English, with its next times.",
              lambda queue, request: preview_rule(request.given, queue.database.clock.now())),
           USER, PREVIEW, 200, "Preview"),
-    Route("GET", _SCHEDULE_ID, _does("One schedule with its history.", lambda queue, request, number:
+    Route("GET", _SCHEDULE_ID, _does("Send a schedule with its history.", lambda queue, request, number:
              queue.schedules.get(number, request.person.scope)), USER, None, 200, "ScheduleDetail"),
     Route("PATCH", _SCHEDULE_ID, patch_schedule, USER, CHANGED_SCHEDULE, 200, "ScheduleDetail",
           CHANGE),
@@ -177,7 +178,7 @@ ROUTES = [
     Route("GET", "/api/settings", get_settings, ADMIN, None, 200, "SettingList"),
     Route("PATCH", "/api/settings", patch_settings, ADMIN, CHANGED_SETTINGS, 200, "SettingList",
           CHANGE),
-    Route("GET", "/api/users", _does("All users.", lambda queue, request:
+    Route("GET", "/api/users", _does("List all users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
     Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
@@ -221,8 +222,8 @@ for _route in ROUTES:
 
 
 def match_path(pattern: str, path: str) -> PathParts | None:
-    """Return the variable parts of `path`, an id first, as a number; None if it does not match."""
-    fixed, place, _ = pattern.partition("(")    # most patterns differ here and need not be compiled
+    """Return the variable parts of `path`, or None if it does not match. An id comes first, as a number."""
+    fixed, place, _ = pattern.partition("(")    # most paths differ here: no pattern is compiled
     if not place:
         return () if path == fixed else None
     match = re.fullmatch(pattern, path) if path.startswith(fixed) else None
@@ -233,11 +234,11 @@ def match_path(pattern: str, path: str) -> PathParts | None:
     return (int(match[1]), *match.groups()[1:])
 
 
-# /openapi.json is static/api.json, which describes the answers, with the paths and inputs of ROUTES. It
-# names the possible errors of reading and of changing requests.
+# The possible errors of a request that changes nothing, for /openapi.json. CHANGING_FAILS has those of the
+# other requests.
 LOOKING_FAILS = (Malformed, Unauthorized, Denied, NotFound, TooMany, Busy, StorageFull)
 
 
 def component(kind: str, name: str) -> dict[str, str]:
-    """Return a reference to a component of the description."""
+    """Return a reference to a component of the OpenAPI document."""
     return {"$ref": "#/components/%s/%s" % (kind, name)}

@@ -38,16 +38,16 @@ def _tick_for_ever(queue: JobQueue) -> None:
 
 
 def _use_compiled_module(data: Path) -> None:
-    """Start again with Python's compiled modules: compiling in this process would keep 20 MB for good."""
+    """Restart this process with compiled modules: compiling in it would keep 20 MB for good."""
     if (__name__ != "__main__" or not sys.executable or "jobqueue" in sys._xoptions
             or getattr(sys.flags, "safe_path", False)):
         return
     from importlib.machinery import SourceFileLoader
     os.environ.setdefault("MALLOC_ARENA_MAX", "1")      # glibc would keep a heap per thread
-    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # glibc would keep the 16 MiB of a first
+    os.environ.setdefault("MALLOC_MMAP_THRESHOLD_", "1048576")  # glibc would keep the 16 MiB of the first
                                                                 # log-in
-    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # the next start compiles them
-        for path in CODE_FILES:                 # so that the server and workers find both compiled
+    with contextlib.suppress(OSError, MemoryError, SyntaxError):    # if it fails, the next start compiles
+        for path in CODE_FILES:                 # so that the server and workers find both files compiled
             SourceFileLoader(path.stem, str(path)).get_code(path.stem)
         os.chdir(HOME)
         os.execv(sys.executable, [
@@ -68,7 +68,7 @@ def cmd_serve(queue: JobQueue, options: Namespace) -> None:
     """Run the built-in web server until interrupted."""
     host, port = options.given["host"], options.given["port"]
     _use_compiled_module(queue.database.folder.absolute())
-    queue.database.read_within("SELECT 1")     # opens it before descriptors may be short
+    queue.database.read_within("SELECT 1")     # opens the database while descriptors are free
     try:
         server = open_server(Application(queue, "server"), host, port,
                              background=lambda: _tick_for_ever(queue))

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from .connections import Endpoint, Listener
 
 CONNECTIONS_MAX = 512
-ANSWERS_AT_ONCE = 32                    # in memory at the same time
-STOP_SECONDS = 5.0                      # for the last answers
+ANSWERS_AT_ONCE = 32                    # answers that are made at the same time
+STOP_SECONDS = 5.0                      # how long run() waits for the last answers
 # Modules that requests import later. A server without free descriptors could not import them any more.
 NEEDED_LATER = (
     "calendar glob hashlib heapq hmac http io ipaddress pwd random resource secrets shlex "
@@ -56,7 +56,7 @@ else:
 
 
 class Server(ServerBase):
-    """The built-in web server: our part of a ThreadingHTTPServer, see open_server().
+    """The built-in web server. open_server() adds ThreadingHTTPServer as a base.
 
     At the limits of connections and descriptors the slowest client is disconnected, so that no other
     waits for it.
@@ -66,7 +66,7 @@ class Server(ServerBase):
     block_on_close = False
     request_queue_size = 128
     allow_reuse_port = False            # two servers must not share a port
-    timeout = 0.5                       # seconds between two checks of `run`
+    timeout = 0.5                       # seconds that handle_request() waits for a connection
 
     def __init__(self, app: Application, address: Endpoint, clock: AnyClock,
                  background: Callable[[], object] | None, handler: type[Exchange]) -> None:
@@ -74,17 +74,17 @@ class Server(ServerBase):
         self.address: Endpoint = self.server_address[:2]
         self.app, self.clock = app, clock
         self.folder, self.is_stopping = app.queue.database.folder, False
-        # Connections with their Exchange, None before the thread runs.
+        # Connections, each with its Exchange, or None until its thread runs.
         self.connections: dict[Socket, Exchange | None] = {}
         self.answering = threading.BoundedSemaphore(ANSWERS_AT_ONCE)
-        self.turns = threading.Lock(), threading.Lock()     # for large bodies, and for uploads
-        self._background = background   # runs in a thread, as soon as this host allows one
+        self.turns = threading.Lock(), threading.Lock()     # large bodies, those over BODY_MAX_BYTES
+        self._background = background   # runs in a thread as soon as this host allows another one
         self._names = LOOPBACK_HOSTS
         self._looks = Every(1.0, clock)
         self._changed = threading.Condition()       # guards `connections`
 
     def run(self) -> None:
-        """Serve until `stop`. It ends when all requests have been answered, or after STOP_SECONDS."""
+        """Serve until stop() is called. Then wait until all requests are answered, at most STOP_SECONDS."""
         while not self.is_stopping:
             if self._looks.is_due():
                 self._check_connections()
@@ -98,13 +98,13 @@ class Server(ServerBase):
                 self._changed.wait(0.05)
 
     def stop(self) -> None:
-        """Make `run` return. A signal handler may call it."""
+        """Make run() return. A signal handler may call this."""
         self.is_stopping = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(SHUT_BOTH)
 
     def _check_connections(self) -> None:
-        """End late connections. Start the background thread if that was not possible before."""
+        """End late connections. Start the background thread unless it has been started."""
         now = self.clock.monotonic()
         with self._changed:
             for exchange in self._exchanges(*PATIENCE):
@@ -119,14 +119,14 @@ class Server(ServerBase):
         return [each for each in self.connections.values() if each and each.phase in phases]
 
     def _cut_the_slowest(self) -> bool:
-        """End the exchange of the slowest client; return False if all wait for us."""
+        """Shut the connection of the slowest client; return False if all clients wait for us."""
         slow = self._exchanges(*PATIENCE.keys() - {"work"})
         if slow:
             min(slow, key=lambda exchange: exchange.since).end()
         return bool(slow)
 
     def get_request(self) -> tuple[Socket, Endpoint]:
-        """Accept a connection, as soon as a descriptor is free."""
+        """Accept a connection. If no descriptor is free, cut the slowest client and raise the error."""
         try:
             return super().get_request()
         except OSError as error:
@@ -137,8 +137,7 @@ class Server(ServerBase):
             raise
 
     def process_request(self, request: Socket, client_address: Endpoint) -> None:
-        """Start a thread for a connection. At the limit it replaces the slowest one; else the answer is
-        503."""
+        """Start a thread for a connection. At the limit it replaces the slowest one, or gets a 503."""
         with self._changed:
             if len(self.connections) >= CONNECTIONS_MAX:
                 self._cut_the_slowest()
@@ -157,12 +156,12 @@ class Server(ServerBase):
             with self._changed:
                 if not self._cut_the_slowest():
                     break
-            self.clock.sleep(0.05)      # until the thread has ended
-        request.settimeout(1.0)         # no thread can start: no other client is served meanwhile
+            self.clock.sleep(0.05)      # until the thread of the cut connection has ended
+        request.settimeout(1.0)         # no thread can start: serve the client here, the rest waits
         return self.process_request_thread(request, client_address)
 
     def shutdown_request(self, request: Socket) -> None:
-        """Forget a connection and close it. It is not cut at the same time."""
+        """Forget a connection and close it. The lock prevents a cut at the same time."""
         with self._changed:
             self.connections.pop(request, None)
             super().shutdown_request(request)
@@ -171,13 +170,13 @@ class Server(ServerBase):
     def handle_error(self, *_: object) -> None:
         """Ignore a client that went away; report other errors of a connection."""
         error = sys.exc_info()[1]
-        if isinstance(error, JobQueueError):    # in the middle of an answer
+        if isinstance(error, JobQueueError):    # it came in the middle of an answer
             complain(error.detail)
         elif not isinstance(error, OSError):
             sys.__excepthook__(*sys.exc_info())
 
     def answers_to(self, host: str | None, address: str) -> bool:
-        """Return True if requests for this host name are answered. It keeps out pages of other sites."""
+        """Return True if requests for this host name are answered: a check against DNS rebinding."""
         is_public = self.address[0] not in LOOPBACK
         with contextlib.suppress(JobQueueError):
             settings = self.app.queue.settings
@@ -190,7 +189,7 @@ class Server(ServerBase):
 
 def open_server(app: Application, host: str, port: int, clock: AnyClock = Clock,
                 background: Callable[[], object] | None = None) -> Server:
-    """Return a Server that listens. CGI requests read this file, too, and need no http.server."""
+    """Return a Server that listens. Only here http.server is imported: CGI requests do not need it."""
     import importlib
     import socket
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -200,7 +199,7 @@ def open_server(app: Application, host: str, port: int, clock: AnyClock = Clock,
     handler = type("HttpExchange", (Exchange, BaseHTTPRequestHandler), {})
     kind = type("HttpServer", (Server, ThreadingHTTPServer), {
         "address_family": socket.AF_INET6 if ":" in host else socket.AF_INET,
-        "server_bind": TCPServer.server_bind})      # HTTPServer's looks up a name, which takes long
+        "server_bind": TCPServer.server_bind})      # that of HTTPServer looks up a name, which takes long
     return kind(app, (host, port), clock, background, handler)
 
 

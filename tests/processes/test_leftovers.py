@@ -201,7 +201,7 @@ class Covered:
 
     def lose(self, how):
         task_id = self.site.add("cover", how=how)
-        first, = wait_until(lambda: self.begun(how), what="the first attempt")
+        first = wait_until(lambda: self.begun(how), what="the first attempt")[0]
         worker = wait_until(lambda: self.site.value("SELECT pid FROM worker WHERE state='busy'"),
                             what="its worker")
         os.kill(worker, signal.SIGKILL)
