@@ -35,10 +35,10 @@ Contents (each room uses only the rooms above it)
     store/log_and_activity.py      The log of attempts, and the activity: each event and its actor.
     store/state.py                 State: values that the program itself keeps in the database, a row each.
     store/settings.py              Settings: an admin changes them while everything runs.
-    tasks/queues.py                Named lanes and their limits: which may start something now.
+    tasks/queues.py                Queues and their limits: which queues may start a task now.
     tasks/followers.py             Turns; tasks after others are released, or fail with them.
     tasks/files.py                 Files that tasks are given and leave: kept, served, removed.
-    tasks/adding.py                Orders become tasks, once, within their owner's limit.
+    tasks/adding.py                Adding: each order becomes a task only once, within its owner's limit.
     tasks/task_list.py             Tasks as people see them: find, count, show.
     tasks/actions.py               Cancel, retry, delete: one task, or all that match a filter.
     tasks/leases.py                Leases and outcomes: how long a claim holds, how a task ends.
@@ -58,7 +58,7 @@ Contents (each room uses only the rooms above it)
     upkeep/conditions.py           Conditions: the findings that also open alerts.
     upkeep/alerts.py               Alerts: conditions, their recipients, when they open and end.
     upkeep/notifications.py        Mail, webhooks, a function of tasks.py: a process of its own sends.
-    upkeep/plan.py                 The plan of running and waiting tasks: when each will begin and end.
+    upkeep/plan.py                 The plan of running and pending tasks: when each will begin and end.
     upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
     upkeep/tick.py                 The tick: maintenance that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
@@ -4592,7 +4592,7 @@ class Settings:
 
 # tasks/queues.py -------------------------------------------------------------
 #
-# Named lanes and their limits: which may start something now.
+# Queues and their limits: which queues may start a task now.
 #
 # A queue has a name and limits: paused, max_running, rate, machines. A claim reads the queues that are
 # served_by() its machine, and claims as many tasks as a queue has room() for. To keep the rate, each start
@@ -5377,7 +5377,7 @@ class Files:
 
 # tasks/adding.py -------------------------------------------------------------
 #
-# Orders become tasks, once, within their owner's limit.
+# Adding: each order becomes a task only once, within its owner's limit.
 #
 # All orders of a request become tasks, or none. Adding.add() numbers them and checks their owner's limit.
 # It gives each a status and a turn, and stores it with a row of the activity. Until then the arguments of a
@@ -6829,8 +6829,8 @@ class Claims:
 #
 # The history of ticks: their callers, their times, their gaps.
 #
-# A tick must be cheap where every request is a process of its own. So the time of the last tick is the time
-# of an empty file, which needs no transaction. The figures are stored once a minute.
+# A tick must be cheap where every request is a process of its own. So the last tick is recorded as the
+# modification time of an empty file, which needs no transaction. The callers are stored about once a minute.
 
 
 
@@ -6846,18 +6846,18 @@ class Claims:
 
 
 
-PASSING = ("request", "address")        # tick seldom, and leave long work to other processes
-VISITORS = ("cron", "address")          # callers that come by themselves and leave again
-NOTE_SECONDS = 50.0                     # between two records of a caller
-ONE_VISIT_SECONDS = 65 * 60.0           # after one visit, for how long an hourly one is expected
+PASSING = ("request", "address")        # callers that tick seldom and leave long work to other processes
+VISITORS = ("cron", "address")          # programs that tick at regular times, then end
+NOTE_SECONDS = 50.0                     # least time between two records of a caller
+ONE_VISIT_SECONDS = 65 * 60.0           # after its first visit, how long the next one is awaited
 
 
 def renew_mark(path, now, least):
-    """Return True, and set the mark to now, if it is at least `least` seconds old.
+    """Return True, and set the mark to now, if the mark is at least `least` seconds old.
 
-    The mark is the time of an empty file. It is also due if it lies in the future or is unknown. Two
-    processes in the same instant may both go on, and so may all where the mark cannot be set: they only
-    do the same twice.
+    The mark is the modification time of an empty file. A mark in the future or a missing file counts as old.
+    True may be returned to several processes at the same moment, or where the mark cannot be set. They only
+    do the same work twice.
     """
     with contextlib.suppress(OSError):
         if round(seconds_since(os.stat(path).st_mtime, now), 3) < least:
@@ -6869,13 +6869,13 @@ def renew_mark(path, now, least):
 
 
 class TickHistory:
-    """The history of ticks, read and written. Tick.maybe() lists the callers."""
+    """The history of ticks in the table `state`. Tick.maybe() lists the callers."""
 
     def __init__(self, database):
         self._database, self._clock = database, database.clock
 
     def record(self, caller):
-        """Store now and then that a caller ticks. After a jump of the clock the older history is dropped."""
+        """Store that a caller ticks, if it was not stored lately. A jump of the clock clears the history."""
         now = self._clock.now()
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
@@ -6890,7 +6890,7 @@ class TickHistory:
             remember(transaction, "rhythm", history)
 
     def state(self):
-        """Return the last tick, its caller and the period, as people see them."""
+        """Return the last tick, its caller and the period, as the API has them."""
         at, caller = max(((at, caller) for caller, at in self._known(self._database)["seen"].items()),
                          default=(None, None))
         visits, period = self.visitor("cron"), self.period()
@@ -6900,7 +6900,7 @@ class TickHistory:
                 "cron": cron, "resident": self.is_resident()}
 
     def visitor(self, caller):
-        """Return the visits of one of VISITORS, None if it never came."""
+        """Return the Visits of one of VISITORS; None if it never came."""
         visits = self._known(self._database)["visits"].get(caller)
         if not visits:
             return None
@@ -6911,17 +6911,17 @@ class TickHistory:
                 "comes": seconds_since(visits[-1], self._clock.now()) < patience}
 
     def is_resident(self):
-        """Return True while our server runs, or a worker that never ends by itself."""
+        """Return True while the built-in server runs, or a worker in the mode service."""
         last = self._known(self._database)["seen"].get("server", -math.inf)
         return seconds_since(last, self._clock.now()) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self):
-        """Return True while there is a worker that never ends by itself."""
+        """Return True while there is a worker in the mode service, which never ends by itself."""
         return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
     def period(self):
-        """Return the seconds between ticks that come by themselves; None if only people cause them."""
+        """Return the seconds between ticks that do not depend on people; None if there are no such ticks."""
         periods = [visits["period"] for visits in map(self.visitor, VISITORS)
                  if visits and visits["comes"] and visits["period"]]
         return min(periods + [TICK_SECONDS] * self.is_resident(), default=None)
@@ -6937,7 +6937,7 @@ class TickHistory:
 # Schedules as rows: their columns, when they are due, how they look.
 #
 # plan_errors() checks the rule that a person gives. due_slots() returns the runs that are due or were
-# missed. find_scripts() finds the scripts of the folder schedules. upkeep/schedules.py fires them.
+# missed. find_scripts() finds the scripts in SCRIPTS_FOLDER. upkeep/schedules.py fires the schedules.
 
 
 
@@ -6950,23 +6950,24 @@ class TickHistory:
 
 
 
-SLOTS_AT_ONCE = 100             # filled in one transaction
-CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
-LATE_TOLD_SECONDS = 86400.0     # for how long late runs are shown
+SLOTS_AT_ONCE = 100             # slots that are filled in one transaction
+CATCH_UP_MAX = 1000             # catch_up="all" makes up for this many missed runs at most, the newest
+LATE_TOLD_SECONDS = 86400.0     # how long a schedule shows that a run was late
 LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
 GONE_WORDS = ("It is no longer in tasks.py or the folder schedules. If it comes back within 30 days, it "
               "goes on as before.")
-STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # so many runs that wait for a task for so long are reported
+# A schedule is reported as held up if a task has not ended for STANDS_SECONDS and holds up STANDS_RUNS runs.
+STANDS_SECONDS, STANDS_RUNS = 3600.0, 3
 UPCOMING = 10                   # upcoming times that are shown
 
-# Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT matches hidden files
-# and leftovers of editors and package managers.
+# The rule for the executable files in each folder of SCRIPTS_FOLDER. SCRIPT_LEFT_OUT matches hidden files and
+# leftovers of editors and package managers, which do not run.
 SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily",
                   "weekly": "@weekly", "monthly": "@monthly"}
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
-SCRIPT_FUNCTION = "folder-script"       # the function that runs them; people cannot add it
+SCRIPT_FUNCTION = "folder-script"       # the function that runs scripts; people cannot add its tasks
 
-PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
+PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns that requests have, too
 SCHEDULE_FIELDS = {
     "name": about(or_null(text_up_to(100)), "a name for people; shown first"),
     "function": TEXT,
@@ -6986,7 +6987,7 @@ SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 
 
-# Since when the oldest unfinished task of a schedule runs or waits, its id, and the runs due meanwhile.
+# The oldest unfinished task of a schedule: its id, when it was added, and the number of runs due since.
 _OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN ENDED"
 HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
     (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
@@ -6994,7 +6995,7 @@ HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS he
 
 
 class Slot(NamedTuple):
-    """A due time of a schedule, and the reason why it adds nothing; None if it adds a task."""
+    """A due time of a schedule, and why it adds no task (None: it adds one)."""
 
     at: "float"
     why: "str | None" = None
@@ -7009,7 +7010,7 @@ class DueSlots(NamedTuple):
 
 
 def plan_errors(request, now):
-    """Return the errors of a schedule's times. The request fulfils SCHEDULE_SCHEMA."""
+    """Return the errors in the rule, catch_up and overlap of a request that fulfils SCHEDULE_SCHEMA."""
     errors = []
     if (request["catch_up"], request["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
@@ -7024,7 +7025,7 @@ def plan_errors(request, now):
 def find_scripts():
     """Return the scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if they cannot be listed.
 
-    They are executable files, and Python files, because FTP loses the mode.
+    Scripts are executable files and all Python files, because FTP loses the mode.
     """
     scripts = []
     for folder in SCRIPT_FOLDERS:
@@ -7039,7 +7040,7 @@ def find_scripts():
 
 
 def actor_name(person):
-    """Record an event of a schedule in the activity."""
+    """Return the name of the actor in the activity; None stands for the command line."""
     return person.name if person else "the command line"
 
 
@@ -7064,7 +7065,7 @@ def slot_json(slot):
 
 
 def as_given(row):
-    """Return the request that would make a schedule, from its row."""
+    """Return the request that would make this schedule."""
     return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
             "options": json.loads(row["options"])}
 
@@ -7076,7 +7077,7 @@ def rule_of(row):
 
 def of_rule(row, look,
             otherwise):
-    """Return the result of `look` with the Rule of a schedule, or `otherwise` if it cannot be read here."""
+    """Return look(rule) for the Rule of a schedule, or `otherwise` if this host cannot read it."""
     try:
         return look(rule_of(row))
     except Invalid:
@@ -7084,7 +7085,7 @@ def of_rule(row, look,
 
 
 def why_held_up(row, now):
-    """Return why the runs of a schedule have not begun for long, from the columns HELD_UP; else None."""
+    """Return why the runs of a schedule (a row with HELD_UP) have not begun for long, or None."""
     if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
             or now - row["held_since"] < STANDS_SECONDS):
         return None
@@ -7103,7 +7104,7 @@ def _warning(row, now):
 
 
 def schedule_json(row, now):
-    """Return a schedule of SCHEDULE_SHOWN as a list has it."""
+    """Return a schedule (a row of SCHEDULE_SHOWN) as the API lists it."""
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -7116,9 +7117,9 @@ def schedule_json(row, now):
 
 
 def before_newest(rule, first, now, most):
-    """Return a moment after which `rule` has its newest `most` runs until `now`; `first` is the oldest."""
-    low, high = first - 0.75, now       # moments are at least a second apart
-    middle = low                        # it is usually this one: no run was missed
+    """Return a moment after which `rule` has its newest `most` runs until `now`; the oldest is at `first`."""
+    low, high = first - 0.75, now       # runs are at least a second apart
+    middle = low                        # usually the result: no run was missed
     while high - low > 0.5:
         moments = rule.upcoming(middle, most + 1)
         are_few = len(moments) <= most or moments[-1] > now
@@ -7128,7 +7129,10 @@ def before_newest(rule, first, now, most):
 
 
 def due_slots(row, due, now):
-    """Return the slots of a schedule from `due` until `now`, at most SLOTS_AT_ONCE."""
+    """Return the slots of a schedule from `due` until `now` that catch_up allows, at most SLOTS_AT_ONCE.
+
+    If earlier runs are left out, a slot at the time of the first one records that.
+    """
     rule = rule_of(row)
     first = rule.next_after(due - 0.001)
     if first is None or first > now:
@@ -7149,18 +7153,18 @@ def due_slots(row, due, now):
 #
 # Schedules add tasks at times, each slot once.
 #
-# A schedule is due at `next_at`. Any process that ticks then adds its task and moves `next_at` on, in one
-# transaction with a row of `slot`. That row can exist only once. So a slot adds its task at most once,
-# whatever runs at the same time and however the clock jumps. Firing does this. Schedules makes and changes
-# schedules, and keeps them in step with tasks.py and the folders.
+# A schedule is due at `next_at`. A process that ticks then adds its task, moves `next_at` on and stores a row
+# of `slot`, in one transaction. There is only one row for each slot. So a slot adds its task at most once, even
+# if several processes tick or the clock jumps. ScheduleRunner does this. Schedules makes and changes schedules,
+# and keeps them in step with tasks.py and the folders.
 
-SCHEDULES_MAX = 1000            # of one owner
-FIRE_SECONDS = 1.0              # of a tick
-UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; further slots are skipped
-GONE_SECONDS = 60.0             # a schedule whose source was away for less catches up: the source was
+SCHEDULES_MAX = 1000            # schedules of one owner
+FIRE_SECONDS = 1.0              # a tick begins no further schedule after this time
+UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; with so many its slots are skipped
+GONE_SECONDS = 60.0             # a schedule whose source was missing for less catches up: the source was
                                 # probably being copied
-KEPT_SECONDS = 30 * 86400.0  # after which a schedule without a source is removed, with its pause and history
-COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
+KEPT_SECONDS = 30 * 86400.0     # how long a schedule without a source is kept, with its pause and history
+COMING_MAX, COMING_TIMES_MAX = 20, 24   # maximum of schedules that coming() lists, and of times of each
 SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
@@ -7174,9 +7178,9 @@ SCHEDULE_SHOWN = (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
         SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
-SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # all others are kept, but not listed
-# How rows are matched with the schedules of tasks.py and the folders, in this order: the columns that must
-# be equal, and whether rows without a source count, too. A script is matched by its name alone.
+SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # older rows without a source are kept, but not listed
+# The steps that match rows with the schedules of tasks.py and the folders. Each has the columns that must be
+# equal. It also says whether a row that lost its source may match. Only the first step is for scripts.
 MATCHES = (
     (("source", "name"), True), (("source", "function", "rule", "arguments"), True),
     (("source", "function", "arguments"), False), (("source", "function"), False),
@@ -7189,10 +7193,10 @@ MATCHES = (
 
 
 class _Differences(NamedTuple):
-    """The differences between the rows and the sources.
+    """The differences between the rows of schedules and their sources.
 
-    `wanted` has rows (None: a new one) with their columns. `gone` has the rows that no source names any
-    more.
+    `wanted` has each row (None: a new one) with the columns that it should have. `gone` has the rows that
+    no source names any more.
     """
 
     wanted: "list[tuple[ScheduleRow | None, JsonObject]]"
@@ -7202,10 +7206,10 @@ class _Differences(NamedTuple):
 class ScheduleRunner:
     """The runner of due schedules: each slot adds its task, or records the reason why not.
 
-    1. fire() finds the due schedules. For each, outside of a transaction, due_slots() returns the slots
-       and order() the task.
+    1. fire() finds the due schedules. Outside of a transaction, due_slots() returns the slots of each, and
+       order() its Order.
     2. In one transaction, if the row is unchanged, the slots get their tasks or reasons, and next_at
-       moves on. A slower process finds a changed row and does nothing.
+       moves on. If another process was faster, this one finds a changed row and does nothing.
     """
 
     def __init__(self, database, adding, check_requests,
@@ -7215,8 +7219,7 @@ class ScheduleRunner:
         self._person = person           # the Person of a user's id, or None
 
     def fire(self, now):
-        """Add the due tasks, each schedule in a transaction of its own, so that other writers need not
-        wait."""
+        """Add the due tasks. Each schedule has a transaction of its own, so other writers need not wait."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
                 "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
@@ -7228,7 +7231,7 @@ class ScheduleRunner:
                 break
 
     def settle(self, schedule_id, now):
-        """Fill all due slots of a schedule, by its present rule."""
+        """Fill all due slots of a schedule, by its stored rule."""
         while self._fire_one(schedule_id, now):
             pass
 
@@ -7238,11 +7241,11 @@ class ScheduleRunner:
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
 
     def _fire_one(self, schedule_id, now):
-        """Fill some slots of a schedule in one transaction; True if there are more."""
+        """Fill some due slots of a schedule in one transaction; return True if there may be more."""
         row = self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
         if row is None or row["next_at"] is None:
             return False
-        # If the clock was set back, the next run was computed from a time in the future: compute it again.
+        # If the clock was set back, next_at was computed from a time in the future: compute it again.
         due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
         if due > now:
             return False
@@ -7258,7 +7261,7 @@ class ScheduleRunner:
         except Invalid as error:
             problem = problem or error.detail
         except Busy:
-            return False                # tasks.py could never be read: try again later
+            return False                # tasks.py could never be read: the next tick tries again
         with self._database.transaction(durable=False) as transaction:
             current = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
             if current is None or tuple(current) != tuple(row):
@@ -7270,7 +7273,7 @@ class ScheduleRunner:
         return bool(due_runs.slots)
 
     def order(self, row):
-        """Return the Order for a task of this schedule; Invalid if there can be none."""
+        """Return the Order for a task of this schedule; Invalid if it can have no task."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
         if row["source"] == "folder":
@@ -7282,18 +7285,18 @@ class ScheduleRunner:
         """Return the Order for a task of a schedule; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": request["function"], **request["options"],
                                          "arguments": request["arguments"]}], person)
-        if order.given:                 # the file would go with its first task
+        if order.given:                 # the file would be removed with its first task
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
     def _fill(self, transaction, row, slots,
               order, problem, now):
-        """Add the tasks of slots that have none; return the changes of the schedule's row."""
+        """Add a task for each slot that has none; return the changes of the schedule's row."""
         last_at, last_task = row["last_at"], row["last_task_id"]
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
-                continue                # a slot that added nothing may be filled again
+                continue                # it has a task: only a slot without one is filled again
             task_id = None
             last_at, unfinished = at, self.unfinished(transaction, row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
@@ -7307,7 +7310,7 @@ class ScheduleRunner:
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
     def _why_skipped(self, row, unfinished):
-        """Return why a slot adds nothing while tasks of its schedule are unfinished; None if it adds one."""
+        """Return why a slot adds no task while tasks of its schedule are unfinished; None if it adds one."""
         if len(unfinished) == UNFINISHED_MAX:
             return "skipped: %d of its tasks had not ended" % UNFINISHED_MAX
         if not unfinished or row["overlap"] != "skip":
@@ -7327,8 +7330,10 @@ class ScheduleRunner:
 
     def add_task(self, transaction, row, order,
                  unfinished, now):
-        """Add a task of a schedule; return its id. With overlap=queue it comes after unfinished tasks of
-        its owner."""
+        """Add a task of a schedule; return its id.
+
+        With overlap=queue it runs after the schedule's unfinished tasks of the same owner.
+        """
         order.schedule_id = row["id"]
         if row["overlap"] == "queue":
             order.after = tuple(task["id"] for task in unfinished if task["owner_id"] == row["owner_id"])
@@ -7347,7 +7352,7 @@ class Schedules:
 
     def find(self, owner_id=None, limit=INTEGER_MAX,
              after=0):
-        """Return the schedules of an owner, or (None) of all owners, oldest first."""
+        """Return the schedules of an owner (None: of all owners), oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         now = self._clock.now()
         return [schedule_json(row, now) for row in self._database.all(
@@ -7368,7 +7373,7 @@ class Schedules:
                 "history": [slot_json(slot) for slot in slots]}
 
     def coming(self, owner_id, until):
-        """Return the schedules that are due until then, the next one first, each with its `times`."""
+        """Return the schedules that are due before `until`, the next one first, each with its `times`."""
         where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
 
         def times(row):
@@ -7454,7 +7459,7 @@ class Schedules:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
     def _checked(self, request, person):
-        """Return the columns for these fields; Invalid names every wrong one."""
+        """Return the columns of a request; Invalid names every wrong field."""
         errors = plan_errors(request, self._clock.now())
         try:
             order = self._firing.check_task(request, person)
@@ -7474,15 +7479,15 @@ class Schedules:
 
     def store(self, transaction, row, columns,
               by=None):
-        """Make a schedule (`row` is None) or change it; return its id. Due runs must be settled before.
+        """Make a schedule (`row` is None) or change it; return its id. Call settle() before a change.
 
-        `every` counts from when the schedule was made, even if its rule was another one meanwhile.
+        A rule "every N seconds" counts from when the schedule was made, even after a change of its rule.
         """
         now = self._clock.now()
         if row is None or not self._goes_on(row, columns, now):
             columns = {**columns, "start": row["start"] if row else now, "next_from": now,
                        "late_at": None}
-            # A rule that cannot be read is due now, which reports it: other hosts may know more time zones.
+            # A rule that this host cannot read is due now: the run reports it. Other hosts may know its zone.
             columns["next_at"] = None if row and row["paused"] else of_rule(
                 columns, lambda rule: rule.next_after(now), now)
         if row is None:
@@ -7497,13 +7502,13 @@ class Schedules:
 
     @staticmethod
     def _goes_on(row, columns, now):
-        """Return whether a schedule keeps its next run: its rule has the same meaning."""
+        """Return True if a schedule keeps its next run: its rule means the same, and its source was there."""
         was_away = row["gone_at"] is not None and abs(now - row["gone_at"]) >= GONE_SECONDS
         return not was_away and is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"])
 
     def _set_paused(self, transaction, schedule_id, changed,
                     person):
-        """Pause or resume a schedule, or change the reason, if the request says so. Nothing is caught up."""
+        """Pause or resume a schedule, or change the reason, if the request says so. No run is caught up."""
         row, now = self._row(transaction, schedule_id), self._clock.now()
         paused = changed.get("paused", row["paused"])
         if not changed.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
@@ -7563,7 +7568,7 @@ class Schedules:
                 row["gone_at"] is None or abs(now - row["gone_at"]) >= KEPT_SECONDS)])
 
     def _wanted(self, owner_id, scripts):
-        """Return the columns of the schedules in tasks.py and in folders; some have no name."""
+        """Return the columns of the schedules in the folders and in tasks.py. The name may be None."""
         folders = [
             {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
              "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
@@ -7577,16 +7582,16 @@ class Schedules:
 
     @staticmethod
     def _is_right(row, columns):
-        """Return True if a schedule exists and is as its source says."""
+        """Return True if a row exists and equals the columns of its source."""
         return row is not None and row["gone_at"] is None and all(
             row[name] == value for name, value in columns.items())
 
 
 def match_rows(rows,
                sources):
-    """Pair the columns of sources with the rows of the same schedules, by MATCHES; None for new ones.
+    """Pair the columns of each source with the row of the same schedule, by MATCHES; None for a new one.
 
-    Columns without a name get that of their row, else FUNCTION-NUMBER.
+    Columns without a name get the name of their row, or FUNCTION-NUMBER for a new one.
     """
     free = list(rows)
     matches = [None] * len(sources)
@@ -7608,7 +7613,7 @@ def match_rows(rows,
 
 
 def is_match(row, columns, names):
-    """Return whether a row has these columns: rules by their meaning, arguments in any order."""
+    """Return True if these columns are equal: rules by their meaning, arguments in any order."""
     return all(
         is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"]) if name == "rule" else
         row[name] == columns[name] or name == "arguments" and (
@@ -7620,7 +7625,7 @@ def is_match(row, columns, names):
 #
 # Worker locks; which Python; how this host starts processes.
 #
-# take_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
+# create_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
 # workers are started on this host, Interpreter with which Python. file_stamps() shows changes of the
 # program's files and of tasks.py.
 
@@ -7634,10 +7639,10 @@ def is_match(row, columns, names):
 
 
 
-START_RETRY_SECONDS = (1.0, 60.0)
-LOST_MAX = 2                    # losses in a row that are blamed on the host
+START_RETRY_SECONDS = (1.0, 60.0)       # shortest and longest pause after a failed start
+LOST_MAX = 2                    # losses in a row after which the host is assumed to kill workers
 YOUNG_SECONDS = 60.0            # a worker that lived longer was not lost young
-DETACHED_AGAIN_SECONDS = 3600.0
+DETACHED_AGAIN_SECONDS = 3600.0 # how long `auto` does without detached workers
 ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
                      "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
@@ -7649,23 +7654,23 @@ MODE_WORDS = {"cron": "Cron works on the tasks",
 
 
 class HeldLock(NamedTuple):
-    """A lock file that we hold: its descriptor, and whether it is proven to lock out other processes."""
+    """A lock file that we hold: its descriptor, and True if a test showed that other opens cannot lock it."""
 
     handle: "int"
     proven: "bool"
 
 
 class ChosenMode(NamedTuple):
-    """The way workers are started, a word of the setting worker_mode, and a sentence with the reason."""
+    """The way workers are started (a value of the setting worker_mode, but auto), and the reason."""
 
     mode: "str"
     why: "str"
 
 
 def grab_if_free(path):
-    """Return the descriptor of a dead worker's lock file, which we then hold.
+    """Lock the lock file of a dead worker; return its descriptor.
 
-    None if the worker lives or the file is missing.
+    Return None if the worker lives or the file is missing.
     """
     handle = None
     try:
@@ -7679,15 +7684,15 @@ def grab_if_free(path):
 
 
 def create_lock(path):
-    """Lock a new lock file for life. It gets its name only once it is locked.
+    """Make a lock file and hold its lock until this process ends.
 
-    So a process that finds it free knows that its owner is dead.
+    The file gets its name after it is locked. So a process that finds it free knows that its owner is dead.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     proven = False
-    with contextlib.suppress(OSError):  # without flock on a host the leases must do
+    with contextlib.suppress(OSError):  # where flock fails, only leases show that a worker is dead
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         second = grab_if_free(part)
         proven = second is None
@@ -7698,13 +7703,13 @@ def create_lock(path):
 
 
 def explain_start_error(error, name="a worker"):
-    """Return why a process could not be started, in a site owner's words."""
+    """Return a sentence for the site's owner: why a process could not be started."""
     return "%s could not be started (%s)" % (
         name, SHORTAGES.get(getattr(error, "errno", 0), error))
 
 
 def file_stamps(files):
-    """Return the stamps of files. While they stay equal, a catalogue is up to date."""
+    """Return the stamps of files. They differ after a file has changed."""
     stamps = dict.fromkeys(map(str, files))
     for name in stamps:
         try:                            # quicker than suppress(), and each add calls this
@@ -7716,7 +7721,7 @@ def file_stamps(files):
 
 
 class Interpreter:
-    """The Python for workers and tasks.py. One that is too old reports that when it starts."""
+    """The Python for workers and tasks.py. A Python that is too old reports that when it starts."""
 
     def __init__(self, settings):
         self._settings = settings
@@ -7735,10 +7740,9 @@ class Interpreter:
                          % (chosen or "the Python found here"))
 
     def environment(self, ours=os.environ):
-        """Return the environment of workers. It is an allow-list: a web process may hold secrets of
-        requests."""
+        """Return the environment of workers: only allowed names, since a web process may hold secrets."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
-        # Under CGI a client sets variables with this prefix: its header Proxy becomes HTTP_PROXY.
+        # Under CGI a client's headers become variables with this prefix: Proxy becomes HTTP_PROXY.
         strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
         return {name: value for name, value in ours.items() if not name.startswith(strange)
                 and (name in (*ENVIRONMENT_NAMES, *more) or name.startswith(("LC_", "JOBQUEUE_")))}
@@ -7751,12 +7755,12 @@ class Interpreter:
 
 
 class Modes:
-    """The way workers are started here; `auto` may do without detached ones for a while.
+    """The way workers are started here. `auto` may do without detached workers for a while.
 
-    A worker is lost young if it never reported, or was killed or told to stop within YOUNG_SECONDS. After
-    LOST_MAX losses in a row, with different tasks or none, `auto` leaves "detached" for an hour. Then one
-    more loss is enough. A worker that left in order or lived longer ends the row. Workers that were
-    started before the last loss count as one with it.
+    A detached worker is lost young if it never reported, or was killed or told to stop within YOUNG_SECONDS.
+    After LOST_MAX losses in a row `auto` leaves "detached" for DETACHED_AGAIN_SECONDS. Then one more loss is
+    enough. A worker that left in order or lived longer resets the count. A loss is not counted if the worker
+    was started before the last loss, or ran one of the same tasks.
     """
 
     def __init__(self, database, settings, claims,
@@ -7765,7 +7769,7 @@ class Modes:
         self._rhythm, self._clock = rhythm, database.clock
 
     def decide(self):
-        """Return the mode in which workers start now; it is never "auto"."""
+        """Return the mode in which workers start now. It is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
             return ChosenMode(mode, "The setting worker_mode names this mode.")
@@ -7779,13 +7783,12 @@ class Modes:
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
     def works_in_slices(self):
-        """Return True if a caller that waits for a task may work on it; also where `auto` chose cron."""
+        """Return True if child processes may work while a caller waits: in slice, or if `auto` chose cron."""
         mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
     def learn_end(self, transaction, row, is_loss):
-        """Learn from the end of a worker. It is a loss if it was killed or told to stop, or never
-        reported."""
+        """Learn from the end of a worker. `is_loss`: it was killed or told to stop, or never reported."""
         lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
@@ -7800,10 +7803,10 @@ class Modes:
         self._store_losses(transaction, {
             "count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
-            remember(transaction, "start_failure", None)   # it belongs to the mode that is left
+            remember(transaction, "start_failure", None)   # it is about the mode detached
 
     def _lost(self, db):
-        """Return the last losses in a row on this machine; none once the clock was set back."""
+        """Return the latest losses in a row on this machine. If the clock was set back, they do not count."""
         lost = (recall(db, "workers_lost") or {}).get(self._claims.machine)
         if lost and seconds_since(lost["at"], self._clock.now()) < math.inf:
             return lost
@@ -7822,21 +7825,20 @@ class Modes:
 #
 # Rows of workers: reserved, live, renewed, removed.
 #
-# A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold for life.
-# A Starter reserves the row and starts the process. The process takes the lock, sets the row to live,
-# renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock is
-# free or whose lease is over. Modes decides how workers are started on this host, Interpreter with which
-# Python.
+# A worker has a row, which counts towards NbMaxWorker, and a lock file. It and its runner hold the lock while
+# they live. A Starter reserves the row and starts the process. The process takes the lock, marks the row as
+# live, renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock
+# is free or whose lease is over.
 
 class Reserved(NamedTuple):
-    """The row of a worker to be started: its id, and the name of its lock file."""
+    """A reserved row of a worker: its id, and the name of its lock file."""
 
     id: "int"
     lock: "str"
 
 
 class Workers:
-    """The rows of worker processes, their lock files, and the failed starts."""
+    """The rows of worker processes, their lock files, and failed starts."""
 
     def __init__(self, database, settings, claims,
                  modes):
@@ -7846,7 +7848,7 @@ class Workers:
         self.log = private_path(database.path, "worker.log")
 
     def rows(self):
-        """Return all worker rows, each with the id and function of the task it runs."""
+        """Return all worker rows, each with the id, owner and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
             "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
@@ -7869,7 +7871,7 @@ class Workers:
         return reserved
 
     def arrive(self, worker_id, lock, proven, pid):
-        """Set a reserved row to live; return False if it was given up meanwhile."""
+        """Mark a reserved row as live; return False if it was removed meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
                 "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
@@ -7882,7 +7884,7 @@ class Workers:
 
     def heartbeat(self, transaction, worker_id, state, tasks,
                   runner=(None, None)):
-        """Store a worker's heartbeat, with its runner's pid and start time; return whether it has a row."""
+        """Store a worker's heartbeat, with its runner's pid and start time, if the worker still has a row."""
         lease = self._lease(self._clock.now())
         transaction.run_later(
             "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
@@ -7896,7 +7898,7 @@ class Workers:
 
     def leave(self, transaction, worker_id, why,
               tasks=None):
-        """Remove a worker's row. The process that holds its lock removes the lock file."""
+        """Remove a worker's row. The process that holds the lock removes the lock file."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
             self._modes.learn_end(transaction, row, why == STOPPED)
@@ -7912,18 +7914,18 @@ class Workers:
         os.close(handle)
 
     def are_there(self):
-        """Return True if there is any worker."""
+        """Return True if there is any worker, except remote ones."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id):
-        """Return this worker's rank among those that do not leave, 1 for the oldest; None without a row."""
+        """Return a worker's rank among those that are not stopping, 1 for the oldest; None without a row."""
         count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
     def idles_alone(self, worker_id, db=None):
-        """Return True if this is the oldest idle worker on this machine."""
+        """Return True if no older worker on this machine is idle."""
         return not (db or self._database).value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
@@ -7932,14 +7934,14 @@ class Workers:
         """Store why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # several failures at once count as one
+        tries = before["tries"] + (now >= before["next"])   # failures before the next try count as one
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
         record_activity(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since, until=math.inf):
-        """Return ": " and the last line that workers printed between these times, or ""."""
+        """Return ": " and the last line of the workers' log if it was written between these times, or ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
                 lines = self.log.read_text("utf-8", "replace").strip().splitlines()
@@ -7951,14 +7953,14 @@ class Workers:
 #
 # The Reaper: workers that died or are lost, and their tasks.
 #
-# A worker is dead if its lock is free, and lost if its lease is over.
+# A worker has died if its lock is free. It is lost if its lease is over. Both count as dead here.
 
-STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # a process that holds its lock but is not ready
+STARTING_SECONDS = 10.0         # how long a started process may take to lock its lock file
+STARTING_LOCKED_SECONDS = 60.0  # how long a process with its lock may take to report
 
 
 class DeadWorker(NamedTuple):
-    """A dead worker: its row, the descriptor of its lock file if we hold it, and the reason."""
+    """A dead worker: its row, the descriptor of its lock file (None: not held), and why it is dead."""
 
     row: "WorkerRow"
     handle: "int | None"
@@ -7966,13 +7968,13 @@ class DeadWorker(NamedTuple):
 
 
 class Reaper:
-    """The Reaper finds dead workers, and frees their rows and tasks.
+    """The Reaper: finds dead workers, removes their rows and ends their tasks.
 
     1. Check each row. A worker is dead if its proven lock is free. It is also dead if its lease is over
-       and was marked as suspect for a lease. A reserved one is dead if it did not report in time.
-    2. Kill processes that a dead worker may have left: a runner whose start time is in the row, and a
-       worker that stands still with its lock. No other pid is ever signalled.
-    3. In one transaction remove the rows, unless they changed since, and end the tasks as crashed.
+       and has been marked as suspect for one lease. A reserved worker is dead if it did not report in time.
+    2. Kill processes that a dead worker may have left. One is a runner with the start time in the row. The
+       other is a silent worker that still holds its lock. No other pid is ever signalled.
+    3. In one transaction remove the rows, unless they have changed, and end the tasks as crashed.
     4. Remove lock files last, and only those that this process holds.
     """
 
@@ -7993,7 +7995,7 @@ class Reaper:
             for row, handle, _ in dead:
                 if handle is not None and row["id"] in buried:
                     self._workers.remove_lock(row["lock"], handle)
-                elif handle is not None:    # the row has changed: the lock proves the death next time
+                elif handle is not None:    # the row has changed: the next check tests the lock again
                     os.close(handle)
         self._leases.mark_suspects(self._clock.now())
 
@@ -8017,7 +8019,7 @@ class Reaper:
         record_activity(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
              machine=row["machine"], waited=max(0.0, self._clock.now() - row["seen_at"]),
              message=why + words)
-        if not words and why != "silent":       # it failed by itself, or its machine stood still
+        if not words and why != "silent":       # else it failed by itself, or its machine stood still
             self._modes.learn_end(transaction, row, True)
         return True
 
@@ -8035,17 +8037,17 @@ class Reaper:
         return dead
 
     def _examine(self, row, is_silent):
-        """Return the descriptor of a worker's lock if it is free, and the reason why it is dead, or None."""
+        """Return the descriptor of a worker's lock if it was free, and why the worker is dead, or None."""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
                 self._claims.machine, boot):
             return self._look_at_starting(row, path)
         is_here = boot and row["boot"] == boot
         if row["lock_proven"] and (is_here or self._database.has_own_disk):
-            handle = grab_if_free(path)         # locks of another machine are not here
+            handle = grab_if_free(path)         # locks of other machines cannot be tested
             if handle is not None:
                 return handle, "died"
-        # A stopped worker may have a living runner. Both must end before other workers begin.
+        # A stopped worker (SIGSTOP) may have a living runner. Both must end before the tasks run again.
         if not is_silent or (is_here and row["lock_proven"] and self._end_silent(row["pid"], path)):
             return None, None
         return None, "silent"
@@ -8062,15 +8064,15 @@ class Reaper:
     def _end_runner(self, row):
         """Kill the runner of a dead worker; return False while it lives.
 
-        A runner may have closed the lock and channel by which it would end. Another user's runner may
-        survive: then the lease protects its task.
+        A runner usually ends with its worker. A function may have closed the descriptors for that. Another
+        user's runner cannot be killed: then the lease protects its task.
         """
         born = row["runner_birth"] if row["boot"] == self._leases.boot else None
         return end_group(row["runner_pid"], born, self._clock.sleep)
 
     @staticmethod
     def _end_silent(pid, path):
-        """Kill a worker that holds its lock but is silent; return False if that is not its pid."""
+        """Kill a silent worker; return False if the process with this pid does not hold its lock."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
             if str(path.resolve()) in held:
@@ -8079,7 +8081,7 @@ class Reaper:
         return False
 
     def sweep_locks(self):
-        """Remove old lock files without a row. Crashes leave them."""
+        """Remove old lock files without a row. They are left by crashes."""
         in_use = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):
@@ -8103,20 +8105,20 @@ class Starter:
         self._database, self._settings, self._claims = database, settings, claims
         self._interpreter, self._modes, self._workers = interpreter, modes, workers
         self._reaper, self._clock = reaper, database.clock
-        self._children = {}     # process -> id of its row
+        self._children = {}     # process -> id of its row; None: a helper
 
     def start_needed(self, least=0):
-        """Start the workers that are needed, in the mode detached; return the number of reserved rows."""
+        """Start the needed workers if the mode is detached; return the number of reserved rows."""
         self._poll_children()
         if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
         return len(self._start_all("detached", least))
 
     def work_slice(self, seconds=SLICE_SECONDS):
-        """Let child processes work while the caller waits, where no worker can stay; return the ended
-        attempts.
+        """Let child processes work while the caller waits; return the number of ended attempts.
 
-        If they die with this process, other processes see that at once.
+        This is for hosts where no worker can stay. If the children are killed with this process, their locks
+        are free, and other processes notice that at once.
         """
         self._poll_children()
         if not self._modes.works_in_slices() or not self.needed():
@@ -8132,12 +8134,12 @@ class Starter:
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least=0, db=None):
-        """Return how many more workers the work here could use, but at least `least`.
+        """Return how many more workers to start for the claimable tasks, or for at least `least` of them.
 
-        Workers of other machines do not count: a queue may name this one.
+        Idle workers of other machines do not count: a queue may be for this machine only.
         """
         room = self._settings.get("NbMaxWorker", db)
-        if not room:                    # all workers are services
+        if not room:                    # 0 stops all work
             return 0
         db = db or self._database
         workers = db.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -8152,15 +8154,15 @@ class Starter:
         failure = recall(db, "start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a longer pause comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # many starts would leave no room for a runner
+        return 1 if failure else min(room, missing)     # more might leave no process for a runner
 
     def start_helper(self, *arguments):
-        """Start a process that does one thing: --send the due rows of `delivery`, or make a --backup."""
+        """Start a process that does one thing: --send sends due messages, --backup makes the daily backup."""
         self._poll_children()
         self._launch(None, *arguments, str(self._database.folder))
 
     def _start_all(self, mode, least, *more):
-        """Start the workers that are needed; return the ids of their rows."""
+        """Reserve rows and start the needed workers; return the ids of all reserved rows."""
         with self._database.transaction(durable=False) as transaction:
             reserved = self._workers.reserve(transaction, mode, self.needed(least, transaction))
         for worker_id, lock in reserved:
@@ -8191,7 +8193,7 @@ class Starter:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
     def _poll_children(self):
-        """Collect ended child processes. One that ended early is a failed start."""
+        """Collect ended child processes. A worker that ended before it reported is a failed start."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
                 continue                # it still runs, or another thread has collected it
@@ -8207,7 +8209,7 @@ class Starter:
 #
 # The functions of tasks.py, as a child process announced them.
 
-                       # when it was read
+                       # when tasks.py was last read
 
 
 
@@ -8247,14 +8249,15 @@ class Starter:
 
 
 
-CATALOGUE_SECONDS = 10.0
-AGAIN_SECONDS = 2.0                     # between two readings after an error; doubled each time
+
+CATALOGUE_SECONDS = 10.0                # how long the child process may take to announce
+AGAIN_SECONDS = 2.0                     # pause before the next reading after an error; doubled each time
 AGAIN_MAX_SECONDS = 60.0
-READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
+READER_SECONDS = 3600.0         # how long a reader of tasks.py is remembered
 
 
 class _Known(NamedTuple):
-    """A copy of the catalogue in this process, and until when it is used (monotonic)."""
+    """A copy of the catalogue in this process, and the monotonic time until which it is used."""
 
     until: "float"
     state: "CatalogueState"
@@ -8270,8 +8273,8 @@ class Catalogue:
     """The functions that tasks.py declares.
 
     This process never imports tasks.py. A child process announces its functions, as the runners of
-    workers do. It is read again when one of its files changes. After an error it is read again and again,
-    since a missing module may have come meanwhile. Until then the last good functions stay.
+    workers do. tasks.py is read again when it or one of its imports changes. After an error it is read
+    again and again, since a missing module may be installed meanwhile. The last good functions stay.
     """
 
     def __init__(self, database, interpreter):
@@ -8285,7 +8288,7 @@ class Catalogue:
         return list(self._load().functions.values())
 
     def find(self, name):
-        """Return one function, or None. One that a worker has just announced is known at once."""
+        """Return a function, or None. An unknown name is looked up again: a worker may have announced it."""
         if name not in self._load().functions and self._misses.is_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
@@ -8304,7 +8307,7 @@ class Catalogue:
                 "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
     def files(self):
-        """Return the known files of the functions, to be stamped before they are read."""
+        """Return tasks.py, worker.py and the known imports, to be stamped before tasks.py is read."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
     def schedules(self):
@@ -8313,10 +8316,10 @@ class Catalogue:
         return state.get("schedules", [])
 
     def refresh(self, wait=False):
-        """Read tasks.py again if it or one of its imports changed. After an error the last good one
-        stays.
+        """Read tasks.py again if it or one of its imports changed.
 
-        While another thread reads it, callers use the known functions. They wait if there are none.
+        While another thread reads it, callers use the known functions. They wait with `wait`, or if
+        tasks.py was never read.
         """
         if (not self._has_changed()
                 or not self._reading.acquire(blocking=wait or not self.state()["files"])):
@@ -8325,7 +8328,7 @@ class Catalogue:
             if self._has_changed():
                 stamps = file_stamps(self.files())
                 self.store(self._announcement(), stamps)
-        except START_ERRORS as error:   # it is read once a process can be started
+        except START_ERRORS as error:   # the next call tries again
             if not self.functions():
                 problem = explain_start_error(error, "the process that reads it")
                 self.store(self._failure(problem), {str(WORKER_FILE): None})
@@ -8333,12 +8336,11 @@ class Catalogue:
             self._reading.release()
 
     def store(self, announcement, stamps=None):
-        """Store an announcement; after an error the last good functions stay. Return the stamps of its
-        files.
+        """Store an announcement; return the stamps of its files.
 
-        `stamps` are those before the reading began.
+        After an error the last good functions stay. `stamps` were taken before the reading began.
         """
-        self._known = _NOTHING          # another process may just have stored its reading
+        self._known = _NOTHING          # another process may just have stored an announcement
         before, stamps = self.state(), stamps or {}
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
         functions = announcement.get("functions")
@@ -8366,9 +8368,10 @@ class Catalogue:
 
     def _readers(self, announcement, state,
                  before):
-        """Return the readers of tasks.py, with this reading.
+        """Return the readers of tasks.py, this one included.
 
-        The schedules of the newest file count, so that two readers do not change them by turns.
+        If another reader's tasks.py is newer, `state` keeps its schedules. So two readers do not change
+        them by turns.
         """
         now, place = self._database.clock.now(), "%s on %s" % (TASKS_FILE, machine_name())
         stamp = state["files"].get(str(TASKS_FILE))
@@ -8388,8 +8391,7 @@ class Catalogue:
                 if abs(now - reader["at"]) < READER_SECONDS}
 
     def _replace(self, transaction, functions):
-        """Store functions and the queues that they name. A queue of an external function is left to its
-        program."""
+        """Store functions and their queues. Queues of external functions are only for their own workers."""
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             queue = function["options"]["queue"]
@@ -8404,7 +8406,7 @@ class Catalogue:
             for row in functions))
 
     def _load(self):
-        """Return the copy of the catalogue. It is read again after CACHE_SECONDS."""
+        """Return this process's copy of the catalogue, at most CACHE_SECONDS old."""
         now, copy = self._database.clock.monotonic(), self._known
         if copy.until < now:
             state = recall(self._database, "catalogue") or _NOTHING.state
@@ -8421,7 +8423,7 @@ class Catalogue:
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
     def _add_remote(self, functions):
-        announced = {}      # most workers announce the same
+        announced = {}      # by JSON: most workers announce the same
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
             text = worker["functions"]
@@ -8446,7 +8448,7 @@ class Catalogue:
         """Return the announcement of a child process."""
         import subprocess
         import tempfile
-        # Files, because a process that tasks.py starts may keep a pipe open for long.
+        # Files, not pipes: a process that tasks.py starts may keep a pipe open for long.
         folder = self._database.folder
         with tempfile.TemporaryFile(dir=folder) as answer, tempfile.TemporaryFile(dir=folder) as words:
             try:
@@ -8475,21 +8477,21 @@ class Catalogue:
 #
 # Sums of the activity: values by table, hour and place.
 #
-# Tally gathers values by table, hour and place, and makes Sums of them. Sums can be added. So can their
-# Times, which are histograms: a percentile is read from the sum of histograms.
+# Tally gathers values by table, hour and place, and makes Sums of them. A place is a function and queue, or a
+# machine. Sums can be added, and so can their Times: these are histograms, which give percentiles.
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
-FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
+FIRST_MONDAY = 4 * DAY          # steps are counted from this moment, so that weeks begin on Mondays
 SPREAD_MAX_SECONDS = 400 * DAY  # a longer life of a worker comes from a wrong clock
-LARGEST = 2.0 ** 53             # largest number of seconds or bytes that counts
-RUNS_KEPT, RUNS_TOLD = 50, 20     # latest runs of a function: stored, shown
+LARGEST = 2.0 ** 53             # larger numbers of seconds or bytes count as this one
+RUNS_KEPT, RUNS_TOLD = 50, 20     # maximum of latest runs of a function: stored, shown
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
 TIMES = ("waited", "ran", "service")
-HISTOGRAMS = frozenset((*TIMES, "executed"))     # all columns that are kept as Times
-# The column in which an event of a task is counted.
+HISTOGRAMS = frozenset((*TIMES, "executed"))     # columns that hold Times
+# The column that counts an event of a task; None: no column.
 EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
@@ -8499,9 +8501,9 @@ ZERO_BUCKET = -5000             # its top is 0.0
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
 if TYPE_CHECKING:
-    # Table, beginning of an hour, and function and queue or machine.
+    # Table, beginning of an hour, place.
     SumsKey = tuple[str, int, tuple[str, ...]]
-    AnyRun = tuple[Optional[int], Optional[int], str, float]    # as a LatestRun, not rounded
+    AnyRun = tuple[Optional[int], Optional[int], str, float]    # a LatestRun whose seconds are not rounded
     AnySums = dict[str, Any]
 else:
     AnySums = dict
@@ -8517,7 +8519,7 @@ class LatestRun(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """A row of `shift`: a worker's machine, until when its life is counted, and its end."""
+    """A row of `shift`: a worker's machine, the moment up to which its life is counted, and its end."""
 
     worker_id: "int"
     machine: "str"
@@ -8526,7 +8528,7 @@ class Shift(NamedTuple):
 
 
 def sane(number):
-    """Return a time within bounds. Clocks are set back, and other programs write anything."""
+    """Return a number limited to 0..LARGEST. Clocks are set back, and other programs store any number."""
     return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
@@ -8536,14 +8538,14 @@ def hour_of(at):
 
 
 def whole_steps(start, end, step):
-    """Return the beginning of the first and the end of the last step from one moment to another."""
+    """Return a range that is extended to whole steps."""
     seconds = STEPS[step]
     return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
             math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
 def latest_runs(stored, more):
-    """Return the newest of the runs in a row of `recent` and of more."""
+    """Return the newest RUNS_KEPT runs of a row of `recent` and of `more`, which are newer."""
     runs = [LatestRun(*run) for run in json.loads(stored or "[]")]
     runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
              for task_id, owner_id, status, seconds in more]
@@ -8551,9 +8553,9 @@ def latest_runs(stored, more):
 
 
 def bucket_of(seconds):
-    """Return the number of the bucket of a time. Four buckets make a doubling.
+    """Return the number of the bucket of a time. Four buckets further, times are twice as long.
 
-    It is found without logarithms, which differ between machines.
+    No logarithms are used, because their results differ between machines.
     """
     fraction, exponent = math.frexp(seconds)
     within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
@@ -8566,7 +8568,7 @@ def bucket_top(number):
 
 
 class Times:
-    """Times in seconds: number, sum, least and greatest, and the number in each bucket."""
+    """Times in seconds: their count, sum, minimum, maximum, and the count in each bucket."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
     count: "int"
@@ -8603,11 +8605,11 @@ class Times:
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
     def up_to(self, number):
-        """Return how many times are in this bucket and below."""
+        """Return how many times are in this bucket and those below it."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
     def percentile(self, share):
-        """Return the time that this share of all does not exceed, within 9 %; exact if all are equal."""
+        """Return the `share` quantile, such as 0.95, within 9 %. It is exact if all times are equal."""
         rank = math.ceil(share * self.count)
         for number in sorted(map(int, self.buckets)):
             rank -= self.buckets[str(number)]
@@ -8617,7 +8619,7 @@ class Times:
         return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
 
     def json(self):
-        """Return the figures as the API has them. The 95th percentile needs 20 times."""
+        """Return the figures as the API has them. The 95th percentile is given from 20 times on."""
         figures = [self.sum]
         if self.count:
             figures += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
@@ -8631,18 +8633,18 @@ NO_TIMES, NO_SHIFT = Times(), Shift(0, "")
 
 
 class Sums(AnySums):
-    """A dictionary of sums by column: numbers, Times, and the largest memory."""
+    """A dictionary of sums by column: numbers, Times, and the maximum of peak_memory."""
 
     @classmethod
     def of(cls, cell):
-        """Return the sums of {name: values}."""
+        """Return the sums of {column: values}."""
         return cls((name, Times.of(values) if name in HISTOGRAMS else
                     max(values) if name == "peak_memory" else sum(values))
                    for name, values in cell.items())
 
     @classmethod
     def stored(cls, row, keys):
-        """Return the sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
+        """Return the sums in a row of `hour` or `worker_hour`, without its keys."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
@@ -8670,8 +8672,8 @@ class Sums(AnySums):
     def worker_json(self, base, executed):
         """Return the figures of workers as the API has them.
 
-        `base` is the number of tasks that a worker should do in an hour, or 0. `executed` is the key of
-        the times of all attempts.
+        `base` is the number of tasks that a worker should do in an hour, or 0 if none is set. `executed`
+        is the name in the answer for the times of all attempts.
         """
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
@@ -8686,10 +8688,9 @@ class Sums(AnySums):
 
 
 class Tally:
-    """The sums of rows of the activity: by hour for functions and machines, and the latest runs.
+    """The tally of rows of the activity: sums of functions and machines by hour, and the latest runs.
 
-    `shifts` has each worker's machine, the time up to which its life is counted, and its end. `changed`
-    has the shifts to store.
+    `shifts` has the Shift of each worker by its id. `changed` has the shifts to store.
     """
 
     def __init__(self, shifts=()):
@@ -8706,7 +8707,7 @@ class Tally:
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
     def count(self, rows):
-        """Count rows in the order of their ids. A row that makes no sense is skipped."""
+        """Count rows in the order of their ids. Rows with values of a wrong type are skipped."""
         for row in rows:
             try:
                 self._count(*row)
@@ -8723,7 +8724,7 @@ class Tally:
             if is_back or not hour <= at < hour + HOUR:
                 hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
             cell = self._cells["hour", hour, (function, queue)]
-            if is_back:                 # the attempt was not begun
+            if is_back:                 # the attempt ran no function
                 cell["started"].append(-1)
             elif name:
                 cell[name].append(1)
@@ -8751,9 +8752,9 @@ class Tally:
         cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
-        if ended_at is not None:        # a death may be noticed late
+        if ended_at is not None:        # a worker's death may be noticed late
             at = min(at, counted_to)
-        if at - seconds >= hour:        # usually it began in the same hour
+        if at - seconds >= hour:        # the usual case: the attempt began in the same hour
             cell["busy_seconds"].append(seconds)
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)
@@ -8772,7 +8773,7 @@ class Tally:
         self.shifts[worker_id] = self.changed[worker_id] = shift
 
     def spread(self, machine, name, start, end):
-        """Count the seconds from `start` to `end` in the hours that they are in."""
+        """Distribute the seconds from `start` to `end` among their hours."""
         if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
             for hour in range(hour_of(start), math.ceil(end), HOUR):
                 self._cells["worker_hour", hour, (machine,)][name].append(
@@ -8783,19 +8784,19 @@ class Tally:
 #
 # Metrics: how much was done, and how long it waited and ran.
 #
-# The activity is the only source. Fold adds each of its rows once to sums: those of the hour in the row,
-# and of the six hours, the day and the whole time around it. Metrics returns these sums together with the
-# newest rows, which are not folded yet. So a late row finds its hour, and a standstill loses nothing.
-# Removing tasks or old hours changes no other hour and no total.
+# The activity is the only source. Rollup folds it: each row is added once to the sums of its hour, of its six
+# hours, of its day and of all time. Metrics adds the newest rows, which are not folded yet, to these sums. So a
+# late row counts in its own hour, and no row is lost if no process folds for a while. Removing tasks or old
+# hours changes no other hour and no total.
 
-SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums; the last one begins at 0
-FOLD_ROWS = 5000                # in one portion, and read without being folded
-FOLD_LEAST_ROWS = 1000          # smaller portions wait for this many seconds
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums in seconds; ALL_TIME begins at 0
+FOLD_ROWS = 5000                # most rows of the activity that are folded, or counted for figures, at once
+FOLD_LEAST_ROWS = 1000          # fewer rows are folded only when the oldest is FOLD_SECONDS old
 FOLD_SECONDS = 60.0
-SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is remembered
+SHIFT_SECONDS = 3600.0          # how long an ended worker's row of `shift` is kept
 FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
                   "peak_memory, task_id, owner_id, worker_id, machine")
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # upper bounds: 0.25 s, then four times as much each
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # bucket numbers: up to 0.25 s, then four times as much each
 
 
 
@@ -8808,18 +8809,18 @@ SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
 
 
 class Counted(NamedTuple):
-    """The counted figures, as of one mark."""
+    """The sums up to the mark, and the tally of the rows after it."""
 
     stored: "list[tuple[str, Row]]"       # folded sums: table, row
-    runs: "dict[str, list[LatestRun]]"    # of each function the latest, oldest first
-    until: "float"                        # all is counted up to this moment
-    tally: "Tally"                        # rows that are not folded
+    runs: "dict[str, list[LatestRun]]"    # latest runs of each function, oldest first
+    until: "float"                        # all rows up to this moment are counted
+    tally: "Tally"                        # of the rows that are not folded
 
 
 class PlaceSums(NamedTuple):
-    """Sums of an hour or a longer span, and their function and queue, or machine."""
+    """The sums of a function and queue, or of a machine, in an hour or a longer span."""
 
-    at: "int"                             # its beginning
+    at: "int"                             # beginning of the span
     place: "tuple[str, ...]"              # function and queue, or machine
     sums: "Sums"
 
@@ -8828,10 +8829,10 @@ class Rollup:
     """The rollup: adds the activity to the sums, a portion at a time.
 
     1. Read and count the rows after the mark. Other processes may write meanwhile.
-    2. In one transaction store the sums and move the mark to the last row, unless the mark has moved
-       since.
+    2. In one transaction store the sums and move the mark to the last row. If another process has moved
+       the mark, store nothing.
 
-    So each row counts once, even if a process is killed. Ids are drawn under the write lock, so no row
+    So each row counts once, even if a process is killed. Ids are assigned under the write lock. So no row
     appears below the mark later.
     """
 
@@ -8843,7 +8844,7 @@ class Rollup:
         return recall(self._database, "folded") or 0
 
     def fold(self):
-        """Fold a portion if it is large or old enough; return True if there is more."""
+        """Fold a portion if it is large or old enough; return True if there may be more."""
         mark = self.mark()
         if not self._is_due(mark):
             return False
@@ -8855,7 +8856,7 @@ class Rollup:
         return len(rows) == FOLD_ROWS
 
     def tally(self, mark):
-        """Return the next rows after the mark, and their sums."""
+        """Return the next FOLD_ROWS rows after the mark, and their Tally."""
         tally = Tally(Shift(*row) for row in self._database.all(SHIFTS))
         rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
@@ -8899,9 +8900,9 @@ class Metrics:
 
     def read(self, start, end, step, wants,
              viewer=None):
-        """Return the figures from `start` to `end`, the beginnings of steps (a word of STEPS).
+        """Return the figures from `start` to `end`. Both are beginnings of steps; `step` is a word of STEPS.
 
-        `wants` selects functions and queues. `viewer` sees the ids of their own tasks.
+        `wants` selects functions and queues. `viewer` is the user who sees only the ids of their own tasks.
         """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(length for length in SPANS if length and seconds % length == 0)
@@ -8935,7 +8936,7 @@ class Metrics:
         return self._read_sums(HOUR, 0, 0).runs
 
     def all_time(self):
-        """Return {(function, queue): Sums} of all time. They never decrease."""
+        """Return {(function, queue): Sums} of all time. Only `started` may decrease."""
         whole = collections.defaultdict(Sums)
         for _, place, sums in self._parts(self._read_sums(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
@@ -8943,7 +8944,7 @@ class Metrics:
         return whole
 
     def _read_sums(self, span, start, end):
-        """Return the sums of a span that begin from `start` up to `end`, and the newer rows."""
+        """Return the sums of a span that begin from `start` up to `end`, and the tally of rows not folded."""
         for _ in range(5):
             mark = self._fold.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
@@ -8958,9 +8959,9 @@ class Metrics:
         return Counted(stored, runs, until, tally)
 
     def _add_living(self, tally):
-        """Add the busy time of living workers, up to their last sign of life.
+        """Add the time that living workers lived and were busy, up to their last heartbeat.
 
-        A worker claims several tasks at once, and runs them one after the other.
+        A worker claims several tasks at once and runs them one after the other. So the earliest start counts.
         """
         begun = dict(map(tuple, self._database.all(
             "SELECT worker_id, min(started_at) FROM task %s WHERE status=RUNNING GROUP BY worker_id"
@@ -8986,7 +8987,7 @@ class Metrics:
 
 
 def exposition(families):
-    """Write families in Prometheus' text format."""
+    """Return families in Prometheus' text format."""
     lines = []
     for name, kind, words, samples in families:
         lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
@@ -9013,7 +9014,7 @@ def counter_families(whole):
         ("tasks_total", "counter", "Ended tasks by outcome; retried and crashed count attempts.", [
             ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
             for (function, queue), sums in sorted(whole.items())
-            for status in COUNTS if status != "started"]),      # a put-back attempt would decrease it
+            for status in COUNTS if status != "started"]),      # an attempt that is put back decreases it
         ("task_run_seconds", "histogram", "Running time of successful attempts.", histogram)]
 
 
@@ -9021,9 +9022,9 @@ def counter_families(whole):
 #
 # Retention: removes old rows and files, a little at a time.
 
-KEEP_ROWS = 500                 # rows that are read, and removed in one transaction
+KEEP_ROWS = 500                 # maximum of rows that are read or removed at once
 KEEP_ROUND_SECONDS = 3600.0
-# The id of a row, when it was made, and when it ended.
+# Columns for _oldest(): the id of a row, when it was made, and when it ended (NULL: it has not).
 TASK_AGES = "id, created_at, CASE WHEN status IN ENDED THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
 NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.schedule_id)"
@@ -9033,20 +9034,20 @@ KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 class Retention:
     """The retention of tasks, activity and figures, by the settings of an admin.
 
-    Once an hour the oldest rows are removed, up to one that is young enough. A wrong clock must not empty
-    the tables. So if the clock is more than a day off since the last run, nothing is removed for
-    keep_days, at most 30 days.
+    Every hour old rows are removed, the oldest first. A wrong clock must not empty the tables. So nothing is
+    removed for a while if the last run seems to be more than a day ago, or in the future. This lasts for
+    keep_days, but at least one day and at most 30.
     """
 
     def __init__(self, database, settings, actions,
                  fold):
         self._database, self._settings, self._actions = database, settings, actions
         self._fold, self._clock = fold, database.clock
-        self._round = None       # of _portions(), while it lasts
+        self._round = None       # a running _portions(), or None
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
     def prune(self):
-        """Remove one portion; return True if there is more to remove."""
+        """Remove one portion; return True if rows were removed, so that there may be more."""
         if self._round is None:
             now = self._clock.now()
             if not self._rounds.is_due() or not self._trusts_clock(now):
@@ -9058,12 +9059,12 @@ class Retention:
         return bool(removed)
 
     def _trusts_clock(self, now):
-        """Return False for some days after the clock has jumped."""
+        """Return False for some days after the clock jumped, and store the time of this run."""
         state = recall(self._database, "keeping") or {"seen": 0.0, "from": 0.0}
         seen = state["seen"]
         start = state["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
-        patience = doubt if start > seen else 86400     # a process that seldom ticks ends a doubt, too
+        patience = doubt if start > seen else 86400     # in doubt, longer pauses between runs are no jump
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
             start = now + doubt
         if start != state["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
@@ -9072,7 +9073,7 @@ class Retention:
         return now >= start
 
     def _portions(self, now):
-        """Remove a portion before each value, which is False if there was nothing to remove."""
+        """Remove old rows in portions. After each portion yield True if it had rows to remove."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
             for days in map(self._settings.get, KEEP_SETTINGS)]
@@ -9080,7 +9081,7 @@ class Retention:
             self._actions.prune(ids, tasks)
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            folded = self._fold.mark()  # the last folded row stays: SQLite draws ids after the highest one
+            folded = self._fold.mark()  # the last folded row stays, so that SQLite assigns higher ids
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
@@ -9103,7 +9104,7 @@ class Retention:
                 yield True
 
     def _oldest(self, ages, before, now):
-        """Yield the ids of rows that ended before a time, in portions, until a row is younger."""
+        """Yield the ids of rows that ended before a time, in portions, until rows were made after it."""
         low, created = 0, -math.inf
         while not before <= created <= now:
             rows = self._database.all(
@@ -9118,28 +9119,28 @@ class Retention:
 #
 # FINDINGS: each thing that can be wrong here, or is worth knowing.
 #
-# A row has the texts of a finding for all places that report it: `check`, the page This host, the
-# sentence above lists, and alerts. A row with a title is also an alert, under the same code.
+# A row has the texts of a finding for all places that report it. These are `check`, the page This host, the
+# sentence above task lists, and alerts. A row with an alert title can open an alert, under the same code.
 
 
 
 
 
-READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
-BACKUPS = "backups"             # where daily ones are, in the data folder
-BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
+READ_ALL_BYTES = 16 << 20       # size of the largest database that is checked while a browser waits
+BACKUPS = "backups"             # folder of the daily backups, in the data folder
+BAD, NOTE, FINE = "bad", "note", "ok"         # in alphabetical order the worst comes first
 
 
 class FindingRow(NamedTuple):
     """A row of FINDINGS. The texts are templates, filled with the values of a Finding."""
 
-    topic: "str"                          # of `check`; empty: `check` does not show it
+    topic: "str"                          # heading in `check`; empty: `check` does not show it
     verdict: "str"
     text: "str" = ""                      # the fault
     remedy: "str" = ""                    # the advice
-    service_code: "str" = ""              # of the state of the service, for every user
-    service_text: "str" = ""
-    alert: "str" = ""                     # title of the alert; empty: it is none
+    service_code: "str" = ""              # code of the service's state, for every user
+    service_text: "str" = ""              # sentence above task lists
+    alert: "str" = ""                     # title of the alert; empty: it opens none
     causes: "str" = ""                    # codes of the alerts that explain this one and silence it
 
 
@@ -9268,8 +9269,8 @@ HIDDEN = {"why": "an admin sees why", "more": ""}
 class Finding:
     """A row of FINDINGS that is true here, with its texts filled in.
 
-    `subject` tells findings of the same code apart, such as two schedules. `since` is the time at
-    which it began. `is_for_everyone` is False where a row's sentence for every user does not hold.
+    `subject` tells findings of the same code apart, such as two schedules. `since` is when the finding
+    began. If `is_for_everyone` is False, the finding is no part of the service's state.
     """
 
     def __init__(self, code, since=None, is_for_everyone=True,
@@ -9297,8 +9298,8 @@ def readable_time(moment):
 #
 # Conditions: the findings that also open alerts.
 #
-# `check`, the sentence above lists and the alerts use this class. So each condition is defined once, with
-# its texts in FINDINGS.
+# `check`, the sentence above task lists (describe_service()) and the alerts use this class. So each condition
+# is defined once. Its texts stand in FINDINGS.
 
 MISSED_SECONDS = 600.0
 LOW_DISK_BYTES = 256 << 20
@@ -9314,8 +9315,8 @@ def disk_findings(folder, is_open=False):
 class Conditions:
     """The conditions of this queue that open alerts.
 
-    Each method is named by its row of FINDINGS, and yields a finding for each subject that the
-    condition holds for. `is_open` says that its alert is open: some end later than they begin.
+    Each method has the name of its row of FINDINGS. It yields a finding for each subject for which the
+    condition holds. `is_open` says that its alert is open: some conditions have hysteresis.
     """
 
     def __init__(self, database, settings, claims, rhythm,
@@ -9328,7 +9329,7 @@ class Conditions:
         return disk_findings(self._database.folder, is_open)
 
     def log(self, _=False):
-        """Yield a finding while a program keeps the database's log from being written back."""
+        """Yield a finding while the database's log is too long, because a program keeps reading it."""
         size = self._database.wal_bytes() if self._database.journal == "wal" else 0
         if size > WAL_ALARM_BYTES:
             yield Finding("log", size=size >> 20, path=self._database.path)
@@ -9342,7 +9343,7 @@ class Conditions:
             yield Finding("code", file=TASKS_FILE, why=why)
 
     def no_worker(self, _=False):
-        """Yield a finding while tasks could start and no worker comes to run them."""
+        """Yield a finding while tasks could start, no worker is there, and none can be expected."""
         if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
             return
         if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
@@ -9353,7 +9354,7 @@ class Conditions:
             yield Finding("no_worker", why=why)
 
     def absent_starter(self, mode):
-        """Return which program should start or be a worker in this mode and is absent, else None."""
+        """Return a clause about the absent program that should start or be a worker in this mode, or None."""
         if mode == "service" and not self._rhythm.has_service():
             return "worker.py --service is not there"
         if mode != "cron":
@@ -9370,7 +9371,7 @@ class Conditions:
             yield Finding("waiting", minutes=int(waited // 60))
 
     def missed(self, _=False):
-        """Yield the schedules whose newest run was late or replaced several runs."""
+        """Yield a finding for each schedule whose newest run was late, or stood for several missed runs."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         for row in self._database.all("""
                 SELECT id, name, function, late_at, coalesce((
@@ -9382,7 +9383,7 @@ class Conditions:
                 yield _schedule_finding("missed", row, at=time_of_day(row["late_at"]))
 
     def held_up(self, _=False):
-        """Yield the schedules whose runs wait for a task that does not end."""
+        """Yield a finding for each schedule whose runs wait for a task that does not end."""
         now = self._database.clock.now()
         for row in self._database.all("SELECT id, name, function, overlap, %s FROM schedule "
                                       "WHERE paused=0 AND gone_at IS NULL" % HELD_UP):
@@ -9391,7 +9392,7 @@ class Conditions:
                 yield _schedule_finding("held_up", row, why=why)
 
     def problem(self, _=False):
-        """Yield the schedules that could not add their task the last time."""
+        """Yield a finding for each schedule that could not add its task the last time."""
         for row in self._database.all("SELECT id, name, function, problem FROM schedule "
                                       "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL"):
             yield _schedule_finding("problem", row, why=row["problem"])
@@ -9414,7 +9415,7 @@ class Conditions:
 
 
 def schedule_name(row):
-    """Return how a finding names a schedule."""
+    """Return the name of a schedule in a finding."""
     return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 
@@ -9426,17 +9427,18 @@ def _schedule_finding(code, row, **values):
 #
 # Alerts: conditions, their recipients, when they open and end.
 #
-# All decisions come from rows. Any process that ticks may make them, once in WATCH_SECONDS:
+# All decisions come from rows. Any process that ticks may make them, at most once in WATCH_SECONDS:
 #
-# 1. Conditions gives the findings that hold now. The activity since the last check gives the tasks that
+# 1. Conditions returns the findings that hold now. The activity since the last check shows the tasks that
 #    failed for good.
 # 2. A finding makes a row of `alert`, unless another alert explains it. There is one row for each code and
-#    subject. The alert opens when two checks in a row have the finding, and ends with a check without it. A
-#    failed task opens an alert at once, which ends a day after the last such failure.
-# 3. A message is sent when an alert opens, then daily while it holds. Its end is sent if its opening was.
+#    subject. An alert opens when two checks in a row have its finding, and ends at a check without it. The
+#    alert of a failed task opens at once. It ends a day after the last such failure.
+# 3. Recipients get a message when an alert opens, then daily while it is open. They also get one when an
+#    alert ends, if they were told that it opened.
 # 4. Messages are rows of `delivery`. A child process sends them (upkeep/notifications.py), so no request,
-#    claim or tick waits for a server. After a message there is no check for PACE_SECONDS: the next message
-#    has everything since then.
+#    claim or tick waits for a server. After a message there is no check for PACE_SECONDS. The next message
+#    covers that time.
 
 
 
@@ -9450,21 +9452,21 @@ def _schedule_finding(code, row, **values):
 
 
 WATCH_SECONDS = 30.0
-PACE_SECONDS = 180.0            # so a recipient gets at most 20 messages an hour
+PACE_SECONDS = 180.0            # between two messages: a recipient gets at most 20 an hour
 REPEAT_SECONDS = 86400.0        # between two messages about an open alert
-QUIET_SECONDS = 86400.0         # without a failure, after which a failure's alert ends
+QUIET_SECONDS = 86400.0         # a failure's alert ends after this time without such a failure
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
-ALERT_GROUPS_MAX = 50           # groups of failures in one check
+ALERT_GROUPS_MAX = 50           # open alerts and new groups of failures; then one group for each function
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-MESSAGE_LINES = 30              # of at most 500 characters each: some receivers take only 20 kB
-SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
-SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
-UNSENT_SECONDS = 900            # after which `check` reports waiting messages
+MESSAGE_LINES = 30              # each of at most 500 characters: some receivers take only 20 kB
+SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # mark and longest life of a sending process
+SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # seconds before each try
+UNSENT_SECONDS = 900            # age at which `check` reports unsent messages
 
 
 class Trouble(NamedTuple):
-    """A sentence about a finding, and how many tasks have failed since the last check."""
+    """The sentence of a finding. For a failure also the number of failed tasks since the last check."""
 
     text: "str"
     number: "int" = 0
@@ -9478,7 +9480,7 @@ class Recipient(NamedTuple):
 
 
 def failure_group(function, kind, message):
-    """Return the group of a failure: function, error, and message without quoted words and numbers."""
+    """Return the group of a failure: its function, error, and message without quoted words and numbers."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
@@ -9504,12 +9506,12 @@ def post_message(transaction, recipient, content,
 
 
 def is_message_due(database, now):
-    """Return True if a message must be sent."""
+    """Return True if a message waits to be sent at this time."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
 class Alerts:
-    """The alerts: opens, reports and ends them, and informs owners of their tasks; see look()."""
+    """The alerts: opens, reports and ends them, and informs owners of their tasks; see check()."""
 
     def __init__(self, database, settings, conditions,
                  starter):
@@ -9524,16 +9526,16 @@ class Alerts:
             self.send(now)
 
     def send(self, now):
-        """Start the process that sends, if a message is due and no process sends."""
+        """Start the process that sends messages, if one is due and no such process runs."""
         if is_message_due(self._database, now) and renew_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
     def check(self, now):
-        """Compare the findings with the rows, and store the changes in one transaction.
+        """Compare the findings with the rows of `alert`, and store the changes in one transaction.
 
-        A process that was slower than another one finds a changed state and stores nothing.
+        If another process was faster, this one finds a changed state and stores nothing.
         """
         before = recall(self._database, "alerts") or {}
         told_at = before.get("told_at", 0)
@@ -9564,14 +9566,14 @@ class Alerts:
                 remember(transaction, "alerts", state)
 
     def _held(self, open_codes):
-        """Return all findings that hold now, except failed tasks."""
+        """Return all findings with alerts that hold now, except failed tasks."""
         return {(code, finding.subject): Trouble(shorten(str(finding), 500))
                 for code, row in FINDINGS.items() if row.alert and code != "failed"
                 for finding in getattr(self._conditions, code)(code in open_codes)}
 
     def _failures(self, rows,
                   span):
-        """Return the failures for good, by group. A task that failed by a predecessor is not counted."""
+        """Return the tasks that failed for good, by group. Failures because of a predecessor are left out."""
         groups = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
@@ -9588,7 +9590,7 @@ class Alerts:
         return groups
 
     def _asked_for(self, span):
-        """Return {address: lines} for ended tasks whose owners asked for a mail."""
+        """Return {mail address: lines} of ended tasks whose owners asked for a mail."""
         lines = collections.defaultdict(list)
         for row in self._database.all("""
                 SELECT activity.event, activity.message, task.id, task.function, user.email
@@ -9607,7 +9609,7 @@ class Alerts:
     @staticmethod
     def _open(transaction, rows,
               troubles, now):
-        """Add rows for new findings, and update the others."""
+        """Add or update the rows of findings. Remove a row that never opened if its finding is gone."""
         causes = {code for code, _ in (*troubles, *rows)}
         for (code, subject), (text, count) in troubles.items():
             row = rows.get((code, subject))
@@ -9617,21 +9619,21 @@ class Alerts:
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
                     (text, count, opened_at, now, row["id"]))
             elif not causes.intersection(FINDINGS[code].causes.split(",")):
-                transaction.ensure("alert", {        # another machine may be faster
+                transaction.ensure("alert", {        # another process may have added it
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
     @staticmethod
     def _end(transaction, row, now):
-        """End an alert whose condition does not hold now, if it may end; return whether it did."""
+        """End an alert whose finding is gone, for failures after QUIET_SECONDS; return True if it ended."""
         least = QUIET_SECONDS if row["code"] == "failed" else 0.0
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _post_messages(self, transaction, troubles, over,
               now):
-        """Add messages to `delivery`, one for each recipient; return False if there is none."""
+        """Add the due message to `delivery` for each recipient; return False if none was added."""
         rows = transaction.all(
             "SELECT * FROM alert WHERE ended_at IS NULL AND %s "
             "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id" % IS_OPEN, (now,))
@@ -9660,7 +9662,7 @@ class Alerts:
 
     @staticmethod
     def _lines(row, troubles):
-        """Yield the lines of a message about an alert, and the findings that it explains."""
+        """Yield the lines of a message: the alert, then the findings that it explains."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
         yield "%s: %s.%s%s" % (_title(row), row["text"].rstrip("."), count, since)
@@ -9678,7 +9680,7 @@ class Alerts:
                 "channels": list(self.channels())}
 
     def channels(self):
-        """Yield the state of each recipient: the newest message, and when one last arrived."""
+        """Yield the state of each recipient: its newest tried message, and when one was last sent."""
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
                 "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
@@ -9700,7 +9702,7 @@ class Alerts:
             return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
     def test(self):
-        """Send each recipient a message with a single try."""
+        """Send each recipient a test message, which is tried only once."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("There are no recipients: set alert_mail, alert_webhook or alert_function.")
@@ -9714,7 +9716,7 @@ class Alerts:
 
 
 def _title(row):
-    """Return the title of an alert for a subject. That of a failure has the function's name."""
+    """Return the title of an alert. The title of a failure names the function."""
     title = FINDINGS[row["code"]].alert
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
@@ -9729,17 +9731,17 @@ def alert_json(row):
 #
 # Mail, webhooks, a function of tasks.py: a process of its own sends.
 #
-# A process of its own, started like a worker, sends the due rows of `delivery` and records the results. It
-# ends after SENDING_SECONDS. It first counts a try of a row, which puts off the next one. So a process that
-# is killed has used a try, and a server that hangs holds up no other row. A permanent refusal (Refused)
-# ends the tries. Errors of servers are stored, but without passwords and webhook addresses.
+# The process is started like a worker. It sends the due rows of `delivery`, records the results, and ends
+# after SENDING_SECONDS at the latest. Before each try it stores the number of tries and the time of the next
+# one. So a try counts even if the process is killed, and a server that hangs holds up no other row. A
+# permanent refusal (Refused) ends the tries. Errors are stored without passwords and webhook addresses.
 
-STEP_SECONDS = 10.0             # for each answer of a server
+STEP_SECONDS = 10.0             # timeout of each step of a conversation with a server
 SENDMAIL_SECONDS = 30.0
-MAIL_WORD_CHARACTERS = 75       # of an encoded word, at most (RFC 2047, section 2)
+MAIL_WORD_CHARACTERS = 75       # maximum of an encoded word (RFC 2047, section 2)
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
-REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
+REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)    # HTTP statuses of permanent refusals
 CUT_OFF = "There was no answer in time."
 
 
@@ -9748,23 +9750,23 @@ class Refused(Exception):
 
 
 class WebhookPost(NamedTuple):
-    """The request of a webhook. Without a body it is signed."""
+    """The path and body for a host of SHAPES. The body is None for other hosts: they get a signed one."""
 
     path: "str"
     body: "JsonObject | None"
 
 
 def header_text(text):
-    """Return a text that is one header: without line ends, and with nothing that looks encoded."""
+    """Return a text that is safe in a mail header: no line ends, nothing that looks like an encoded word."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
     return shorten(text.replace("=?", "= ?"), 150)
 
 
 def mail_message(content, sender, recipient, row):
-    """Return the mail of a row. Each try sends the same.
+    """Return the mail of a row of `delivery`. Each try sends the same mail.
 
-    A Header folds text that is not ASCII by RFC 2047. EmailMessage writes words that are too long, or
-    empty, or loses spaces between them (python/cpython issues 136052 and 144156).
+    Header encodes text that is not ASCII by RFC 2047. EmailMessage would write encoded words that are too
+    long or empty, or lose spaces between them (python/cpython issues 136052 and 144156).
     """
     from email import charset, policy
     from email.header import Header
@@ -9789,7 +9791,7 @@ def mail_message(content, sender, recipient, row):
 
 
 def send_mail(settings, recipient, content, row):
-    """Send a row by the mail server of the settings, else by the host's sendmail."""
+    """Send a row by the mail server in the settings, or by the host's sendmail if none is set."""
     import socket
     user = settings.get("mail_user")
     sender = settings.get("mail_from") or (user if "@" in user else "%s@%s" % (
@@ -9831,7 +9833,7 @@ def _send_by_server(settings, user, sender, recipient,
 
 
 def _log_in(server, user, password):
-    """Log in with UTF-8 (RFC 4616), where smtplib would refuse characters outside ASCII."""
+    """Log in, with UTF-8 (RFC 4616) for characters outside ASCII, which smtplib refuses."""
     import base64
     server.ehlo_or_helo_if_needed()
     if (user + password).isascii():
@@ -9884,7 +9886,7 @@ def _send_by_sendmail(sender, recipient, message):
 
 
 def is_inside(address):
-    """Return True for an address that a webhook may not have unless an admin allows it."""
+    """Return True for an address inside this host or its network. Webhooks need a setting to use one."""
     from ipaddress import IPv6Address, ip_address
     parsed = ip_address(address.partition("%")[0])
     if isinstance(parsed, IPv6Address) and (parsed.sixtofour or parsed.teredo or int(parsed) >> 125 != 1):
@@ -9893,7 +9895,7 @@ def is_inside(address):
 
 
 def _cut(text, most, encoding="utf-8", unit=1):
-    """Return the beginning of a text, at most so many units of an encoding, marked if cut."""
+    """Return a text of at most `most` code units, each of `unit` bytes. A cut text ends with an ellipsis."""
     data = text.encode(encoding, "replace")
     if len(data) <= most * unit:
         return text
@@ -9901,7 +9903,7 @@ def _cut(text, most, encoding="utf-8", unit=1):
 
 
 def shaped(parts, content):
-    """Write a message in the shape that a host expects, without a body for hosts without a shape."""
+    """Return the WebhookPost of a message, in the shape that the host expects."""
     query = "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     for hosts, shape in SHAPES:
@@ -9920,7 +9922,7 @@ def _for_discord(path, query, subject, text):
 
 
 def _for_telegram(path, query, subject, text):
-    # As plain text: error messages contain signs that Telegram's markup does not accept.
+    # Drop parse_mode: error messages contain characters that Telegram's markup does not accept.
     more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
     return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
 
@@ -9935,10 +9937,10 @@ SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _fo
 
 
 def webhook_key(folder):
-    """Return the secret of signed webhooks. It is made at first use; an owner may choose another one."""
+    """Return the secret that signs webhooks. It is made at first use; the site's owner may replace it."""
     import base64
     path = private_path(find_database(folder), "webhook-secret.txt")
-    former = folder / "webhook-secret.txt"      # this name of earlier editions can be guessed
+    former = folder / "webhook-secret.txt"      # the name in earlier versions, which can be guessed
     if former.exists() and not path.exists():
         former.rename(path)
     if not path.exists():
@@ -9952,7 +9954,7 @@ def webhook_key(folder):
 
 def _signed(folder, content, row,
             now):
-    """Return (headers, body) by the rules of Standard Webhooks."""
+    """Return the (headers, body) of a signed request by the rules of Standard Webhooks."""
     import base64
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
@@ -9965,10 +9967,10 @@ def _signed(folder, content, row,
 
 
 def open_outside(host, port, inside):
-    """Return a socket to a host whose name is resolved once.
+    """Return a socket to a host; Refused if an address is inside, unless `inside` allows it.
 
-    All its addresses are checked, and the first that answers is used. So a second look-up cannot lead
-    elsewhere.
+    The name is resolved only once: all addresses are checked, and the first that answers is used. So a
+    second look-up cannot lead elsewhere.
     """
     import socket
     places = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
@@ -9977,14 +9979,14 @@ def open_outside(host, port, inside):
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
     for place in places[:-1]:
-        with contextlib.suppress(OSError):      # such as IPv6 on a host that has none
+        with contextlib.suppress(OSError):      # such as an IPv6 address on a host without IPv6
             return socket.create_connection(place, STEP_SECONDS / 2)
     return socket.create_connection(places[-1], STEP_SECONDS)
 
 
 def send_webhook(settings, url, content, row, folder,
                  now):
-    """Send a row to a webhook, in the shape that its host expects."""
+    """Send a row of `delivery` to a webhook, in the shape that its host expects."""
     import http.client
     import ssl
     parts = urlsplit(url)
@@ -9997,7 +9999,7 @@ def send_webhook(settings, url, content, row, folder,
         if is_safe:
             sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
         connection = http.client.HTTPConnection(host, parts.port or 80)
-        connection.sock = sock          # the port is for the header Host only
+        connection.sock = sock          # the port above is only for the header Host
         with contextlib.closing(connection):
             connection.request("POST", path, body.encode("utf-8"), {
                 "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
@@ -10027,10 +10029,10 @@ class DeliverySender:
             for row in iter(self._next_due, None):
                 self._send(row)
         with contextlib.suppress(OSError):
-            os.unlink(self._database.folder / SENDING_MARK)     # the next process need not wait
+            os.unlink(self._database.folder / SENDING_MARK)     # so the next process may start at once
 
     def _next_due(self):
-        """Return the next due row, and count its try; None if there is none."""
+        """Count a try of the next due row; return the row, or None if no row is due."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
             row = transaction.one(
@@ -10044,13 +10046,13 @@ class DeliverySender:
         return {**row, **taken}
 
     def _send(self, row):
-        """Send a row after its try was counted, and record the result."""
+        """Send a row whose try was counted, and record the result."""
         changes = {"next_at": None, "error": None}
         content = json.loads(row["content"])
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
-        except Exception as error:      # any answer of a server may raise
+        except Exception as error:      # an answer of a server may cause any error
             changes["error"] = self._words(error)
             if not isinstance(error, Refused):
                 changes["next_at"] = row["next_at"]
@@ -10088,7 +10090,7 @@ class DeliverySender:
             raise Refused(error.detail) from None
 
     def _words(self, error):
-        """Return an error in one line, without secrets."""
+        """Return the text of an error on one line, with secrets replaced."""
         words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
         secrets = [part for address in hooks.split() for part in (address, *address.split("/", 3)[3:])]
         with contextlib.suppress(Refused):
@@ -10100,29 +10102,30 @@ class DeliverySender:
 
 # upkeep/plan.py --------------------------------------------------------------
 #
-# The plan of running and waiting tasks: when each will begin and end.
+# The plan of running and pending tasks: when each will begin and end.
 #
-# 1. Metrics keep the times of the latest attempts of each function. RunTimes are their mean, their variance
-#    and the doubt of the mean.
-# 2. A Plan gives the first LANE_ROWS tasks of each queue, in the order of claims, to the workers that
-#    become free first, within the limits of queues and owners. Each task takes its function's mean.
-# 3. Variances of the tasks before a task add up. The sum is read as lognormal (Fenton and Wilkinson): it
-#    ends between its 20th and its 80th percentile.
-# 4. Tasks after the planned ones of a queue begin at the queue's pace.
+# 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
+#    and the standard error of the mean.
+# 2. A Plan gives the first LANE_ROWS tasks of each queue to the workers that become free first. It keeps the
+#    order of claims, and the limits of queues and owners. Each task takes its function's mean.
+# 3. The variances of the tasks before a task are added. The time until a start or an end is taken as
+#    lognormal (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+# 4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 
-                   # from, to
+                   # [from, to], as RFC 3339
 
 
 
-LANE_ROWS = 500                 # of each queue are planned
-MIX_ROWS = 10_000               # tasks before a task are read, to know which functions they run
-BEFORE_MAX = 200_000            # ... and counted
-PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from which progress predicts the end
-PROGRESS_DOUBT = 0.2
-TRIED = ("succeeded", "failed", "retried")      # runs of these kinds say how long the next ones take
+LANE_ROWS = 500                 # tasks of each queue that are planned
+MIX_ROWS = 10_000               # to predict a start, functions of at most this many earlier tasks are read
+BEFORE_MAX = 200_000            # to predict a start, at most this many earlier tasks are counted
+# From this progress and running time (seconds) on, the end is predicted from the progress.
+PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
+PROGRESS_DOUBT = 0.2            # standard deviation of that prediction, as a share of the remaining time
+TRIED = ("succeeded", "failed", "retried")      # statuses of the attempts whose times are used
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
-PAUSE_MAX = 30 * 86400
-# (times below so many seconds are rounded to so many)
+PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in seconds
+# Pairs (limit, step): a moment less than `limit` seconds ahead is rounded to `step` seconds, outwards.
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
@@ -10153,7 +10156,7 @@ MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "
 
 
 class RunTimes(NamedTuple):
-    """The times of a function's attempts in seconds, and the share that is tried again."""
+    """The times of a function's attempts in seconds, and the share that did not succeed."""
 
     mean: "float"
     variance: "float"
@@ -10166,15 +10169,15 @@ class Moment(NamedTuple):
 
     at: "float" = 0.0
     variance: "float" = 0.0
-    doubt: "float" = 0.0
+    doubt: "float" = 0.0                  # standard error of `at`
 
     def after(self, times, attempts=1.0, pause=0.0):
-        """Return the end of attempts that begin at this moment, with pauses between them."""
+        """Return the end of attempts that begin at this moment; `pause` is the sum of their pauses."""
         return Moment(self.at + attempts * times.mean + pause,
                       self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
 
     def range(self, now):
-        """Return [from, to], rounded if they differ; None if the moment is not known."""
+        """Return [from, to], rounded outwards if they differ; None if the moment is not known."""
         if self.at == math.inf:
             return None
         sigma = math.sqrt(math.log(1 + (self.variance + self.doubt ** 2) / max(self.at, 0.01) ** 2))
@@ -10191,7 +10194,7 @@ UNKNOWN = RunTimes(math.inf, 0.0, 0.0, 0.0)
 
 
 class WorkerSlot:
-    """A present or future worker: its queues and functions, and when it is free."""
+    """A present or future worker: its queues, its functions (None: all), and when it is free."""
 
     def __init__(self, queues, functions, free=NOW):
         self.queues, self.functions, self.free = queues, functions, free
@@ -10203,7 +10206,7 @@ class WorkerSlot:
 
 
 class Choice(NamedTuple):
-    """The start of a task and its worker, and how many workers share the work before it."""
+    """The start of a task, its worker, and how many workers share the work before it."""
 
     start: "Moment"
     place: "WorkerSlot | None"
@@ -10218,24 +10221,24 @@ class Expected(NamedTuple):
 
 
 def order_of(task):
-    """Return the sort key of claims in a queue."""
+    """Return the sort key of a task: claims take the tasks of a queue in this order."""
     return -task.priority, task.turn, task.id
 
 
 def before_values(task):
-    """Return the values of BEFORE for the tasks before a task in its queue, without the limit."""
+    """Return the values that BEFORE binds for a task, except the limit."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
 def times_of(seconds, repeated=0):
-    """Return the RunTimes of attempts. One more is assumed that is off by half of their mean."""
+    """Return the RunTimes of attempts. The variance includes one more deviation, of half their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
 
 
 class Plan:
-    """A plan of the running and waiting tasks at one moment, each with its worker and times."""
+    """A plan of the running and pending tasks at one moment: the worker, start and end of each."""
 
     def __init__(self, database, runs,
                  crews, homes):
@@ -10249,20 +10252,20 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # The moments at which each queue, by name, and each owner, by id, may start one more.
+        # For each limited queue (by name) and owner (by id): the moments at which its places are free.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
         self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
-        self._ends = collections.defaultdict(list)     # of running tasks
+        self._ends = collections.defaultdict(list)     # of running tasks, by queue
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
         self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
                     for name in sorted(self.queues)})
 
     def _run(self, row, crew):
-        """Give a running task to a worker of its crew."""
+        """Give a running task to a free worker of its crew."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)
@@ -10280,10 +10283,11 @@ class Plan:
             return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
         if row["function"] not in self.runs:
             return NEVER
-        return NOW.after(times_of(longer or [elapsed]))     # the oldest may run for twice its time so far
+        # A task that ran longer than all known attempts is assumed to need as long again.
+        return NOW.after(times_of(longer or [elapsed]))
 
     def _plan(self, lanes):
-        """Give tasks to workers: by priority, and by turns among queues."""
+        """Give tasks to workers, by priority. Queues take turns at the same priority."""
         self.lanes, self.planned = lanes, {}
         self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
         least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
@@ -10305,7 +10309,7 @@ class Plan:
                 self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
 
     def _choose(self, task):
-        """Return the start of a task and its worker, after all planned tasks."""
+        """Choose the worker of a task that is claimed after all tasks planned so far."""
         limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
         ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
         serving = sorted((place for place in self.places if place.serves(task)),
@@ -10316,12 +10320,12 @@ class Plan:
         return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
 
     def _hold(self, queue, owner_id, end):
-        """Count a planned task against the limits of its queue and its owner until it ends."""
+        """Count a task against the limits of its queue and its owner until it ends."""
         for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
             ends[ends.index(min(ends))] = end
 
     def _repeat(self, task):
-        """Return how many attempts a task takes on average, and the seconds between them."""
+        """Return how many attempts a task takes on average, and the sum of the pauses between them."""
         chance, attempts, pauses = 1.0, 1.0, 0.0
         repeated = self._times.get(task.function, UNKNOWN).repeated
         tried = task.max_retries - task.retries_left
@@ -10337,8 +10341,10 @@ class Plan:
         return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
 
     def of_waiting(self, task):
-        """Return the start and end of a pending task. A new one begins when the next planned one was to
-        begin."""
+        """Return the start and end of a pending task.
+
+        A task that was added after the plan was made begins when the planned task behind it was to begin.
+        """
         if task.id in self.planned:
             return self.planned[task.id]
         lane = self.lanes[task.queue]
@@ -10351,7 +10357,7 @@ class Plan:
         return self._expect(task, start, places)
 
     def of_scheduled(self, task, seconds):
-        """Return the start and end of a task that is due in so many seconds."""
+        """Return the start and end of a task that is due in `seconds`."""
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name):
@@ -10363,7 +10369,7 @@ class Plan:
         return max(ends, default=None)
 
     def _reach(self, task):
-        """Return the start of a task that is not planned, by the queue's pace."""
+        """Return the start of a task behind the planned ones, extrapolated from the queue's pace."""
         means = {name: times.mean for name, times in self._times.items()}
         place = before_values(task)
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
@@ -10372,7 +10378,7 @@ class Plan:
         lane = self.lanes[task.queue]
         done = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
-        if not mix:                     # the tasks before it were claimed since
+        if not mix:                     # the tasks before it were claimed after the plan was made
             return NOW
         if not done or last.at == math.inf or work == math.inf:
             return NEVER
@@ -10384,10 +10390,12 @@ class Plan:
 #
 # Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
 #
-# A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, within a SHARE of the process's time. The
-# tasks before a task in its queue are counted anew each time.
+# A Plan (upkeep/plan.py) is used for CACHE_SECONDS, or longer if planning would take more than SHARE of the
+# process's time. The tasks before a task in its queue are counted anew for each forecast.
 
 SHARE = 0.03                    # largest share of a process's time for plans
+# A task is slow if it runs for more than SLOW_SECONDS and SLOW_TIMES the 95th percentile of its function. The
+# percentile needs SLOW_ATTEMPTS successful attempts.
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 
 
@@ -10430,9 +10438,9 @@ class Forecast:
         return self._of_waiting(new, PENDING, None)
 
     def of_list(self, shown):
-        """Add the time of the start to tasks (their JSON), if they are planned.
+        """Add the expected start to the planned tasks of a list (their JSON).
 
-        A new process may be CGI's, so it plans nothing for its first list.
+        A process makes no plan for its first list: under CGI it answers only one request.
         """
         pending = [task for task in shown if task["status"] == "pending"]
         if pending and self._lists_before:
@@ -10444,7 +10452,7 @@ class Forecast:
         return shown
 
     def of_queue(self, shown):
-        """Add to a queue (its JSON) when all its present tasks will have ended."""
+        """Return a queue (its JSON) with the time at which all its present tasks will have ended."""
         empty_at = None
         plan = self._current() if shown["pending"] or shown["running"] else None
         if plan and shown["name"] in plan.queues:
@@ -10487,7 +10495,7 @@ class Forecast:
             "tasks before it" if function in plan.runs else function)
 
     def _current(self):
-        """Return the newest plan, or make a new one."""
+        """Return the plan; make a new one if it is too old."""
         with self._lock:
             began = self._clock.monotonic()
             if self._plan is None or began > self._until:
@@ -10532,19 +10540,19 @@ class Forecast:
 #
 # The tick: maintenance that any process does in passing.
 
-TICK_PASSING_SECONDS = 5.0      # ... of processes that only pass by, such as requests
-TICK_SOON_SECONDS = 1.0         # while more work is left, or a schedule is due before the next tick
+TICK_PASSING_SECONDS = 5.0      # between ticks by callers in PASSING, such as requests
+TICK_SOON_SECONDS = 1.0         # between ticks while work is left or a schedule is due
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
-BACKUP_AGAIN_SECONDS = 3600.0   # after a backup that failed or was not finished
+BACKUP_AGAIN_SECONDS = 3600.0   # pause after a backup that failed or was not finished
 
 
 class Tick:
     """The maintenance that any process does in passing: reap, fire, promote, fold, prune, start.
 
     Every part reads first, and writes only if there is something to do. Every write checks again inside
-    its transaction. So any number of processes may tick at the same time. Work that can wait leaves the
-    processor to waiting tasks.
+    its transaction. So any number of processes may tick at the same time. A tick folds and prunes only one
+    portion, so that tasks need not wait for that.
     """
 
     def __init__(self, database, settings, claims, rhythm,
@@ -10559,18 +10567,18 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False          # the last tick left work to be done soon
+        self._has_more = False          # the last tick left rows to fold or prune
 
     def maybe(self, caller):
         """Tick unless another process has just done so; return True if this one did.
 
-        `caller` is "server" or "worker" (they stay), "code" (adds by Python and shell), "cron", or one of
-        PASSING. Errors are reported, and the next tick tries again: a tick must not end its caller.
+        `caller` is "server", "worker", "code" (adds by Python and shell), "cron", or one of PASSING. Errors
+        are printed, not raised: a tick must not end its caller. The next tick tries again.
         """
         if not self._ticks.is_due():
             return False
         try:
-            if caller == "server":      # a server stays, whichever process ticks
+            if caller == "server":      # is_resident() needs this, even if another process ticks
                 self._rhythm.record(caller)
             if not self._is_our_turn(caller):
                 return False
@@ -10584,7 +10592,7 @@ class Tick:
             return False
 
     def run(self, caller="worker", start=True):
-        """Do everything that is due, even after another process's tick. Without `start` no workers start."""
+        """Do all that is due, even if another process has just ticked. Without `start`, start no worker."""
         renew_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.record(caller)
         self._ticks.put_off(TICK_SECONDS)
@@ -10606,19 +10614,22 @@ class Tick:
             self._back_up()
 
     def sleepers_missing(self):
-        """Return 1 if a worker should sleep until a scheduled task is due and none does, else 0."""
+        """Return 1 if stay_asleep asks for a worker to wait for the next work and there is none, else 0."""
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
     def next_work(self, alone=True, db=None):
-        """Return when the next task becomes claimable, or None. Single tasks count only if `alone`."""
+        """Return when the next scheduled task is due, or None. With `alone`, rates and schedules count, too.
+
+        `alone` is True for the oldest idle worker: only this one waits for a rate or a schedule.
+        """
         dues = [self._claims.next_due(db=db)]
         if alone:
             dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller):
-        """Return True if the last tick is long ago, or less long if something is due."""
+        """Return True if the last tick is long enough ago. If something is due, a shorter time is enough."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
@@ -10633,7 +10644,7 @@ class Tick:
                 self._claims.promote(transaction, self._clock.now())
 
     def _fire_schedules(self):
-        """Add the tasks of due schedules. Now and then read tasks.py's schedules and the script folders."""
+        """Add the tasks of due schedules. Now and then compare them with tasks.py and the script folders."""
         now = self._clock.now()
         if self._looks.is_due():
             self._schedules.synchronise()
@@ -10642,7 +10653,7 @@ class Tick:
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _back_up(self):
-        """Start the process that makes the daily backup, after the chosen hour; again if it failed."""
+        """Start the process that makes the daily backup after backup_hour. After a failure start it again."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
         if not hour:
             return
@@ -10660,7 +10671,7 @@ class Tick:
         self._starter.start_helper("--backup")
 
     def _sweep(self):
-        """Remove leftovers of crashes and people, once an hour in one process of all."""
+        """Remove leftovers of crashes, and expired sessions and login limits, once an hour in one process."""
         now = self._clock.now()
         if not renew_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return

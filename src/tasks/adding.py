@@ -1,4 +1,4 @@
-"""Orders become tasks, once, within their owner's limit.
+"""Adding: each order becomes a task only once, within its owner's limit.
 
 All orders of a request become tasks, or none. Adding.add() numbers them and checks their owner's limit.
 It gives each a status and a turn, and stores it with a row of the activity. Until then the arguments of a

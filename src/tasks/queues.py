@@ -1,4 +1,4 @@
-"""Named lanes and their limits: which may start something now.
+"""Queues and their limits: which queues may start a task now.
 
 A queue has a name and limits: paused, max_running, rate, machines. A claim reads the queues that are
 served_by() its machine, and claims as many tasks as a queue has room() for. To keep the rate, each start

@@ -1,16 +1,17 @@
 """Alerts: conditions, their recipients, when they open and end.
 
-All decisions come from rows. Any process that ticks may make them, once in WATCH_SECONDS:
+All decisions come from rows. Any process that ticks may make them, at most once in WATCH_SECONDS:
 
-1. Conditions gives the findings that hold now. The activity since the last check gives the tasks that
+1. Conditions returns the findings that hold now. The activity since the last check shows the tasks that
    failed for good.
 2. A finding makes a row of `alert`, unless another alert explains it. There is one row for each code and
-   subject. The alert opens when two checks in a row have the finding, and ends with a check without it. A
-   failed task opens an alert at once, which ends a day after the last such failure.
-3. A message is sent when an alert opens, then daily while it holds. Its end is sent if its opening was.
+   subject. An alert opens when two checks in a row have its finding, and ends at a check without it. The
+   alert of a failed task opens at once. It ends a day after the last such failure.
+3. Recipients get a message when an alert opens, then daily while it is open. They also get one when an
+   alert ends, if they were told that it opened.
 4. Messages are rows of `delivery`. A child process sends them (upkeep/notifications.py), so no request,
-   claim or tick waits for a server. After a message there is no check for PACE_SECONDS: the next message
-   has everything since then.
+   claim or tick waits for a server. After a message there is no check for PACE_SECONDS. The next message
+   covers that time.
 """
 from __future__ import annotations
 
@@ -52,21 +53,21 @@ if TYPE_CHECKING:
         lines: list[str]
 
 WATCH_SECONDS = 30.0
-PACE_SECONDS = 180.0            # so a recipient gets at most 20 messages an hour
+PACE_SECONDS = 180.0            # between two messages: a recipient gets at most 20 an hour
 REPEAT_SECONDS = 86400.0        # between two messages about an open alert
-QUIET_SECONDS = 86400.0         # without a failure, after which a failure's alert ends
+QUIET_SECONDS = 86400.0         # a failure's alert ends after this time without such a failure
 IS_OPEN = "(seen_at>opened_at OR code='failed')"
-ALERT_GROUPS_MAX = 50           # groups of failures in one check
+ALERT_GROUPS_MAX = 50           # open alerts and new groups of failures; then one group for each function
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
-MESSAGE_LINES = 30              # of at most 500 characters each: some receivers take only 20 kB
-SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # while a process sends
-SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # before each try
-UNSENT_SECONDS = 900            # after which `check` reports waiting messages
+MESSAGE_LINES = 30              # each of at most 500 characters: some receivers take only 20 kB
+SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # mark and longest life of a sending process
+SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # seconds before each try
+UNSENT_SECONDS = 900            # age at which `check` reports unsent messages
 
 
 class Trouble(NamedTuple):
-    """A sentence about a finding, and how many tasks have failed since the last check."""
+    """The sentence of a finding. For a failure also the number of failed tasks since the last check."""
 
     text: str
     number: int = 0
@@ -80,7 +81,7 @@ class Recipient(NamedTuple):
 
 
 def failure_group(function: str, kind: str | None, message: str) -> str:
-    """Return the group of a failure: function, error, and message without quoted words and numbers."""
+    """Return the group of a failure: its function, error, and message without quoted words and numbers."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
 
@@ -106,12 +107,12 @@ def post_message(transaction: Connection, recipient: tuple[str, str], content: M
 
 
 def is_message_due(database: Database, now: float) -> bool:
-    """Return True if a message must be sent."""
+    """Return True if a message waits to be sent at this time."""
     return bool(database.value("SELECT 1 FROM delivery WHERE next_at<=? LIMIT 1", (now,)))
 
 
 class Alerts:
-    """The alerts: opens, reports and ends them, and informs owners of their tasks; see look()."""
+    """The alerts: opens, reports and ends them, and informs owners of their tasks; see check()."""
 
     def __init__(self, database: Database, settings: Settings, conditions: Conditions,
                  starter: Starter) -> None:
@@ -126,16 +127,16 @@ class Alerts:
             self.send(now)
 
     def send(self, now: float) -> None:
-        """Start the process that sends, if a message is due and no process sends."""
+        """Start the process that sends messages, if one is due and no such process runs."""
         if is_message_due(self._database, now) and renew_mark(
                 self._database.folder / SENDING_MARK, now, SENDING_SECONDS + 5):
             with contextlib.suppress(*START_ERRORS):    # the next tick tries again
                 self._starter.start_helper("--send")
 
     def check(self, now: float) -> None:
-        """Compare the findings with the rows, and store the changes in one transaction.
+        """Compare the findings with the rows of `alert`, and store the changes in one transaction.
 
-        A process that was slower than another one finds a changed state and stores nothing.
+        If another process was faster, this one finds a changed state and stores nothing.
         """
         before = recall(self._database, "alerts") or {}
         told_at = before.get("told_at", 0)
@@ -166,14 +167,14 @@ class Alerts:
                 remember(transaction, "alerts", state)
 
     def _held(self, open_codes: set[str]) -> dict[AlertKey, Trouble]:
-        """Return all findings that hold now, except failed tasks."""
+        """Return all findings with alerts that hold now, except failed tasks."""
         return {(code, finding.subject): Trouble(shorten(str(finding), 500))
                 for code, row in FINDINGS.items() if row.alert and code != "failed"
                 for finding in getattr(self._conditions, code)(code in open_codes)}
 
     def _failures(self, rows: Mapping[AlertKey, Row],
                   span: tuple[int, int]) -> dict[AlertKey, Trouble]:
-        """Return the failures for good, by group. A task that failed by a predecessor is not counted."""
+        """Return the tasks that failed for good, by group. Failures because of a predecessor are left out."""
         groups: dict[AlertKey, Trouble] = {}
         for row in self._database.all("""
                 SELECT activity.task_id, activity.function, activity.message, task.error_type
@@ -190,7 +191,7 @@ class Alerts:
         return groups
 
     def _asked_for(self, span: tuple[int, int]) -> dict[str, list[str]]:
-        """Return {address: lines} for ended tasks whose owners asked for a mail."""
+        """Return {mail address: lines} of ended tasks whose owners asked for a mail."""
         lines: dict[str, list[str]] = collections.defaultdict(list)
         for row in self._database.all("""
                 SELECT activity.event, activity.message, task.id, task.function, user.email
@@ -209,7 +210,7 @@ class Alerts:
     @staticmethod
     def _open(transaction: Connection, rows: Mapping[AlertKey, Row],
               troubles: Mapping[AlertKey, Trouble], now: float) -> None:
-        """Add rows for new findings, and update the others."""
+        """Add or update the rows of findings. Remove a row that never opened if its finding is gone."""
         causes = {code for code, _ in (*troubles, *rows)}
         for (code, subject), (text, count) in troubles.items():
             row = rows.get((code, subject))
@@ -219,21 +220,21 @@ class Alerts:
                     "UPDATE alert SET text=?, count=count+?, opened_at=?, seen_at=? WHERE id=?",
                     (text, count, opened_at, now, row["id"]))
             elif not causes.intersection(FINDINGS[code].causes.split(",")):
-                transaction.ensure("alert", {        # another machine may be faster
+                transaction.ensure("alert", {        # another process may have added it
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
                     "opened_at": now, "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
     @staticmethod
     def _end(transaction: Connection, row: Row, now: float) -> bool:
-        """End an alert whose condition does not hold now, if it may end; return whether it did."""
+        """End an alert whose finding is gone, for failures after QUIET_SECONDS; return True if it ended."""
         least = QUIET_SECONDS if row["code"] == "failed" else 0.0
         return now - row["seen_at"] >= least and transaction.update(
             "alert", {"ended_at": now}, "id=? AND ended_at IS NULL", (row["id"],)) == 1
 
     def _post_messages(self, transaction: Connection, troubles: Mapping[AlertKey, Trouble], over: list[Row],
               now: float) -> bool:
-        """Add messages to `delivery`, one for each recipient; return False if there is none."""
+        """Add the due message to `delivery` for each recipient; return False if none was added."""
         rows = transaction.all(
             "SELECT * FROM alert WHERE ended_at IS NULL AND %s "
             "AND (muted_until IS NULL OR muted_until<=?) ORDER BY id" % IS_OPEN, (now,))
@@ -262,7 +263,7 @@ class Alerts:
 
     @staticmethod
     def _lines(row: Row, troubles: Mapping[AlertKey, Trouble]) -> Iterator[str]:
-        """Yield the lines of a message about an alert, and the findings that it explains."""
+        """Yield the lines of a message: the alert, then the findings that it explains."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
         yield "%s: %s.%s%s" % (_title(row), row["text"].rstrip("."), count, since)
@@ -280,7 +281,7 @@ class Alerts:
                 "channels": list(self.channels())}
 
     def channels(self) -> Iterator[JsonObject]:
-        """Yield the state of each recipient: the newest message, and when one last arrived."""
+        """Yield the state of each recipient: its newest tried message, and when one was last sent."""
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
                 "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
@@ -302,7 +303,7 @@ class Alerts:
             return alert_json(transaction.row("SELECT * FROM alert WHERE id=?", (alert_id,)))
 
     def test(self) -> JsonObject:
-        """Send each recipient a message with a single try."""
+        """Send each recipient a test message, which is tried only once."""
         now, recipients = self._clock.now(), recipients_of_alerts(self._settings)
         if not recipients:
             raise Conflict("There are no recipients: set alert_mail, alert_webhook or alert_function.")
@@ -316,7 +317,7 @@ class Alerts:
 
 
 def _title(row: Row) -> str:
-    """Return the title of an alert for a subject. That of a failure has the function's name."""
+    """Return the title of an alert. The title of a failure names the function."""
     title = FINDINGS[row["code"]].alert
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         title: str
         description: str
         who: str                        # one of WHO_MAY_ADD
-        schema: Schema                  # of its arguments
+        schema: Schema                  # JSON Schema of its arguments
         options: JsonObject             # every name of TASK_OPTIONS
 
     class AnnouncedFunction(_Announced, total=False):
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
         remote: list[str]               # machines whose remote workers run it, if tasks.py does not have it
 
     class Announcement(TypedDict, total=False):
-        """An announcement of a runner: everything in tasks.py, or the error without functions."""
+        """An announcement of a runner: all that tasks.py declares, or its error without functions."""
 
         functions: list[AnnouncedFunction]
         schedules: list[JsonObject]     # as POST /api/schedules takes them
         error: JsonObject | None        # message, file, line
         samples: bool                   # there is no tasks.py: these are sample functions
-        files: list[str]                # that tasks.py and its imports consist of
+        files: list[str]                # paths of tasks.py and its imports
 
     class CatalogueState(TypedDict):
         """The state of the last reading of tasks.py, besides its functions."""
@@ -57,22 +57,23 @@ if TYPE_CHECKING:
         samples: bool
         read_at: float | None
         schedules: list[JsonObject]
-        pause: float                    # seconds until it is read again, after an error
-        theirs_until: float | None  # until then the schedules are those of a newer tasks.py, read elsewhere
+        pause: float                    # seconds after an error until tasks.py is read again
+        # Until then the schedules of a newer tasks.py count, which another process has read.
+        theirs_until: float | None
 
     class _Reader(TypedDict):
-        digest: str                     # of everything that tasks.py declares there
-        changed: float                  # when the file changed last
-        at: float                       # when it was read
+        digest: str                     # of all that this tasks.py declares
+        changed: float                  # when tasks.py was last changed
+        at: float                       # when tasks.py was last read
 
-CATALOGUE_SECONDS = 10.0
-AGAIN_SECONDS = 2.0                     # between two readings after an error; doubled each time
+CATALOGUE_SECONDS = 10.0                # how long the child process may take to announce
+AGAIN_SECONDS = 2.0                     # pause before the next reading after an error; doubled each time
 AGAIN_MAX_SECONDS = 60.0
-READER_SECONDS = 3600.0         # how long it counts that a tasks.py was read
+READER_SECONDS = 3600.0         # how long a reader of tasks.py is remembered
 
 
 class _Known(NamedTuple):
-    """A copy of the catalogue in this process, and until when it is used (monotonic)."""
+    """A copy of the catalogue in this process, and the monotonic time until which it is used."""
 
     until: float
     state: CatalogueState
@@ -88,8 +89,8 @@ class Catalogue:
     """The functions that tasks.py declares.
 
     This process never imports tasks.py. A child process announces its functions, as the runners of
-    workers do. It is read again when one of its files changes. After an error it is read again and again,
-    since a missing module may have come meanwhile. Until then the last good functions stay.
+    workers do. tasks.py is read again when it or one of its imports changes. After an error it is read
+    again and again, since a missing module may be installed meanwhile. The last good functions stay.
     """
 
     def __init__(self, database: Database, interpreter: Interpreter) -> None:
@@ -103,7 +104,7 @@ class Catalogue:
         return list(self._load().functions.values())
 
     def find(self, name: str) -> AnnouncedFunction | None:
-        """Return one function, or None. One that a worker has just announced is known at once."""
+        """Return a function, or None. An unknown name is looked up again: a worker may have announced it."""
         if name not in self._load().functions and self._misses.is_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
@@ -122,7 +123,7 @@ class Catalogue:
                 "file": str(TASKS_FILE) if is_admin else None, "read_at": iso(state["read_at"])}
 
     def files(self) -> list[Path | str]:
-        """Return the known files of the functions, to be stamped before they are read."""
+        """Return tasks.py, worker.py and the known imports, to be stamped before tasks.py is read."""
         return [TASKS_FILE, WORKER_FILE, *self.state()["files"]]
 
     def schedules(self) -> list[JsonObject]:
@@ -131,10 +132,10 @@ class Catalogue:
         return state.get("schedules", [])
 
     def refresh(self, wait: bool = False) -> None:
-        """Read tasks.py again if it or one of its imports changed. After an error the last good one
-        stays.
+        """Read tasks.py again if it or one of its imports changed.
 
-        While another thread reads it, callers use the known functions. They wait if there are none.
+        While another thread reads it, callers use the known functions. They wait with `wait`, or if
+        tasks.py was never read.
         """
         if (not self._has_changed()
                 or not self._reading.acquire(blocking=wait or not self.state()["files"])):
@@ -143,7 +144,7 @@ class Catalogue:
             if self._has_changed():
                 stamps = file_stamps(self.files())
                 self.store(self._announcement(), stamps)
-        except START_ERRORS as error:   # it is read once a process can be started
+        except START_ERRORS as error:   # the next call tries again
             if not self.functions():
                 problem = explain_start_error(error, "the process that reads it")
                 self.store(self._failure(problem), {str(WORKER_FILE): None})
@@ -151,12 +152,11 @@ class Catalogue:
             self._reading.release()
 
     def store(self, announcement: Announcement, stamps: Stamps | None = None) -> Stamps:
-        """Store an announcement; after an error the last good functions stay. Return the stamps of its
-        files.
+        """Store an announcement; return the stamps of its files.
 
-        `stamps` are those before the reading began.
+        After an error the last good functions stay. `stamps` were taken before the reading began.
         """
-        self._known = _NOTHING          # another process may just have stored its reading
+        self._known = _NOTHING          # another process may just have stored an announcement
         before, stamps = self.state(), stamps or {}
         files = file_stamps([TASKS_FILE, WORKER_FILE, *announcement.get("files", stamps)])
         functions = announcement.get("functions")
@@ -184,9 +184,10 @@ class Catalogue:
 
     def _readers(self, announcement: Announcement, state: CatalogueState,
                  before: CatalogueState) -> dict[str, _Reader]:
-        """Return the readers of tasks.py, with this reading.
+        """Return the readers of tasks.py, this one included.
 
-        The schedules of the newest file count, so that two readers do not change them by turns.
+        If another reader's tasks.py is newer, `state` keeps its schedules. So two readers do not change
+        them by turns.
         """
         now, place = self._database.clock.now(), "%s on %s" % (TASKS_FILE, machine_name())
         stamp = state["files"].get(str(TASKS_FILE))
@@ -206,8 +207,7 @@ class Catalogue:
                 if abs(now - reader["at"]) < READER_SECONDS}
 
     def _replace(self, transaction: Connection, functions: list[AnnouncedFunction]) -> None:
-        """Store functions and the queues that they name. A queue of an external function is left to its
-        program."""
+        """Store functions and their queues. Queues of external functions are only for their own workers."""
         transaction.update("queue", {"external": 0}, "external=1")
         for function in functions:
             queue = function["options"]["queue"]
@@ -222,7 +222,7 @@ class Catalogue:
             for row in functions))
 
     def _load(self) -> _Known:
-        """Return the copy of the catalogue. It is read again after CACHE_SECONDS."""
+        """Return this process's copy of the catalogue, at most CACHE_SECONDS old."""
         now, copy = self._database.clock.monotonic(), self._known
         if copy.until < now:
             state: CatalogueState = recall(self._database, "catalogue") or _NOTHING.state
@@ -239,7 +239,7 @@ class Catalogue:
                 "options": {**TASK_DEFAULTS, **json.loads(row["options"])}}
 
     def _add_remote(self, functions: dict[str, AnnouncedFunction]) -> None:
-        announced: dict[str, list[AnnouncedFunction]] = {}      # most workers announce the same
+        announced: dict[str, list[AnnouncedFunction]] = {}      # by JSON: most workers announce the same
         for worker in self._database.all(
                 "SELECT machine, functions FROM worker WHERE mode='remote' ORDER BY id"):
             text = worker["functions"]
@@ -264,7 +264,7 @@ class Catalogue:
         """Return the announcement of a child process."""
         import subprocess
         import tempfile
-        # Files, because a process that tasks.py starts may keep a pipe open for long.
+        # Files, not pipes: a process that tasks.py starts may keep a pipe open for long.
         folder = self._database.folder
         with tempfile.TemporaryFile(dir=folder) as answer, tempfile.TemporaryFile(dir=folder) as words:
             try:

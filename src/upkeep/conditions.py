@@ -1,7 +1,7 @@
 """Conditions: the findings that also open alerts.
 
-`check`, the sentence above lists and the alerts use this class. So each condition is defined once, with
-its texts in FINDINGS.
+`check`, the sentence above task lists (describe_service()) and the alerts use this class. So each condition
+is defined once. Its texts stand in FINDINGS.
 """
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def disk_findings(folder: Path, is_open: bool = False) -> Findings:
 class Conditions:
     """The conditions of this queue that open alerts.
 
-    Each method is named by its row of FINDINGS, and yields a finding for each subject that the
-    condition holds for. `is_open` says that its alert is open: some end later than they begin.
+    Each method has the name of its row of FINDINGS. It yields a finding for each subject for which the
+    condition holds. `is_open` says that its alert is open: some conditions have hysteresis.
     """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: TickHistory,
@@ -56,7 +56,7 @@ class Conditions:
         return disk_findings(self._database.folder, is_open)
 
     def log(self, _: bool = False) -> Findings:
-        """Yield a finding while a program keeps the database's log from being written back."""
+        """Yield a finding while the database's log is too long, because a program keeps reading it."""
         size = self._database.wal_bytes() if self._database.journal == "wal" else 0
         if size > WAL_ALARM_BYTES:
             yield Finding("log", size=size >> 20, path=self._database.path)
@@ -70,7 +70,7 @@ class Conditions:
             yield Finding("code", file=TASKS_FILE, why=why)
 
     def no_worker(self, _: bool = False) -> Findings:
-        """Yield a finding while tasks could start and no worker comes to run them."""
+        """Yield a finding while tasks could start, no worker is there, and none can be expected."""
         if not self._settings.get("NbMaxWorker") or not self._claims.claimable(1):
             return
         if self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' AND state<>'starting'"):
@@ -81,7 +81,7 @@ class Conditions:
             yield Finding("no_worker", why=why)
 
     def absent_starter(self, mode: str) -> str | None:
-        """Return which program should start or be a worker in this mode and is absent, else None."""
+        """Return a clause about the absent program that should start or be a worker in this mode, or None."""
         if mode == "service" and not self._rhythm.has_service():
             return "worker.py --service is not there"
         if mode != "cron":
@@ -98,7 +98,7 @@ class Conditions:
             yield Finding("waiting", minutes=int(waited // 60))
 
     def missed(self, _: bool = False) -> Findings:
-        """Yield the schedules whose newest run was late or replaced several runs."""
+        """Yield a finding for each schedule whose newest run was late, or stood for several missed runs."""
         least = MISSED_SECONDS + (self._rhythm.period() or 0)
         for row in self._database.all("""
                 SELECT id, name, function, late_at, coalesce((
@@ -110,7 +110,7 @@ class Conditions:
                 yield _schedule_finding("missed", row, at=time_of_day(row["late_at"]))
 
     def held_up(self, _: bool = False) -> Findings:
-        """Yield the schedules whose runs wait for a task that does not end."""
+        """Yield a finding for each schedule whose runs wait for a task that does not end."""
         now = self._database.clock.now()
         for row in self._database.all("SELECT id, name, function, overlap, %s FROM schedule "
                                       "WHERE paused=0 AND gone_at IS NULL" % HELD_UP):
@@ -119,7 +119,7 @@ class Conditions:
                 yield _schedule_finding("held_up", row, why=why)
 
     def problem(self, _: bool = False) -> Findings:
-        """Yield the schedules that could not add their task the last time."""
+        """Yield a finding for each schedule that could not add its task the last time."""
         for row in self._database.all("SELECT id, name, function, problem FROM schedule "
                                       "WHERE paused=0 AND gone_at IS NULL AND problem IS NOT NULL"):
             yield _schedule_finding("problem", row, why=row["problem"])
@@ -142,7 +142,7 @@ class Conditions:
 
 
 def schedule_name(row: Row | JsonObject) -> str:
-    """Return how a finding names a schedule."""
+    """Return the name of a schedule in a finding."""
     return "the schedule %d (%s)" % (row["id"], row["name"] or row["function"])
 
 

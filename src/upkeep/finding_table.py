@@ -1,7 +1,7 @@
 """FINDINGS: each thing that can be wrong here, or is worth knowing.
 
-A row has the texts of a finding for all places that report it: `check`, the page This host, the
-sentence above lists, and alerts. A row with a title is also an alert, under the same code.
+A row has the texts of a finding for all places that report it. These are `check`, the page This host, the
+sentence above task lists, and alerts. A row with an alert title can open an alert, under the same code.
 """
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     Findings = Iterator["Finding"]
     Lines = Iterator[Union[str, "Finding"]]
 
-READ_ALL_BYTES = 16 << 20       # of a database, while a browser waits
-BACKUPS = "backups"             # where daily ones are, in the data folder
-BAD, NOTE, FINE = "bad", "note", "ok"         # the worst is the first in the alphabet
+READ_ALL_BYTES = 16 << 20       # size of the largest database that is checked while a browser waits
+BACKUPS = "backups"             # folder of the daily backups, in the data folder
+BAD, NOTE, FINE = "bad", "note", "ok"         # in alphabetical order the worst comes first
 
 
 class FindingRow(NamedTuple):
     """A row of FINDINGS. The texts are templates, filled with the values of a Finding."""
 
-    topic: str                          # of `check`; empty: `check` does not show it
+    topic: str                          # heading in `check`; empty: `check` does not show it
     verdict: str
     text: str = ""                      # the fault
     remedy: str = ""                    # the advice
-    service_code: str = ""              # of the state of the service, for every user
-    service_text: str = ""
-    alert: str = ""                     # title of the alert; empty: it is none
+    service_code: str = ""              # code of the service's state, for every user
+    service_text: str = ""              # sentence above task lists
+    alert: str = ""                     # title of the alert; empty: it opens none
     causes: str = ""                    # codes of the alerts that explain this one and silence it
 
 
@@ -161,8 +161,8 @@ HIDDEN = {"why": "an admin sees why", "more": ""}
 class Finding:
     """A row of FINDINGS that is true here, with its texts filled in.
 
-    `subject` tells findings of the same code apart, such as two schedules. `since` is the time at
-    which it began. `is_for_everyone` is False where a row's sentence for every user does not hold.
+    `subject` tells findings of the same code apart, such as two schedules. `since` is when the finding
+    began. If `is_for_everyone` is False, the finding is no part of the service's state.
     """
 
     def __init__(self, code: str, since: float | None = None, is_for_everyone: bool = True,

@@ -1,7 +1,7 @@
 """Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
 
-A Plan (upkeep/plan.py) is made at most each CACHE_SECONDS, within a SHARE of the process's time. The
-tasks before a task in its queue are counted anew each time.
+A Plan (upkeep/plan.py) is used for CACHE_SECONDS, or longer if planning would take more than SHARE of the
+process's time. The tasks before a task in its queue are counted anew for each forecast.
 """
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .plan import CrewKey, Range
 
 SHARE = 0.03                    # largest share of a process's time for plans
+# A task is slow if it runs for more than SLOW_SECONDS and SLOW_TIMES the 95th percentile of its function. The
+# percentile needs SLOW_ATTEMPTS successful attempts.
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
 
 
@@ -70,9 +72,9 @@ class Forecast:
         return self._of_waiting(new, PENDING, None)
 
     def of_list(self, shown: list[JsonObject]) -> list[JsonObject]:
-        """Add the time of the start to tasks (their JSON), if they are planned.
+        """Add the expected start to the planned tasks of a list (their JSON).
 
-        A new process may be CGI's, so it plans nothing for its first list.
+        A process makes no plan for its first list: under CGI it answers only one request.
         """
         pending = [task for task in shown if task["status"] == "pending"]
         if pending and self._lists_before:
@@ -84,7 +86,7 @@ class Forecast:
         return shown
 
     def of_queue(self, shown: JsonObject) -> JsonObject:
-        """Add to a queue (its JSON) when all its present tasks will have ended."""
+        """Return a queue (its JSON) with the time at which all its present tasks will have ended."""
         empty_at: Moment | None = None
         plan = self._current() if shown["pending"] or shown["running"] else None
         if plan and shown["name"] in plan.queues:
@@ -127,7 +129,7 @@ class Forecast:
             "tasks before it" if function in plan.runs else function)
 
     def _current(self) -> Plan:
-        """Return the newest plan, or make a new one."""
+        """Return the plan; make a new one if it is too old."""
         with self._lock:
             began = self._clock.monotonic()
             if self._plan is None or began > self._until:

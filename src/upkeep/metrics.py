@@ -1,9 +1,9 @@
 """Metrics: how much was done, and how long it waited and ran.
 
-The activity is the only source. Fold adds each of its rows once to sums: those of the hour in the row,
-and of the six hours, the day and the whole time around it. Metrics returns these sums together with the
-newest rows, which are not folded yet. So a late row finds its hour, and a standstill loses nothing.
-Removing tasks or old hours changes no other hour and no total.
+The activity is the only source. Rollup folds it: each row is added once to the sums of its hour, of its six
+hours, of its day and of all time. Metrics adds the newest rows, which are not folded yet, to these sums. So a
+late row counts in its own hour, and no row is lost if no process folds for a while. Removing tasks or old
+hours changes no other hour and no total.
 """
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
     from .rollup import SumsKey
 
-SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums; the last one begins at 0
-FOLD_ROWS = 5000                # in one portion, and read without being folded
-FOLD_LEAST_ROWS = 1000          # smaller portions wait for this many seconds
+SPANS = (HOUR, SIX_HOURS, DAY, ALL_TIME)    # lengths of sums in seconds; ALL_TIME begins at 0
+FOLD_ROWS = 5000                # most rows of the activity that are folded, or counted for figures, at once
+FOLD_LEAST_ROWS = 1000          # fewer rows are folded only when the oldest is FOLD_SECONDS old
 FOLD_SECONDS = 60.0
-SHIFT_SECONDS = 3600.0          # how long an ended worker's machine is remembered
+SHIFT_SECONDS = 3600.0          # how long an ended worker's row of `shift` is kept
 FOLDED_COLUMNS = ("id, at, event, function, queue, waited, seconds, service, cpu_seconds, "
                   "peak_memory, task_id, owner_id, worker_id, machine")
-PROMETHEUS_BUCKETS = range(-4, 61, 8)   # upper bounds: 0.25 s, then four times as much each
+PROMETHEUS_BUCKETS = range(-4, 61, 8)   # bucket numbers: up to 0.25 s, then four times as much each
 
 
 if TYPE_CHECKING:
-    # A value of a Family: the suffix of its name, its labels.
+    # A value of a Family: the suffix of its name, its labels, the number.
     Sample = tuple[str, dict[str, str], float]
     # A metric of Prometheus: name, kind, help, values.
     Family = tuple[str, str, str, Iterable[Sample]]
@@ -46,18 +46,18 @@ SHIFTS = "SELECT worker_id, machine, counted_to, ended_at FROM shift"
 
 
 class Counted(NamedTuple):
-    """The counted figures, as of one mark."""
+    """The sums up to the mark, and the tally of the rows after it."""
 
     stored: list[tuple[str, Row]]       # folded sums: table, row
-    runs: dict[str, list[LatestRun]]    # of each function the latest, oldest first
-    until: float                        # all is counted up to this moment
-    tally: Tally                        # rows that are not folded
+    runs: dict[str, list[LatestRun]]    # latest runs of each function, oldest first
+    until: float                        # all rows up to this moment are counted
+    tally: Tally                        # of the rows that are not folded
 
 
 class PlaceSums(NamedTuple):
-    """Sums of an hour or a longer span, and their function and queue, or machine."""
+    """The sums of a function and queue, or of a machine, in an hour or a longer span."""
 
-    at: int                             # its beginning
+    at: int                             # beginning of the span
     place: tuple[str, ...]              # function and queue, or machine
     sums: Sums
 
@@ -66,10 +66,10 @@ class Rollup:
     """The rollup: adds the activity to the sums, a portion at a time.
 
     1. Read and count the rows after the mark. Other processes may write meanwhile.
-    2. In one transaction store the sums and move the mark to the last row, unless the mark has moved
-       since.
+    2. In one transaction store the sums and move the mark to the last row. If another process has moved
+       the mark, store nothing.
 
-    So each row counts once, even if a process is killed. Ids are drawn under the write lock, so no row
+    So each row counts once, even if a process is killed. Ids are assigned under the write lock. So no row
     appears below the mark later.
     """
 
@@ -81,7 +81,7 @@ class Rollup:
         return recall(self._database, "folded") or 0
 
     def fold(self) -> bool:
-        """Fold a portion if it is large or old enough; return True if there is more."""
+        """Fold a portion if it is large or old enough; return True if there may be more."""
         mark = self.mark()
         if not self._is_due(mark):
             return False
@@ -93,7 +93,7 @@ class Rollup:
         return len(rows) == FOLD_ROWS
 
     def tally(self, mark: int) -> tuple[Sequence[Row], Tally]:
-        """Return the next rows after the mark, and their sums."""
+        """Return the next FOLD_ROWS rows after the mark, and their Tally."""
         tally = Tally(Shift(*row) for row in self._database.all(SHIFTS))
         rows = self._database.all("SELECT %s FROM activity WHERE id>? ORDER BY id LIMIT %d" % (
             FOLDED_COLUMNS, FOLD_ROWS), (mark,))
@@ -137,9 +137,9 @@ class Metrics:
 
     def read(self, start: int, end: int, step: str, wants: Callable[[str, str], bool],
              viewer: int | None = None) -> JsonObject:
-        """Return the figures from `start` to `end`, the beginnings of steps (a word of STEPS).
+        """Return the figures from `start` to `end`. Both are beginnings of steps; `step` is a word of STEPS.
 
-        `wants` selects functions and queues. `viewer` sees the ids of their own tasks.
+        `wants` selects functions and queues. `viewer` is the user who sees only the ids of their own tasks.
         """
         seconds, base = STEPS[step], self._settings.get("throughput_base")
         span = max(length for length in SPANS if length and seconds % length == 0)
@@ -173,7 +173,7 @@ class Metrics:
         return self._read_sums(HOUR, 0, 0).runs
 
     def all_time(self) -> dict[tuple[str, str], Sums]:
-        """Return {(function, queue): Sums} of all time. They never decrease."""
+        """Return {(function, queue): Sums} of all time. Only `started` may decrease."""
         whole: dict[tuple[str, str], Sums] = collections.defaultdict(Sums)
         for _, place, sums in self._parts(self._read_sums(ALL_TIME, 0, 1), lambda *_: True):
             if len(place) == 2:         # no machine
@@ -181,7 +181,7 @@ class Metrics:
         return whole
 
     def _read_sums(self, span: int, start: int, end: int) -> Counted:
-        """Return the sums of a span that begin from `start` up to `end`, and the newer rows."""
+        """Return the sums of a span that begin from `start` up to `end`, and the tally of rows not folded."""
         for _ in range(5):
             mark = self._fold.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
@@ -196,9 +196,9 @@ class Metrics:
         return Counted(stored, runs, until, tally)
 
     def _add_living(self, tally: Tally) -> None:
-        """Add the busy time of living workers, up to their last sign of life.
+        """Add the time that living workers lived and were busy, up to their last heartbeat.
 
-        A worker claims several tasks at once, and runs them one after the other.
+        A worker claims several tasks at once and runs them one after the other. So the earliest start counts.
         """
         begun = dict(map(tuple, self._database.all(
             "SELECT worker_id, min(started_at) FROM task %s WHERE status=RUNNING GROUP BY worker_id"
@@ -224,7 +224,7 @@ class Metrics:
 
 
 def exposition(families: Iterable[Family]) -> str:
-    """Write families in Prometheus' text format."""
+    """Return families in Prometheus' text format."""
     lines = []
     for name, kind, words, samples in families:
         lines += ["# HELP jobqueue_%s %s" % (name, words), "# TYPE jobqueue_%s %s" % (name, kind)]
@@ -251,5 +251,5 @@ def counter_families(whole: dict[tuple[str, str], Sums]) -> list[Family]:
         ("tasks_total", "counter", "Ended tasks by outcome; retried and crashed count attempts.", [
             ("", {"status": status, "function": function, "queue": queue}, sums.get(status, 0))
             for (function, queue), sums in sorted(whole.items())
-            for status in COUNTS if status != "started"]),      # a put-back attempt would decrease it
+            for status in COUNTS if status != "started"]),      # an attempt that is put back decreases it
         ("task_run_seconds", "histogram", "Running time of successful attempts.", histogram)]

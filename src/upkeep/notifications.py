@@ -1,9 +1,9 @@
 """Mail, webhooks, a function of tasks.py: a process of its own sends.
 
-A process of its own, started like a worker, sends the due rows of `delivery` and records the results. It
-ends after SENDING_SECONDS. It first counts a try of a row, which puts off the next one. So a process that
-is killed has used a try, and a server that hangs holds up no other row. A permanent refusal (Refused)
-ends the tries. Errors of servers are stored, but without passwords and webhook addresses.
+The process is started like a worker. It sends the due rows of `delivery`, records the results, and ends
+after SENDING_SECONDS at the latest. Before each try it stores the number of tries and the time of the next
+one. So a try counts even if the process is killed, and a server that hangs holds up no other row. A
+permanent refusal (Refused) ends the tries. Errors are stored without passwords and webhook addresses.
 """
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from .catalogue import AnnouncedFunction
     from .alerts import MessageContent
 
-STEP_SECONDS = 10.0             # for each answer of a server
+STEP_SECONDS = 10.0             # timeout of each step of a conversation with a server
 SENDMAIL_SECONDS = 30.0
-MAIL_WORD_CHARACTERS = 75       # of an encoded word, at most (RFC 2047, section 2)
+MAIL_WORD_CHARACTERS = 75       # maximum of an encoded word (RFC 2047, section 2)
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
-REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)
+REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)    # HTTP statuses of permanent refusals
 CUT_OFF = "There was no answer in time."
 
 
@@ -54,23 +54,23 @@ class Refused(Exception):
 
 
 class WebhookPost(NamedTuple):
-    """The request of a webhook. Without a body it is signed."""
+    """The path and body for a host of SHAPES. The body is None for other hosts: they get a signed one."""
 
     path: str
     body: JsonObject | None
 
 
 def header_text(text: str) -> str:
-    """Return a text that is one header: without line ends, and with nothing that looks encoded."""
+    """Return a text that is safe in a mail header: no line ends, nothing that looks like an encoded word."""
     text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+", " ", text)
     return shorten(text.replace("=?", "= ?"), 150)
 
 
 def mail_message(content: MessageContent, sender: str, recipient: str, row: Row) -> Message:
-    """Return the mail of a row. Each try sends the same.
+    """Return the mail of a row of `delivery`. Each try sends the same mail.
 
-    A Header folds text that is not ASCII by RFC 2047. EmailMessage writes words that are too long, or
-    empty, or loses spaces between them (python/cpython issues 136052 and 144156).
+    Header encodes text that is not ASCII by RFC 2047. EmailMessage would write encoded words that are too
+    long or empty, or lose spaces between them (python/cpython issues 136052 and 144156).
     """
     from email import charset, policy
     from email.header import Header
@@ -95,7 +95,7 @@ def mail_message(content: MessageContent, sender: str, recipient: str, row: Row)
 
 
 def send_mail(settings: Settings, recipient: str, content: MessageContent, row: Row) -> None:
-    """Send a row by the mail server of the settings, else by the host's sendmail."""
+    """Send a row by the mail server in the settings, or by the host's sendmail if none is set."""
     import socket
     user = settings.get("mail_user")
     sender = settings.get("mail_from") or (user if "@" in user else "%s@%s" % (
@@ -137,7 +137,7 @@ def _send_by_server(settings: Settings, user: str, sender: str, recipient: str,
 
 
 def _log_in(server: SMTP, user: str, password: str) -> None:
-    """Log in with UTF-8 (RFC 4616), where smtplib would refuse characters outside ASCII."""
+    """Log in, with UTF-8 (RFC 4616) for characters outside ASCII, which smtplib refuses."""
     import base64
     server.ehlo_or_helo_if_needed()
     if (user + password).isascii():
@@ -190,7 +190,7 @@ def _send_by_sendmail(sender: str, recipient: str, message: Message) -> None:
 
 
 def is_inside(address: str) -> bool:
-    """Return True for an address that a webhook may not have unless an admin allows it."""
+    """Return True for an address inside this host or its network. Webhooks need a setting to use one."""
     from ipaddress import IPv6Address, ip_address
     parsed = ip_address(address.partition("%")[0])
     if isinstance(parsed, IPv6Address) and (parsed.sixtofour or parsed.teredo or int(parsed) >> 125 != 1):
@@ -199,7 +199,7 @@ def is_inside(address: str) -> bool:
 
 
 def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
-    """Return the beginning of a text, at most so many units of an encoding, marked if cut."""
+    """Return a text of at most `most` code units, each of `unit` bytes. A cut text ends with an ellipsis."""
     data = text.encode(encoding, "replace")
     if len(data) <= most * unit:
         return text
@@ -207,7 +207,7 @@ def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
 
 
 def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
-    """Write a message in the shape that a host expects, without a body for hosts without a shape."""
+    """Return the WebhookPost of a message, in the shape that the host expects."""
     query = "?" + parts.query if parts.query else ""
     text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     for hosts, shape in SHAPES:
@@ -226,7 +226,7 @@ def _for_discord(path: str, query: str, subject: str, text: str) -> WebhookPost:
 
 
 def _for_telegram(path: str, query: str, subject: str, text: str) -> WebhookPost:
-    # As plain text: error messages contain signs that Telegram's markup does not accept.
+    # Drop parse_mode: error messages contain characters that Telegram's markup does not accept.
     more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
     return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
 
@@ -241,10 +241,10 @@ SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _fo
 
 
 def webhook_key(folder: Path) -> bytes:
-    """Return the secret of signed webhooks. It is made at first use; an owner may choose another one."""
+    """Return the secret that signs webhooks. It is made at first use; the site's owner may replace it."""
     import base64
     path = private_path(find_database(folder), "webhook-secret.txt")
-    former = folder / "webhook-secret.txt"      # this name of earlier editions can be guessed
+    former = folder / "webhook-secret.txt"      # the name in earlier versions, which can be guessed
     if former.exists() and not path.exists():
         former.rename(path)
     if not path.exists():
@@ -258,7 +258,7 @@ def webhook_key(folder: Path) -> bytes:
 
 def _signed(folder: Path, content: MessageContent, row: Row,
             now: float) -> tuple[dict[str, str], str]:
-    """Return (headers, body) by the rules of Standard Webhooks."""
+    """Return the (headers, body) of a signed request by the rules of Standard Webhooks."""
     import base64
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
@@ -271,10 +271,10 @@ def _signed(folder: Path, content: MessageContent, row: Row,
 
 
 def open_outside(host: str, port: int, inside: bool) -> Socket:
-    """Return a socket to a host whose name is resolved once.
+    """Return a socket to a host; Refused if an address is inside, unless `inside` allows it.
 
-    All its addresses are checked, and the first that answers is used. So a second look-up cannot lead
-    elsewhere.
+    The name is resolved only once: all addresses are checked, and the first that answers is used. So a
+    second look-up cannot lead elsewhere.
     """
     import socket
     places = [(str(place[0]), int(place[1])) for *_, place in socket.getaddrinfo(
@@ -283,14 +283,14 @@ def open_outside(host: str, port: int, inside: bool) -> Socket:
         raise Refused("The webhook leads into this host or its network; the setting "
                       "alert_webhook_inside allows that.")
     for place in places[:-1]:
-        with contextlib.suppress(OSError):      # such as IPv6 on a host that has none
+        with contextlib.suppress(OSError):      # such as an IPv6 address on a host without IPv6
             return socket.create_connection(place, STEP_SECONDS / 2)
     return socket.create_connection(places[-1], STEP_SECONDS)
 
 
 def send_webhook(settings: Settings, url: str, content: MessageContent, row: Row, folder: Path,
                  now: float) -> None:
-    """Send a row to a webhook, in the shape that its host expects."""
+    """Send a row of `delivery` to a webhook, in the shape that its host expects."""
     import http.client
     import ssl
     parts = urlsplit(url)
@@ -303,7 +303,7 @@ def send_webhook(settings: Settings, url: str, content: MessageContent, row: Row
         if is_safe:
             sock = ssl.create_default_context().wrap_socket(sock, server_hostname=host)
         connection = http.client.HTTPConnection(host, parts.port or 80)
-        connection.sock = sock          # the port is for the header Host only
+        connection.sock = sock          # the port above is only for the header Host
         with contextlib.closing(connection):
             connection.request("POST", path, body.encode("utf-8"), {
                 "Content-Type": "application/json", "User-Agent": "jobqueue/" + VERSION, **headers})
@@ -333,10 +333,10 @@ class DeliverySender:
             for row in iter(self._next_due, None):
                 self._send(row)
         with contextlib.suppress(OSError):
-            os.unlink(self._database.folder / SENDING_MARK)     # the next process need not wait
+            os.unlink(self._database.folder / SENDING_MARK)     # so the next process may start at once
 
     def _next_due(self) -> JsonObject | None:
-        """Return the next due row, and count its try; None if there is none."""
+        """Count a try of the next due row; return the row, or None if no row is due."""
         now = self._clock.now()
         with self._database.transaction(durable=False) as transaction:
             row = transaction.one(
@@ -350,13 +350,13 @@ class DeliverySender:
         return {**row, **taken}
 
     def _send(self, row: Row) -> None:
-        """Send a row after its try was counted, and record the result."""
+        """Send a row whose try was counted, and record the result."""
         changes: JsonObject = {"next_at": None, "error": None}
         content: MessageContent = json.loads(row["content"])
         try:
             self._by_channel(row, content)
             changes["sent_at"] = self._clock.now()
-        except Exception as error:      # any answer of a server may raise
+        except Exception as error:      # an answer of a server may cause any error
             changes["error"] = self._words(error)
             if not isinstance(error, Refused):
                 changes["next_at"] = row["next_at"]
@@ -394,7 +394,7 @@ class DeliverySender:
             raise Refused(error.detail) from None
 
     def _words(self, error: Exception) -> str:
-        """Return an error in one line, without secrets."""
+        """Return the text of an error on one line, with secrets replaced."""
         words, hooks = str(error) or type(error).__name__, self._settings.get("alert_webhook")
         secrets = [part for address in hooks.split() for part in (address, *address.split("/", 3)[3:])]
         with contextlib.suppress(Refused):

@@ -1,12 +1,12 @@
-"""The plan of running and waiting tasks: when each will begin and end.
+"""The plan of running and pending tasks: when each will begin and end.
 
-1. Metrics keep the times of the latest attempts of each function. RunTimes are their mean, their variance
-   and the doubt of the mean.
-2. A Plan gives the first LANE_ROWS tasks of each queue, in the order of claims, to the workers that
-   become free first, within the limits of queues and owners. Each task takes its function's mean.
-3. Variances of the tasks before a task add up. The sum is read as lognormal (Fenton and Wilkinson): it
-   ends between its 20th and its 80th percentile.
-4. Tasks after the planned ones of a queue begin at the queue's pace.
+1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
+   and the standard error of the mean.
+2. A Plan gives the first LANE_ROWS tasks of each queue to the workers that become free first. It keeps the
+   order of claims, and the limits of queues and owners. Each task takes its function's mean.
+3. The variances of the tasks before a task are added. The time until a start or an end is taken as
+   lognormal (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 """
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ if TYPE_CHECKING:
     from .rollup import LatestRun
 
 if TYPE_CHECKING:
-    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, JSON of its functions, of limits
-    Range = list[str]                   # from, to
+    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, functions (JSON), limits (JSON)
+    Range = list[str]                   # [from, to], as RFC 3339
 
-LANE_ROWS = 500                 # of each queue are planned
-MIX_ROWS = 10_000               # tasks before a task are read, to know which functions they run
-BEFORE_MAX = 200_000            # ... and counted
-PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0   # from which progress predicts the end
-PROGRESS_DOUBT = 0.2
-TRIED = ("succeeded", "failed", "retried")      # runs of these kinds say how long the next ones take
+LANE_ROWS = 500                 # tasks of each queue that are planned
+MIX_ROWS = 10_000               # to predict a start, functions of at most this many earlier tasks are read
+BEFORE_MAX = 200_000            # to predict a start, at most this many earlier tasks are counted
+# From this progress and running time (seconds) on, the end is predicted from the progress.
+PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
+PROGRESS_DOUBT = 0.2            # standard deviation of that prediction, as a share of the remaining time
+TRIED = ("succeeded", "failed", "retried")      # statuses of the attempts whose times are used
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
-PAUSE_MAX = 30 * 86400
-# (times below so many seconds are rounded to so many)
+PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in seconds
+# Pairs (limit, step): a moment less than `limit` seconds ahead is rounded to `step` seconds, outwards.
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
@@ -72,7 +73,7 @@ MIX_BEFORE = "SELECT function, %s GROUP BY function" % BEFORE.format(BY_CLAIM, "
 
 
 class RunTimes(NamedTuple):
-    """The times of a function's attempts in seconds, and the share that is tried again."""
+    """The times of a function's attempts in seconds, and the share that did not succeed."""
 
     mean: float
     variance: float
@@ -85,15 +86,15 @@ class Moment(NamedTuple):
 
     at: float = 0.0
     variance: float = 0.0
-    doubt: float = 0.0
+    doubt: float = 0.0                  # standard error of `at`
 
     def after(self, times: RunTimes, attempts: float = 1.0, pause: float = 0.0) -> Moment:
-        """Return the end of attempts that begin at this moment, with pauses between them."""
+        """Return the end of attempts that begin at this moment; `pause` is the sum of their pauses."""
         return Moment(self.at + attempts * times.mean + pause,
                       self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
 
     def range(self, now: float) -> Range | None:
-        """Return [from, to], rounded if they differ; None if the moment is not known."""
+        """Return [from, to], rounded outwards if they differ; None if the moment is not known."""
         if self.at == math.inf:
             return None
         sigma = math.sqrt(math.log(1 + (self.variance + self.doubt ** 2) / max(self.at, 0.01) ** 2))
@@ -110,7 +111,7 @@ UNKNOWN = RunTimes(math.inf, 0.0, 0.0, 0.0)
 
 
 class WorkerSlot:
-    """A present or future worker: its queues and functions, and when it is free."""
+    """A present or future worker: its queues, its functions (None: all), and when it is free."""
 
     def __init__(self, queues: dict[str, Row], functions: set[str] | None, free: Moment = NOW) -> None:
         self.queues, self.functions, self.free = queues, functions, free
@@ -122,7 +123,7 @@ class WorkerSlot:
 
 
 class Choice(NamedTuple):
-    """The start of a task and its worker, and how many workers share the work before it."""
+    """The start of a task, its worker, and how many workers share the work before it."""
 
     start: Moment
     place: WorkerSlot | None
@@ -137,24 +138,24 @@ class Expected(NamedTuple):
 
 
 def order_of(task: Waiting) -> tuple[int, int, int]:
-    """Return the sort key of claims in a queue."""
+    """Return the sort key of a task: claims take the tasks of a queue in this order."""
     return -task.priority, task.turn, task.id
 
 
 def before_values(task: Waiting) -> tuple[str, int, str, int, int, int]:
-    """Return the values of BEFORE for the tasks before a task in its queue, without the limit."""
+    """Return the values that BEFORE binds for a task, except the limit."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
 def times_of(seconds: Sequence[float], repeated: int = 0) -> RunTimes:
-    """Return the RunTimes of attempts. One more is assumed that is off by half of their mean."""
+    """Return the RunTimes of attempts. The variance includes one more deviation, of half their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
 
 
 class Plan:
-    """A plan of the running and waiting tasks at one moment, each with its worker and times."""
+    """A plan of the running and pending tasks at one moment: the worker, start and end of each."""
 
     def __init__(self, database: Database, runs: dict[str, list[LatestRun]],
                  crews: dict[CrewKey, list[WorkerSlot]], homes: dict[int, CrewKey]) -> None:
@@ -168,20 +169,20 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # The moments at which each queue, by name, and each owner, by id, may start one more.
+        # For each limited queue (by name) and owner (by id): the moments at which its places are free.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
                        if row["rate_count"] is not None}
         self._opens = {name: Moment(max(0.0, rate.at - self.now)) for name, rate in self._rates.items()}
-        self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running tasks
+        self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running tasks, by queue
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
         self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
                     for name in sorted(self.queues)})
 
     def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
-        """Give a running task to a worker of its crew."""
+        """Give a running task to a free worker of its crew."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)
@@ -199,10 +200,11 @@ class Plan:
             return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
         if row["function"] not in self.runs:
             return NEVER
-        return NOW.after(times_of(longer or [elapsed]))     # the oldest may run for twice its time so far
+        # A task that ran longer than all known attempts is assumed to need as long again.
+        return NOW.after(times_of(longer or [elapsed]))
 
     def _plan(self, lanes: dict[str, list[Waiting]]) -> None:
-        """Give tasks to workers: by priority, and by turns among queues."""
+        """Give tasks to workers, by priority. Queues take turns at the same priority."""
         self.lanes, self.planned = lanes, {}
         self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
         least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
@@ -224,7 +226,7 @@ class Plan:
                 self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
 
     def _choose(self, task: Waiting) -> Choice:
-        """Return the start of a task and its worker, after all planned tasks."""
+        """Choose the worker of a task that is claimed after all tasks planned so far."""
         limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
         ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
         serving = sorted((place for place in self.places if place.serves(task)),
@@ -235,12 +237,12 @@ class Plan:
         return Choice(max(ready, place.free), place, min([len(serving), *map(len, limits)]))
 
     def _hold(self, queue: str, owner_id: int, end: Moment) -> None:
-        """Count a planned task against the limits of its queue and its owner until it ends."""
+        """Count a task against the limits of its queue and its owner until it ends."""
         for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
             ends[ends.index(min(ends))] = end
 
     def _repeat(self, task: Waiting) -> tuple[float, float]:
-        """Return how many attempts a task takes on average, and the seconds between them."""
+        """Return how many attempts a task takes on average, and the sum of the pauses between them."""
         chance, attempts, pauses = 1.0, 1.0, 0.0
         repeated = self._times.get(task.function, UNKNOWN).repeated
         tried = task.max_retries - task.retries_left
@@ -256,8 +258,10 @@ class Plan:
         return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
 
     def of_waiting(self, task: Waiting) -> Expected:
-        """Return the start and end of a pending task. A new one begins when the next planned one was to
-        begin."""
+        """Return the start and end of a pending task.
+
+        A task that was added after the plan was made begins when the planned task behind it was to begin.
+        """
         if task.id in self.planned:
             return self.planned[task.id]
         lane = self.lanes[task.queue]
@@ -270,7 +274,7 @@ class Plan:
         return self._expect(task, start, places)
 
     def of_scheduled(self, task: Waiting, seconds: float) -> Expected:
-        """Return the start and end of a task that is due in so many seconds."""
+        """Return the start and end of a task that is due in `seconds`."""
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name: str) -> Moment | None:
@@ -282,7 +286,7 @@ class Plan:
         return max(ends, default=None)
 
     def _reach(self, task: Waiting) -> Moment:
-        """Return the start of a task that is not planned, by the queue's pace."""
+        """Return the start of a task behind the planned ones, extrapolated from the queue's pace."""
         means = {name: times.mean for name, times in self._times.items()}
         place = before_values(task)
         count = self._database.value(COUNT_BEFORE, (*place, BEFORE_MAX))
@@ -291,7 +295,7 @@ class Plan:
         lane = self.lanes[task.queue]
         done = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
-        if not mix:                     # the tasks before it were claimed since
+        if not mix:                     # the tasks before it were claimed after the plan was made
             return NOW
         if not done or last.at == math.inf or work == math.inf:
             return NEVER

@@ -1,6 +1,6 @@
 """The Reaper: workers that died or are lost, and their tasks.
 
-A worker is dead if its lock is free, and lost if its lease is over.
+A worker has died if its lock is free. It is lost if its lease is over. Both count as dead here.
 """
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .workers import Workers
 if TYPE_CHECKING:
     from ..base.types import WorkerRow
 
-STARTING_SECONDS = 10.0         # a started process that never took its lock
-STARTING_LOCKED_SECONDS = 60.0  # a process that holds its lock but is not ready
+STARTING_SECONDS = 10.0         # how long a started process may take to lock its lock file
+STARTING_LOCKED_SECONDS = 60.0  # how long a process with its lock may take to report
 
 
 class DeadWorker(NamedTuple):
-    """A dead worker: its row, the descriptor of its lock file if we hold it, and the reason."""
+    """A dead worker: its row, the descriptor of its lock file (None: not held), and why it is dead."""
 
     row: WorkerRow
     handle: int | None
@@ -37,13 +37,13 @@ class DeadWorker(NamedTuple):
 
 
 class Reaper:
-    """The Reaper finds dead workers, and frees their rows and tasks.
+    """The Reaper: finds dead workers, removes their rows and ends their tasks.
 
     1. Check each row. A worker is dead if its proven lock is free. It is also dead if its lease is over
-       and was marked as suspect for a lease. A reserved one is dead if it did not report in time.
-    2. Kill processes that a dead worker may have left: a runner whose start time is in the row, and a
-       worker that stands still with its lock. No other pid is ever signalled.
-    3. In one transaction remove the rows, unless they changed since, and end the tasks as crashed.
+       and has been marked as suspect for one lease. A reserved worker is dead if it did not report in time.
+    2. Kill processes that a dead worker may have left. One is a runner with the start time in the row. The
+       other is a silent worker that still holds its lock. No other pid is ever signalled.
+    3. In one transaction remove the rows, unless they have changed, and end the tasks as crashed.
     4. Remove lock files last, and only those that this process holds.
     """
 
@@ -64,7 +64,7 @@ class Reaper:
             for row, handle, _ in dead:
                 if handle is not None and row["id"] in buried:
                     self._workers.remove_lock(row["lock"], handle)
-                elif handle is not None:    # the row has changed: the lock proves the death next time
+                elif handle is not None:    # the row has changed: the next check tests the lock again
                     os.close(handle)
         self._leases.mark_suspects(self._clock.now())
 
@@ -88,7 +88,7 @@ class Reaper:
         record_activity(transaction, self._clock.now(), "worker_lost", worker_id=row["id"],
              machine=row["machine"], waited=max(0.0, self._clock.now() - row["seen_at"]),
              message=why + words)
-        if not words and why != "silent":       # it failed by itself, or its machine stood still
+        if not words and why != "silent":       # else it failed by itself, or its machine stood still
             self._modes.learn_end(transaction, row, True)
         return True
 
@@ -106,17 +106,17 @@ class Reaper:
         return dead
 
     def _examine(self, row: WorkerRow, is_silent: bool) -> tuple[int | None, str | None]:
-        """Return the descriptor of a worker's lock if it is free, and the reason why it is dead, or None."""
+        """Return the descriptor of a worker's lock if it was free, and why the worker is dead, or None."""
         path, boot = self._workers.locks / row["lock"], self._leases.boot
         if row["state"] == "starting" and (row["machine"], row["boot"]) == (
                 self._claims.machine, boot):
             return self._look_at_starting(row, path)
         is_here = boot and row["boot"] == boot
         if row["lock_proven"] and (is_here or self._database.has_own_disk):
-            handle = grab_if_free(path)         # locks of another machine are not here
+            handle = grab_if_free(path)         # locks of other machines cannot be tested
             if handle is not None:
                 return handle, "died"
-        # A stopped worker may have a living runner. Both must end before other workers begin.
+        # A stopped worker (SIGSTOP) may have a living runner. Both must end before the tasks run again.
         if not is_silent or (is_here and row["lock_proven"] and self._end_silent(row["pid"], path)):
             return None, None
         return None, "silent"
@@ -133,15 +133,15 @@ class Reaper:
     def _end_runner(self, row: WorkerRow) -> bool:
         """Kill the runner of a dead worker; return False while it lives.
 
-        A runner may have closed the lock and channel by which it would end. Another user's runner may
-        survive: then the lease protects its task.
+        A runner usually ends with its worker. A function may have closed the descriptors for that. Another
+        user's runner cannot be killed: then the lease protects its task.
         """
         born = row["runner_birth"] if row["boot"] == self._leases.boot else None
         return end_group(row["runner_pid"], born, self._clock.sleep)
 
     @staticmethod
     def _end_silent(pid: int, path: Path) -> bool:
-        """Kill a worker that holds its lock but is silent; return False if that is not its pid."""
+        """Kill a silent worker; return False if the process with this pid does not hold its lock."""
         with contextlib.suppress(OSError, TypeError):
             held = {os.readlink(entry.path) for entry in os.scandir("/proc/%d/fd" % pid)}
             if str(path.resolve()) in held:
@@ -150,7 +150,7 @@ class Reaper:
         return False
 
     def sweep_locks(self) -> None:
-        """Remove old lock files without a row. Crashes leave them."""
+        """Remove old lock files without a row. They are left by crashes."""
         in_use = {row[0] for row in self._database.all("SELECT lock FROM worker")}
         for path in self._workers.locks.iterdir():
             with contextlib.suppress(OSError):

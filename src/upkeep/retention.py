@@ -13,9 +13,9 @@ from ..tasks.actions import Actions
 from .rollup import HOUR_KEYS
 from .metrics import Rollup
 
-KEEP_ROWS = 500                 # rows that are read, and removed in one transaction
+KEEP_ROWS = 500                 # maximum of rows that are read or removed at once
 KEEP_ROUND_SECONDS = 3600.0
-# The id of a row, when it was made, and when it ended.
+# Columns for _oldest(): the id of a row, when it was made, and when it ended (NULL: it has not).
 TASK_AGES = "id, created_at, CASE WHEN status IN ENDED THEN finished_at END FROM task"
 ACTIVITY_AGES = "id, at, at FROM activity"
 NEWER_SLOT = "at<(SELECT max(at) FROM slot AS one WHERE one.schedule_id=slot.schedule_id)"
@@ -25,20 +25,20 @@ KEEP_SETTINGS = ("keep_days", "keep_activity_days", "keep_hours_days")
 class Retention:
     """The retention of tasks, activity and figures, by the settings of an admin.
 
-    Once an hour the oldest rows are removed, up to one that is young enough. A wrong clock must not empty
-    the tables. So if the clock is more than a day off since the last run, nothing is removed for
-    keep_days, at most 30 days.
+    Every hour old rows are removed, the oldest first. A wrong clock must not empty the tables. So nothing is
+    removed for a while if the last run seems to be more than a day ago, or in the future. This lasts for
+    keep_days, but at least one day and at most 30.
     """
 
     def __init__(self, database: Database, settings: Settings, actions: Actions,
                  fold: Rollup) -> None:
         self._database, self._settings, self._actions = database, settings, actions
         self._fold, self._clock = fold, database.clock
-        self._round: Iterator[bool] | None = None       # of _portions(), while it lasts
+        self._round: Iterator[bool] | None = None       # a running _portions(), or None
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
     def prune(self) -> bool:
-        """Remove one portion; return True if there is more to remove."""
+        """Remove one portion; return True if rows were removed, so that there may be more."""
         if self._round is None:
             now = self._clock.now()
             if not self._rounds.is_due() or not self._trusts_clock(now):
@@ -50,12 +50,12 @@ class Retention:
         return bool(removed)
 
     def _trusts_clock(self, now: float) -> bool:
-        """Return False for some days after the clock has jumped."""
+        """Return False for some days after the clock jumped, and store the time of this run."""
         state = recall(self._database, "keeping") or {"seen": 0.0, "from": 0.0}
         seen: float = state["seen"]
         start: float = state["from"]
         doubt = 86400 * min(30, max(1, seen and self._settings.get("keep_days")))
-        patience = doubt if start > seen else 86400     # a process that seldom ticks ends a doubt, too
+        patience = doubt if start > seen else 86400     # in doubt, longer pauses between runs are no jump
         if not seen - KEEP_ROUND_SECONDS <= now <= seen + patience:
             start = now + doubt
         if start != state["from"] or abs(now - seen) >= KEEP_ROUND_SECONDS:
@@ -64,7 +64,7 @@ class Retention:
         return now >= start
 
     def _portions(self, now: float) -> Iterator[bool]:
-        """Remove a portion before each value, which is False if there was nothing to remove."""
+        """Remove old rows in portions. After each portion yield True if it had rows to remove."""
         tasks, activity, hours = [
             now - days * 86400 if days else -math.inf
             for days in map(self._settings.get, KEEP_SETTINGS)]
@@ -72,7 +72,7 @@ class Retention:
             self._actions.prune(ids, tasks)
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            folded = self._fold.mark()  # the last folded row stays: SQLite draws ids after the highest one
+            folded = self._fold.mark()  # the last folded row stays, so that SQLite assigns higher ids
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
@@ -95,7 +95,7 @@ class Retention:
                 yield True
 
     def _oldest(self, ages: str, before: float, now: float) -> Iterator[list[int]]:
-        """Yield the ids of rows that ended before a time, in portions, until a row is younger."""
+        """Yield the ids of rows that ended before a time, in portions, until rows were made after it."""
         low, created = 0, -math.inf
         while not before <= created <= now:
             rows = self._database.all(

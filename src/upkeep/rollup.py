@@ -1,7 +1,7 @@
 """Sums of the activity: values by table, hour and place.
 
-Tally gathers values by table, hour and place, and makes Sums of them. Sums can be added. So can their
-Times, which are histograms: a percentile is read from the sum of histograms.
+Tally gathers values by table, hour and place, and makes Sums of them. A place is a function and queue, or a
+machine. Sums can be added, and so can their Times: these are histograms, which give percentiles.
 """
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 HOUR, SIX_HOURS, DAY, ALL_TIME = 3600, 21600, 86400, 0
 STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DAY}
-FIRST_MONDAY = 4 * DAY          # steps are counted from then, so that weeks begin on Mondays
+FIRST_MONDAY = 4 * DAY          # steps are counted from this moment, so that weeks begin on Mondays
 SPREAD_MAX_SECONDS = 400 * DAY  # a longer life of a worker comes from a wrong clock
-LARGEST = 2.0 ** 53             # largest number of seconds or bytes that counts
-RUNS_KEPT, RUNS_TOLD = 50, 20     # latest runs of a function: stored, shown
+LARGEST = 2.0 ** 53             # larger numbers of seconds or bytes count as this one
+RUNS_KEPT, RUNS_TOLD = 50, 20     # maximum of latest runs of a function: stored, shown
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
 TIMES = ("waited", "ran", "service")
-HISTOGRAMS = frozenset((*TIMES, "executed"))     # all columns that are kept as Times
-# The column in which an event of a task is counted.
+HISTOGRAMS = frozenset((*TIMES, "executed"))     # columns that hold Times
+# The column that counts an event of a task; None: no column.
 EVENTS = {"added": "added", "started": "started", "succeeded": "succeeded", "failed": "failed",
           "cancelled": "cancelled", "retry": "retried", "crashed": "crashed",
           "interrupted": None, "put_back": None}
@@ -41,9 +41,9 @@ ZERO_BUCKET = -5000             # its top is 0.0
 ESCAPED = str.maketrans({"\\": r"\\", '"': r'\"', "\n": r"\n"})
 
 if TYPE_CHECKING:
-    # Table, beginning of an hour, and function and queue or machine.
+    # Table, beginning of an hour, place.
     SumsKey = tuple[str, int, tuple[str, ...]]
-    AnyRun = tuple[Optional[int], Optional[int], str, float]    # as a LatestRun, not rounded
+    AnyRun = tuple[Optional[int], Optional[int], str, float]    # a LatestRun whose seconds are not rounded
     AnySums = dict[str, Any]
 else:
     AnySums = dict
@@ -59,7 +59,7 @@ class LatestRun(NamedTuple):
 
 
 class Shift(NamedTuple):
-    """A row of `shift`: a worker's machine, until when its life is counted, and its end."""
+    """A row of `shift`: a worker's machine, the moment up to which its life is counted, and its end."""
 
     worker_id: int
     machine: str
@@ -68,7 +68,7 @@ class Shift(NamedTuple):
 
 
 def sane(number: float) -> float:
-    """Return a time within bounds. Clocks are set back, and other programs write anything."""
+    """Return a number limited to 0..LARGEST. Clocks are set back, and other programs store any number."""
     return number if 0.0 <= number <= LARGEST else min(max(0.0, number), LARGEST)
 
 
@@ -78,14 +78,14 @@ def hour_of(at: float) -> int:
 
 
 def whole_steps(start: float, end: float, step: str) -> tuple[int, int]:
-    """Return the beginning of the first and the end of the last step from one moment to another."""
+    """Return a range that is extended to whole steps."""
     seconds = STEPS[step]
     return (int((start - FIRST_MONDAY) // seconds) * seconds + FIRST_MONDAY,
             math.ceil((end - FIRST_MONDAY) / seconds) * seconds + FIRST_MONDAY)
 
 
 def latest_runs(stored: str | None, more: Iterable[AnyRun]) -> list[LatestRun]:
-    """Return the newest of the runs in a row of `recent` and of more."""
+    """Return the newest RUNS_KEPT runs of a row of `recent` and of `more`, which are newer."""
     runs = [LatestRun(*run) for run in json.loads(stored or "[]")]
     runs += [LatestRun(task_id, owner_id, status, round(seconds, 6))
              for task_id, owner_id, status, seconds in more]
@@ -93,9 +93,9 @@ def latest_runs(stored: str | None, more: Iterable[AnyRun]) -> list[LatestRun]:
 
 
 def bucket_of(seconds: float) -> int:
-    """Return the number of the bucket of a time. Four buckets make a doubling.
+    """Return the number of the bucket of a time. Four buckets further, times are twice as long.
 
-    It is found without logarithms, which differ between machines.
+    No logarithms are used, because their results differ between machines.
     """
     fraction, exponent = math.frexp(seconds)
     within = bisect.bisect_left(BUCKETS_A_DOUBLING, fraction)
@@ -108,7 +108,7 @@ def bucket_top(number: int) -> float:
 
 
 class Times:
-    """Times in seconds: number, sum, least and greatest, and the number in each bucket."""
+    """Times in seconds: their count, sum, minimum, maximum, and the count in each bucket."""
 
     __slots__ = ("count", "sum", "least", "most", "buckets")
     count: int
@@ -145,11 +145,11 @@ class Times:
         return dump_json([self.count, self.sum, self.least, self.most, self.buckets])
 
     def up_to(self, number: int) -> int:
-        """Return how many times are in this bucket and below."""
+        """Return how many times are in this bucket and those below it."""
         return sum(count for name, count in self.buckets.items() if int(name) <= number)
 
     def percentile(self, share: float) -> float:
-        """Return the time that this share of all does not exceed, within 9 %; exact if all are equal."""
+        """Return the `share` quantile, such as 0.95, within 9 %. It is exact if all times are equal."""
         rank = math.ceil(share * self.count)
         for number in sorted(map(int, self.buckets)):
             rank -= self.buckets[str(number)]
@@ -159,7 +159,7 @@ class Times:
         return min(max(2 * low * high / (low + high or 1.0), self.least), self.most)
 
     def json(self) -> JsonObject:
-        """Return the figures as the API has them. The 95th percentile needs 20 times."""
+        """Return the figures as the API has them. The 95th percentile is given from 20 times on."""
         figures: list[float | None] = [self.sum]
         if self.count:
             figures += [self.least, self.most, self.sum / self.count, self.percentile(0.5),
@@ -173,18 +173,18 @@ NO_TIMES, NO_SHIFT = Times(), Shift(0, "")
 
 
 class Sums(AnySums):
-    """A dictionary of sums by column: numbers, Times, and the largest memory."""
+    """A dictionary of sums by column: numbers, Times, and the maximum of peak_memory."""
 
     @classmethod
     def of(cls, cell: Mapping[str, Sequence[float]]) -> Sums:
-        """Return the sums of {name: values}."""
+        """Return the sums of {column: values}."""
         return cls((name, Times.of(values) if name in HISTOGRAMS else
                     max(values) if name == "peak_memory" else sum(values))
                    for name, values in cell.items())
 
     @classmethod
     def stored(cls, row: Row, keys: Iterable[str]) -> Sums:
-        """Return the sums in a row of `hour` or `worker_hour`, whose keys are no sums."""
+        """Return the sums in a row of `hour` or `worker_hour`, without its keys."""
         return cls({name: Times(value) if name in HISTOGRAMS else value
                     for name, value in zip(row.keys(), row) if value and name not in keys})
 
@@ -212,8 +212,8 @@ class Sums(AnySums):
     def worker_json(self, base: int, executed: str) -> JsonObject:
         """Return the figures of workers as the API has them.
 
-        `base` is the number of tasks that a worker should do in an hour, or 0. `executed` is the key of
-        the times of all attempts.
+        `base` is the number of tasks that a worker should do in an hour, or 0 if none is set. `executed`
+        is the name in the answer for the times of all attempts.
         """
         alive, busy, tasks = (self.get(name, 0) for name in (
             "alive_seconds", "busy_seconds", "tasks"))
@@ -228,10 +228,9 @@ class Sums(AnySums):
 
 
 class Tally:
-    """The sums of rows of the activity: by hour for functions and machines, and the latest runs.
+    """The tally of rows of the activity: sums of functions and machines by hour, and the latest runs.
 
-    `shifts` has each worker's machine, the time up to which its life is counted, and its end. `changed`
-    has the shifts to store.
+    `shifts` has the Shift of each worker by its id. `changed` has the shifts to store.
     """
 
     def __init__(self, shifts: Iterable[Shift] = ()) -> None:
@@ -248,7 +247,7 @@ class Tally:
         return {key: Sums.of(cell) for key, cell in self._cells.items() if cell}
 
     def count(self, rows: Iterable[Row]) -> None:
-        """Count rows in the order of their ids. A row that makes no sense is skipped."""
+        """Count rows in the order of their ids. Rows with values of a wrong type are skipped."""
         for row in rows:
             try:
                 self._count(*row)
@@ -265,7 +264,7 @@ class Tally:
             if is_back or not hour <= at < hour + HOUR:
                 hour = self._hour = hour_of(at - (seconds or 0) if is_back else at)
             cell = self._cells["hour", hour, (function, queue)]
-            if is_back:                 # the attempt was not begun
+            if is_back:                 # the attempt ran no function
                 cell["started"].append(-1)
             elif name:
                 cell[name].append(1)
@@ -293,9 +292,9 @@ class Tally:
         cell = self._cells["worker_hour", hour, (machine,)]
         cell["tasks"].append(1)
         cell["executed"].append(seconds)
-        if ended_at is not None:        # a death may be noticed late
+        if ended_at is not None:        # a worker's death may be noticed late
             at = min(at, counted_to)
-        if at - seconds >= hour:        # usually it began in the same hour
+        if at - seconds >= hour:        # the usual case: the attempt began in the same hour
             cell["busy_seconds"].append(seconds)
         else:
             self.spread(machine, "busy_seconds", at - seconds, at)
@@ -314,7 +313,7 @@ class Tally:
         self.shifts[worker_id] = self.changed[worker_id] = shift
 
     def spread(self, machine: str, name: str, start: float, end: float) -> None:
-        """Count the seconds from `start` to `end` in the hours that they are in."""
+        """Distribute the seconds from `start` to `end` among their hours."""
         if max(0.0, end - SPREAD_MAX_SECONDS) <= start < end <= LARGEST:
             for hour in range(hour_of(start), math.ceil(end), HOUR):
                 self._cells["worker_hour", hour, (machine,)][name].append(

@@ -1,7 +1,7 @@
 """Schedules as rows: their columns, when they are due, how they look.
 
 plan_errors() checks the rule that a person gives. due_slots() returns the runs that are due or were
-missed. find_scripts() finds the scripts of the folder schedules. upkeep/schedules.py fires them.
+missed. find_scripts() finds the scripts in SCRIPTS_FOLDER. upkeep/schedules.py fires the schedules.
 """
 from __future__ import annotations
 
@@ -38,23 +38,24 @@ if TYPE_CHECKING:
         name: str
         is_admin: bool
 
-SLOTS_AT_ONCE = 100             # filled in one transaction
-CATCH_UP_MAX = 1000             # runs at most that catch_up="all" makes up for: the newest
-LATE_TOLD_SECONDS = 86400.0     # for how long late runs are shown
+SLOTS_AT_ONCE = 100             # slots that are filled in one transaction
+CATCH_UP_MAX = 1000             # catch_up="all" makes up for this many missed runs at most, the newest
+LATE_TOLD_SECONDS = 86400.0     # how long a schedule shows that a run was late
 LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
 GONE_WORDS = ("It is no longer in tasks.py or the folder schedules. If it comes back within 30 days, it "
               "goes on as before.")
-STANDS_SECONDS, STANDS_RUNS = 3600.0, 3     # so many runs that wait for a task for so long are reported
+# A schedule is reported as held up if a task has not ended for STANDS_SECONDS and holds up STANDS_RUNS runs.
+STANDS_SECONDS, STANDS_RUNS = 3600.0, 3
 UPCOMING = 10                   # upcoming times that are shown
 
-# Executable files in these folders of SCRIPTS_FOLDER run at that pace. SCRIPT_LEFT_OUT matches hidden files
-# and leftovers of editors and package managers.
+# The rule for the executable files in each folder of SCRIPTS_FOLDER. SCRIPT_LEFT_OUT matches hidden files and
+# leftovers of editors and package managers, which do not run.
 SCRIPT_FOLDERS = {"15min": "*/15 * * * *", "hourly": "@hourly", "daily": "@daily",
                   "weekly": "@weekly", "monthly": "@monthly"}
 SCRIPT_LEFT_OUT = r"\..*|.*(~|\.(bak|old|orig|rej|sw[a-p]|tmp|pyc|dpkg-\w+|rpm\w+))"
-SCRIPT_FUNCTION = "folder-script"       # the function that runs them; people cannot add it
+SCRIPT_FUNCTION = "folder-script"       # the function that runs scripts; people cannot add its tasks
 
-PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns as people give them
+PLAN = ("name", "function", "rule", "zone", "catch_up", "overlap")     # columns that requests have, too
 SCHEDULE_FIELDS = {
     "name": about(or_null(text_up_to(100)), "a name for people; shown first"),
     "function": TEXT,
@@ -74,7 +75,7 @@ SHOWN_AS_THEY_ARE = ("id", "source", *PLAN, "paused_by", "paused_why")
 SHOWN_AS_TIMES = ("paused_at", "next_at", "last_at", "created_at")
 
 
-# Since when the oldest unfinished task of a schedule runs or waits, its id, and the runs due meanwhile.
+# The oldest unfinished task of a schedule: its id, when it was added, and the number of runs due since.
 _OLDEST = "FROM task WHERE schedule_id=schedule.id AND status NOT IN ENDED"
 HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS held_since,
     (SELECT count(*) FROM slot WHERE slot.schedule_id=schedule.id
@@ -82,7 +83,7 @@ HELD_UP = """(SELECT min(id) {0}) AS held_by, (SELECT min(created_at) {0}) AS he
 
 
 class Slot(NamedTuple):
-    """A due time of a schedule, and the reason why it adds nothing; None if it adds a task."""
+    """A due time of a schedule, and why it adds no task (None: it adds one)."""
 
     at: float
     why: str | None = None
@@ -97,7 +98,7 @@ class DueSlots(NamedTuple):
 
 
 def plan_errors(request: JsonObject, now: float) -> list[FieldError]:
-    """Return the errors of a schedule's times. The request fulfils SCHEDULE_SCHEMA."""
+    """Return the errors in the rule, catch_up and overlap of a request that fulfils SCHEDULE_SCHEMA."""
     errors: list[FieldError] = []
     if (request["catch_up"], request["overlap"]) == ("all", "skip"):
         errors = wrong("overlap", "must be queue or allow if all that was missed is to be caught "
@@ -112,7 +113,7 @@ def plan_errors(request: JsonObject, now: float) -> list[FieldError]:
 def find_scripts() -> list[str]:
     """Return the scripts in SCRIPTS_FOLDER, as FOLDER/NAME; OSError if they cannot be listed.
 
-    They are executable files, and Python files, because FTP loses the mode.
+    Scripts are executable files and all Python files, because FTP loses the mode.
     """
     scripts: list[str] = []
     for folder in SCRIPT_FOLDERS:
@@ -127,7 +128,7 @@ def find_scripts() -> list[str]:
 
 
 def actor_name(person: Planner | None) -> str:
-    """Record an event of a schedule in the activity."""
+    """Return the name of the actor in the activity; None stands for the command line."""
     return person.name if person else "the command line"
 
 
@@ -152,7 +153,7 @@ def slot_json(slot: Row) -> JsonObject:
 
 
 def as_given(row: ScheduleRow) -> JsonObject:
-    """Return the request that would make a schedule, from its row."""
+    """Return the request that would make this schedule."""
     return {**{name: row[name] for name in PLAN}, "arguments": json.loads(row["arguments"]),
             "options": json.loads(row["options"])}
 
@@ -164,7 +165,7 @@ def rule_of(row: ScheduleRow | JsonObject) -> Rule:
 
 def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
             otherwise: _Otherwise) -> _Found | _Otherwise:
-    """Return the result of `look` with the Rule of a schedule, or `otherwise` if it cannot be read here."""
+    """Return look(rule) for the Rule of a schedule, or `otherwise` if this host cannot read it."""
     try:
         return look(rule_of(row))
     except Invalid:
@@ -172,7 +173,7 @@ def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
 
 
 def why_held_up(row: ScheduleRow, now: float) -> str | None:
-    """Return why the runs of a schedule have not begun for long, from the columns HELD_UP; else None."""
+    """Return why the runs of a schedule (a row with HELD_UP) have not begun for long, or None."""
     if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
             or now - row["held_since"] < STANDS_SECONDS):
         return None
@@ -191,7 +192,7 @@ def _warning(row: ScheduleRow, now: float) -> str | None:
 
 
 def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
-    """Return a schedule of SCHEDULE_SHOWN as a list has it."""
+    """Return a schedule (a row of SCHEDULE_SHOWN) as the API lists it."""
     return {
         **{name: row[name] for name in ("owner", *SHOWN_AS_THEY_ARE)},
         **{name: iso(row[name]) for name in SHOWN_AS_TIMES},
@@ -204,9 +205,9 @@ def schedule_json(row: ScheduleRow, now: float) -> JsonObject:
 
 
 def before_newest(rule: Rule, first: float, now: float, most: int) -> float:
-    """Return a moment after which `rule` has its newest `most` runs until `now`; `first` is the oldest."""
-    low, high = first - 0.75, now       # moments are at least a second apart
-    middle = low                        # it is usually this one: no run was missed
+    """Return a moment after which `rule` has its newest `most` runs until `now`; the oldest is at `first`."""
+    low, high = first - 0.75, now       # runs are at least a second apart
+    middle = low                        # usually the result: no run was missed
     while high - low > 0.5:
         moments = rule.upcoming(middle, most + 1)
         are_few = len(moments) <= most or moments[-1] > now
@@ -216,7 +217,10 @@ def before_newest(rule: Rule, first: float, now: float, most: int) -> float:
 
 
 def due_slots(row: ScheduleRow, due: float, now: float) -> DueSlots:
-    """Return the slots of a schedule from `due` until `now`, at most SLOTS_AT_ONCE."""
+    """Return the slots of a schedule from `due` until `now` that catch_up allows, at most SLOTS_AT_ONCE.
+
+    If earlier runs are left out, a slot at the time of the first one records that.
+    """
     rule = rule_of(row)
     first = rule.next_after(due - 0.001)
     if first is None or first > now:

@@ -1,9 +1,9 @@
 """Schedules add tasks at times, each slot once.
 
-A schedule is due at `next_at`. Any process that ticks then adds its task and moves `next_at` on, in one
-transaction with a row of `slot`. That row can exist only once. So a slot adds its task at most once,
-whatever runs at the same time and however the clock jumps. Firing does this. Schedules makes and changes
-schedules, and keeps them in step with tasks.py and the folders.
+A schedule is due at `next_at`. A process that ticks then adds its task, moves `next_at` on and stores a row
+of `slot`, in one transaction. There is only one row for each slot. So a slot adds its task at most once, even
+if several processes tick or the clock jumps. ScheduleRunner does this. Schedules makes and changes schedules,
+and keeps them in step with tasks.py and the folders.
 """
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from ..base.types import JsonObject, Row, ScheduleRow, TaskRow
     from .schedule_rows import Planner
 
-SCHEDULES_MAX = 1000            # of one owner
-FIRE_SECONDS = 1.0              # of a tick
-UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; further slots are skipped
-GONE_SECONDS = 60.0             # a schedule whose source was away for less catches up: the source was
+SCHEDULES_MAX = 1000            # schedules of one owner
+FIRE_SECONDS = 1.0              # a tick begins no further schedule after this time
+UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; with so many its slots are skipped
+GONE_SECONDS = 60.0             # a schedule whose source was missing for less catches up: the source was
                                 # probably being copied
-KEPT_SECONDS = 30 * 86400.0  # after which a schedule without a source is removed, with its pause and history
-COMING_MAX, COMING_TIMES_MAX = 20, 24   # schedules of the next day, and times of each
+KEPT_SECONDS = 30 * 86400.0     # how long a schedule without a source is kept, with its pause and history
+COMING_MAX, COMING_TIMES_MAX = 20, 24   # maximum of schedules that coming() lists, and of times of each
 SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
 SOURCES = {"code": "tasks.py", "folder": "a file in the folder schedules"}
@@ -53,9 +53,9 @@ SCHEDULE_SHOWN = (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
         SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
-SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # all others are kept, but not listed
-# How rows are matched with the schedules of tasks.py and the folders, in this order: the columns that must
-# be equal, and whether rows without a source count, too. A script is matched by its name alone.
+SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # older rows without a source are kept, but not listed
+# The steps that match rows with the schedules of tasks.py and the folders. Each has the columns that must be
+# equal. It also says whether a row that lost its source may match. Only the first step is for scripts.
 MATCHES = (
     (("source", "name"), True), (("source", "function", "rule", "arguments"), True),
     (("source", "function", "arguments"), False), (("source", "function"), False),
@@ -63,15 +63,15 @@ MATCHES = (
 
 
 if TYPE_CHECKING:
-    # A function that makes Orders of requests, for a Person (of a later room) or None.
+    # A function that turns requests into Orders, for a Person (from a later room) or None.
     CheckRequests = Callable[[list[JsonObject], Any], list[Order]]
 
 
 class _Differences(NamedTuple):
-    """The differences between the rows and the sources.
+    """The differences between the rows of schedules and their sources.
 
-    `wanted` has rows (None: a new one) with their columns. `gone` has the rows that no source names any
-    more.
+    `wanted` has each row (None: a new one) with the columns that it should have. `gone` has the rows that
+    no source names any more.
     """
 
     wanted: list[tuple[ScheduleRow | None, JsonObject]]
@@ -81,10 +81,10 @@ class _Differences(NamedTuple):
 class ScheduleRunner:
     """The runner of due schedules: each slot adds its task, or records the reason why not.
 
-    1. fire() finds the due schedules. For each, outside of a transaction, due_slots() returns the slots
-       and order() the task.
+    1. fire() finds the due schedules. Outside of a transaction, due_slots() returns the slots of each, and
+       order() its Order.
     2. In one transaction, if the row is unchanged, the slots get their tasks or reasons, and next_at
-       moves on. A slower process finds a changed row and does nothing.
+       moves on. If another process was faster, this one finds a changed row and does nothing.
     """
 
     def __init__(self, database: Database, adding: Adding, check_requests: CheckRequests,
@@ -94,8 +94,7 @@ class ScheduleRunner:
         self._person = person           # the Person of a user's id, or None
 
     def fire(self, now: float) -> None:
-        """Add the due tasks, each schedule in a transaction of its own, so that other writers need not
-        wait."""
+        """Add the due tasks. Each schedule has a transaction of its own, so other writers need not wait."""
         deadline = self._clock.monotonic() + FIRE_SECONDS
         for (schedule_id,) in self._database.all(
                 "SELECT id FROM schedule WHERE gone_at IS NULL AND id IN ("
@@ -107,7 +106,7 @@ class ScheduleRunner:
                 break
 
     def settle(self, schedule_id: int, now: float) -> None:
-        """Fill all due slots of a schedule, by its present rule."""
+        """Fill all due slots of a schedule, by its stored rule."""
         while self._fire_one(schedule_id, now):
             pass
 
@@ -117,11 +116,11 @@ class ScheduleRunner:
             "SELECT min(next_at) FROM schedule WHERE paused=0 AND gone_at IS NULL")
 
     def _fire_one(self, schedule_id: int, now: float) -> bool:
-        """Fill some slots of a schedule in one transaction; True if there are more."""
+        """Fill some due slots of a schedule in one transaction; return True if there may be more."""
         row = self._database.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
         if row is None or row["next_at"] is None:
             return False
-        # If the clock was set back, the next run was computed from a time in the future: compute it again.
+        # If the clock was set back, next_at was computed from a time in the future: compute it again.
         due = row["next_at"] if row["next_from"] <= now + CLOCK_SLACK_SECONDS else now
         if due > now:
             return False
@@ -137,7 +136,7 @@ class ScheduleRunner:
         except Invalid as error:
             problem = problem or error.detail
         except Busy:
-            return False                # tasks.py could never be read: try again later
+            return False                # tasks.py could never be read: the next tick tries again
         with self._database.transaction(durable=False) as transaction:
             current = transaction.one(SCHEDULE_ROW + "schedule.id=?", (schedule_id,))
             if current is None or tuple(current) != tuple(row):
@@ -149,7 +148,7 @@ class ScheduleRunner:
         return bool(due_runs.slots)
 
     def order(self, row: ScheduleRow) -> Order:
-        """Return the Order for a task of this schedule; Invalid if there can be none."""
+        """Return the Order for a task of this schedule; Invalid if it can have no task."""
         if row["disabled"]:
             raise Invalid("Its owner %s is disabled." % row["owner"])
         if row["source"] == "folder":
@@ -161,18 +160,18 @@ class ScheduleRunner:
         """Return the Order for a task of a schedule; Invalid names every wrong field."""
         [order] = self._check_requests([{"function": request["function"], **request["options"],
                                          "arguments": request["arguments"]}], person)
-        if order.given:                 # the file would go with its first task
+        if order.given:                 # the file would be removed with its first task
             raise field_error("arguments", "cannot name a file: a schedule keeps none")
         return order
 
     def _fill(self, transaction: Connection, row: ScheduleRow, slots: list[Slot],
               order: Order | None, problem: str | None, now: float) -> JsonObject:
-        """Add the tasks of slots that have none; return the changes of the schedule's row."""
+        """Add a task for each slot that has none; return the changes of the schedule's row."""
         last_at, last_task = row["last_at"], row["last_task_id"]
         for at, why in slots:
             if transaction.value("SELECT task_id FROM slot WHERE schedule_id=? AND at=?",
                                  (row["id"], at)) is not None:
-                continue                # a slot that added nothing may be filled again
+                continue                # it has a task: only a slot without one is filled again
             task_id: int | None = None
             last_at, unfinished = at, self.unfinished(transaction, row["id"])
             why = why or problem or self._why_skipped(row, unfinished)
@@ -186,7 +185,7 @@ class ScheduleRunner:
         return {"last_at": last_at, "last_task_id": last_task, "problem": problem}
 
     def _why_skipped(self, row: ScheduleRow, unfinished: Sequence[TaskRow]) -> str | None:
-        """Return why a slot adds nothing while tasks of its schedule are unfinished; None if it adds one."""
+        """Return why a slot adds no task while tasks of its schedule are unfinished; None if it adds one."""
         if len(unfinished) == UNFINISHED_MAX:
             return "skipped: %d of its tasks had not ended" % UNFINISHED_MAX
         if not unfinished or row["overlap"] != "skip":
@@ -206,8 +205,10 @@ class ScheduleRunner:
 
     def add_task(self, transaction: Connection, row: ScheduleRow, order: Order,
                  unfinished: Sequence[TaskRow], now: float) -> int:
-        """Add a task of a schedule; return its id. With overlap=queue it comes after unfinished tasks of
-        its owner."""
+        """Add a task of a schedule; return its id.
+
+        With overlap=queue it runs after the schedule's unfinished tasks of the same owner.
+        """
         order.schedule_id = row["id"]
         if row["overlap"] == "queue":
             order.after = tuple(task["id"] for task in unfinished if task["owner_id"] == row["owner_id"])
@@ -226,7 +227,7 @@ class Schedules:
 
     def find(self, owner_id: int | None = None, limit: int = INTEGER_MAX,
              after: int = 0) -> list[JsonObject]:
-        """Return the schedules of an owner, or (None) of all owners, oldest first."""
+        """Return the schedules of an owner (None: of all owners), oldest first."""
         where, values = ("1=1", ()) if owner_id is None else ("schedule.owner_id=?", (owner_id,))
         now = self._clock.now()
         return [schedule_json(row, now) for row in self._database.all(
@@ -247,7 +248,7 @@ class Schedules:
                 "history": [slot_json(slot) for slot in slots]}
 
     def coming(self, owner_id: int | None, until: float) -> list[JsonObject]:
-        """Return the schedules that are due until then, the next one first, each with its `times`."""
+        """Return the schedules that are due before `until`, the next one first, each with its `times`."""
         where, values = ("", ()) if owner_id is None else (" AND schedule.owner_id=?", (owner_id,))
 
         def times(row: ScheduleRow) -> list[float]:
@@ -333,7 +334,7 @@ class Schedules:
             raise Conflict("There can be at most %d schedules of one owner." % SCHEDULES_MAX)
 
     def _checked(self, request: JsonObject, person: Planner | None) -> JsonObject:
-        """Return the columns for these fields; Invalid names every wrong one."""
+        """Return the columns of a request; Invalid names every wrong field."""
         errors = plan_errors(request, self._clock.now())
         try:
             order = self._firing.check_task(request, person)
@@ -353,15 +354,15 @@ class Schedules:
 
     def store(self, transaction: Connection, row: ScheduleRow | None, columns: JsonObject,
               by: str | None = None) -> int:
-        """Make a schedule (`row` is None) or change it; return its id. Due runs must be settled before.
+        """Make a schedule (`row` is None) or change it; return its id. Call settle() before a change.
 
-        `every` counts from when the schedule was made, even if its rule was another one meanwhile.
+        A rule "every N seconds" counts from when the schedule was made, even after a change of its rule.
         """
         now = self._clock.now()
         if row is None or not self._goes_on(row, columns, now):
             columns = {**columns, "start": row["start"] if row else now, "next_from": now,
                        "late_at": None}
-            # A rule that cannot be read is due now, which reports it: other hosts may know more time zones.
+            # A rule that this host cannot read is due now: the run reports it. Other hosts may know its zone.
             columns["next_at"] = None if row and row["paused"] else of_rule(
                 columns, lambda rule: rule.next_after(now), now)
         if row is None:
@@ -376,13 +377,13 @@ class Schedules:
 
     @staticmethod
     def _goes_on(row: ScheduleRow, columns: JsonObject, now: float) -> bool:
-        """Return whether a schedule keeps its next run: its rule has the same meaning."""
+        """Return True if a schedule keeps its next run: its rule means the same, and its source was there."""
         was_away = row["gone_at"] is not None and abs(now - row["gone_at"]) >= GONE_SECONDS
         return not was_away and is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"])
 
     def _set_paused(self, transaction: Connection, schedule_id: int, changed: JsonObject,
                     person: Planner | None) -> None:
-        """Pause or resume a schedule, or change the reason, if the request says so. Nothing is caught up."""
+        """Pause or resume a schedule, or change the reason, if the request says so. No run is caught up."""
         row, now = self._row(transaction, schedule_id), self._clock.now()
         paused = changed.get("paused", row["paused"])
         if not changed.keys() & {"paused", "paused_why"} or not (paused or row["paused"]):
@@ -442,7 +443,7 @@ class Schedules:
                 row["gone_at"] is None or abs(now - row["gone_at"]) >= KEPT_SECONDS)])
 
     def _wanted(self, owner_id: int, scripts: list[str]) -> list[JsonObject]:
-        """Return the columns of the schedules in tasks.py and in folders; some have no name."""
+        """Return the columns of the schedules in the folders and in tasks.py. The name may be None."""
         folders: list[JsonObject] = [
             {"name": script, "function": SCRIPT_FUNCTION, "arguments": {"script": script},
              "rule": SCRIPT_FOLDERS[script.split("/")[0]]} for script in scripts]
@@ -456,16 +457,16 @@ class Schedules:
 
     @staticmethod
     def _is_right(row: ScheduleRow | None, columns: JsonObject) -> bool:
-        """Return True if a schedule exists and is as its source says."""
+        """Return True if a row exists and equals the columns of its source."""
         return row is not None and row["gone_at"] is None and all(
             row[name] == value for name, value in columns.items())
 
 
 def match_rows(rows: list[ScheduleRow],
                sources: list[JsonObject]) -> list[tuple[ScheduleRow | None, JsonObject]]:
-    """Pair the columns of sources with the rows of the same schedules, by MATCHES; None for new ones.
+    """Pair the columns of each source with the row of the same schedule, by MATCHES; None for a new one.
 
-    Columns without a name get that of their row, else FUNCTION-NUMBER.
+    Columns without a name get the name of their row, or FUNCTION-NUMBER for a new one.
     """
     free = list(rows)
     matches: list[ScheduleRow | None] = [None] * len(sources)
@@ -487,7 +488,7 @@ def match_rows(rows: list[ScheduleRow],
 
 
 def is_match(row: ScheduleRow, columns: JsonObject, names: Sequence[str]) -> bool:
-    """Return whether a row has these columns: rules by their meaning, arguments in any order."""
+    """Return True if these columns are equal: rules by their meaning, arguments in any order."""
     return all(
         is_same_rule(row["rule"], row["zone"], columns["rule"], columns["zone"]) if name == "rule" else
         row[name] == columns[name] or name == "arguments" and (

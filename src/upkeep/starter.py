@@ -30,20 +30,20 @@ class Starter:
         self._database, self._settings, self._claims = database, settings, claims
         self._interpreter, self._modes, self._workers = interpreter, modes, workers
         self._reaper, self._clock = reaper, database.clock
-        self._children: dict[Popen[bytes], int | None] = {}     # process -> id of its row
+        self._children: dict[Popen[bytes], int | None] = {}     # process -> id of its row; None: a helper
 
     def start_needed(self, least: int = 0) -> int:
-        """Start the workers that are needed, in the mode detached; return the number of reserved rows."""
+        """Start the needed workers if the mode is detached; return the number of reserved rows."""
         self._poll_children()
         if not self.needed(least) or self._modes.decide().mode != "detached":
             return 0
         return len(self._start_all("detached", least))
 
     def work_slice(self, seconds: float = SLICE_SECONDS) -> int:
-        """Let child processes work while the caller waits, where no worker can stay; return the ended
-        attempts.
+        """Let child processes work while the caller waits; return the number of ended attempts.
 
-        If they die with this process, other processes see that at once.
+        This is for hosts where no worker can stay. If the children are killed with this process, their locks
+        are free, and other processes notice that at once.
         """
         self._poll_children()
         if not self._modes.works_in_slices() or not self.needed():
@@ -59,12 +59,12 @@ class Starter:
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least: int = 0, db: Reader | None = None) -> int:
-        """Return how many more workers the work here could use, but at least `least`.
+        """Return how many more workers to start for the claimable tasks, or for at least `least` of them.
 
-        Workers of other machines do not count: a queue may name this one.
+        Idle workers of other machines do not count: a queue may be for this machine only.
         """
         room: int = self._settings.get("NbMaxWorker", db)
-        if not room:                    # all workers are services
+        if not room:                    # 0 stops all work
             return 0
         db = db or self._database
         workers = db.all("SELECT state, machine FROM worker WHERE mode<>'remote'")
@@ -79,15 +79,15 @@ class Starter:
         failure = recall(db, "start_failure")
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
             return 0                    # a longer pause comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # many starts would leave no room for a runner
+        return 1 if failure else min(room, missing)     # more might leave no process for a runner
 
     def start_helper(self, *arguments: str) -> None:
-        """Start a process that does one thing: --send the due rows of `delivery`, or make a --backup."""
+        """Start a process that does one thing: --send sends due messages, --backup makes the daily backup."""
         self._poll_children()
         self._launch(None, *arguments, str(self._database.folder))
 
     def _start_all(self, mode: str, least: int, *more: float) -> set[int]:
-        """Start the workers that are needed; return the ids of their rows."""
+        """Reserve rows and start the needed workers; return the ids of all reserved rows."""
         with self._database.transaction(durable=False) as transaction:
             reserved = self._workers.reserve(transaction, mode, self.needed(least, transaction))
         for worker_id, lock in reserved:
@@ -118,7 +118,7 @@ class Starter:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, **how)
 
     def _poll_children(self) -> None:
-        """Collect ended child processes. One that ended early is a failed start."""
+        """Collect ended child processes. A worker that ended before it reported is a failed start."""
         for child, worker_id in list(self._children.items()):
             if child.poll() is None or self._children.pop(child, None) is None:
                 continue                # it still runs, or another thread has collected it

@@ -21,19 +21,19 @@ from .metrics import Rollup
 from .retention import Retention
 from .alerts import Alerts
 
-TICK_PASSING_SECONDS = 5.0      # ... of processes that only pass by, such as requests
-TICK_SOON_SECONDS = 1.0         # while more work is left, or a schedule is due before the next tick
+TICK_PASSING_SECONDS = 5.0      # between ticks by callers in PASSING, such as requests
+TICK_SOON_SECONDS = 1.0         # between ticks while work is left or a schedule is due
 SWEEP_SECONDS = 3600.0
 LOOK_FOR_SCHEDULES_SECONDS = 30.0
-BACKUP_AGAIN_SECONDS = 3600.0   # after a backup that failed or was not finished
+BACKUP_AGAIN_SECONDS = 3600.0   # pause after a backup that failed or was not finished
 
 
 class Tick:
     """The maintenance that any process does in passing: reap, fire, promote, fold, prune, start.
 
     Every part reads first, and writes only if there is something to do. Every write checks again inside
-    its transaction. So any number of processes may tick at the same time. Work that can wait leaves the
-    processor to waiting tasks.
+    its transaction. So any number of processes may tick at the same time. A tick folds and prunes only one
+    portion, so that tasks need not wait for that.
     """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: TickHistory,
@@ -48,18 +48,18 @@ class Tick:
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False          # the last tick left work to be done soon
+        self._has_more = False          # the last tick left rows to fold or prune
 
     def maybe(self, caller: str) -> bool:
         """Tick unless another process has just done so; return True if this one did.
 
-        `caller` is "server" or "worker" (they stay), "code" (adds by Python and shell), "cron", or one of
-        PASSING. Errors are reported, and the next tick tries again: a tick must not end its caller.
+        `caller` is "server", "worker", "code" (adds by Python and shell), "cron", or one of PASSING. Errors
+        are printed, not raised: a tick must not end its caller. The next tick tries again.
         """
         if not self._ticks.is_due():
             return False
         try:
-            if caller == "server":      # a server stays, whichever process ticks
+            if caller == "server":      # is_resident() needs this, even if another process ticks
                 self._rhythm.record(caller)
             if not self._is_our_turn(caller):
                 return False
@@ -73,7 +73,7 @@ class Tick:
             return False
 
     def run(self, caller: str = "worker", start: bool = True) -> None:
-        """Do everything that is due, even after another process's tick. Without `start` no workers start."""
+        """Do all that is due, even if another process has just ticked. Without `start`, start no worker."""
         renew_mark(self._mark, self._clock.now(), 0.0)
         self._rhythm.record(caller)
         self._ticks.put_off(TICK_SECONDS)
@@ -95,19 +95,22 @@ class Tick:
             self._back_up()
 
     def sleepers_missing(self) -> int:
-        """Return 1 if a worker should sleep until a scheduled task is due and none does, else 0."""
+        """Return 1 if stay_asleep asks for a worker to wait for the next work and there is none, else 0."""
         return int(self._settings.get("stay_asleep") == "yes" and not self._workers.are_there()
                    and self.next_work() is not None)
 
     def next_work(self, alone: bool = True, db: Reader | None = None) -> float | None:
-        """Return when the next task becomes claimable, or None. Single tasks count only if `alone`."""
+        """Return when the next scheduled task is due, or None. With `alone`, rates and schedules count, too.
+
+        `alone` is True for the oldest idle worker: only this one waits for a rate or a schedule.
+        """
         dues = [self._claims.next_due(db=db)]
         if alone:
             dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller: str) -> bool:
-        """Return True if the last tick is long ago, or less long if something is due."""
+        """Return True if the last tick is long enough ago. If something is due, a shorter time is enough."""
         now, due = self._clock.now(), self._firing.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
@@ -122,7 +125,7 @@ class Tick:
                 self._claims.promote(transaction, self._clock.now())
 
     def _fire_schedules(self) -> None:
-        """Add the tasks of due schedules. Now and then read tasks.py's schedules and the script folders."""
+        """Add the tasks of due schedules. Now and then compare them with tasks.py and the script folders."""
         now = self._clock.now()
         if self._looks.is_due():
             self._schedules.synchronise()
@@ -131,7 +134,7 @@ class Tick:
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _back_up(self) -> None:
-        """Start the process that makes the daily backup, after the chosen hour; again if it failed."""
+        """Start the process that makes the daily backup after backup_hour. After a failure start it again."""
         now, hour = self._clock.now(), self._settings.get("backup_hour")
         if not hour:
             return
@@ -149,7 +152,7 @@ class Tick:
         self._starter.start_helper("--backup")
 
     def _sweep(self) -> None:
-        """Remove leftovers of crashes and people, once an hour in one process of all."""
+        """Remove leftovers of crashes, and expired sessions and login limits, once an hour in one process."""
         now = self._clock.now()
         if not renew_mark(self._database.folder / "sweep.mark", now, SWEEP_SECONDS):
             return

@@ -1,7 +1,7 @@
 """The history of ticks: their callers, their times, their gaps.
 
-A tick must be cheap where every request is a process of its own. So the time of the last tick is the time
-of an empty file, which needs no transaction. The figures are stored once a minute.
+A tick must be cheap where every request is a process of its own. So the last tick is recorded as the
+modification time of an empty file, which needs no transaction. The callers are stored about once a minute.
 """
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
         seen: dict[str, float]
         visits: dict[str, list[float]]
 
-PASSING = ("request", "address")        # tick seldom, and leave long work to other processes
-VISITORS = ("cron", "address")          # callers that come by themselves and leave again
-NOTE_SECONDS = 50.0                     # between two records of a caller
-ONE_VISIT_SECONDS = 65 * 60.0           # after one visit, for how long an hourly one is expected
+PASSING = ("request", "address")        # callers that tick seldom and leave long work to other processes
+VISITORS = ("cron", "address")          # programs that tick at regular times, then end
+NOTE_SECONDS = 50.0                     # least time between two records of a caller
+ONE_VISIT_SECONDS = 65 * 60.0           # after its first visit, how long the next one is awaited
 
 
 def renew_mark(path: Path, now: float, least: float) -> bool:
-    """Return True, and set the mark to now, if it is at least `least` seconds old.
+    """Return True, and set the mark to now, if the mark is at least `least` seconds old.
 
-    The mark is the time of an empty file. It is also due if it lies in the future or is unknown. Two
-    processes in the same instant may both go on, and so may all where the mark cannot be set: they only
-    do the same twice.
+    The mark is the modification time of an empty file. A mark in the future or a missing file counts as old.
+    True may be returned to several processes at the same moment, or where the mark cannot be set. They only
+    do the same work twice.
     """
     with contextlib.suppress(OSError):
         if round(seconds_since(os.stat(path).st_mtime, now), 3) < least:
@@ -60,13 +60,13 @@ def renew_mark(path: Path, now: float, least: float) -> bool:
 
 
 class TickHistory:
-    """The history of ticks, read and written. Tick.maybe() lists the callers."""
+    """The history of ticks in the table `state`. Tick.maybe() lists the callers."""
 
     def __init__(self, database: Database) -> None:
         self._database, self._clock = database, database.clock
 
     def record(self, caller: str) -> None:
-        """Store now and then that a caller ticks. After a jump of the clock the older history is dropped."""
+        """Store that a caller ticks, if it was not stored lately. A jump of the clock clears the history."""
         now = self._clock.now()
         if seconds_since(self._known(self._database)["seen"].get(caller, 0.0), now) < NOTE_SECONDS:
             return
@@ -81,7 +81,7 @@ class TickHistory:
             remember(transaction, "rhythm", history)
 
     def state(self) -> JsonObject:
-        """Return the last tick, its caller and the period, as people see them."""
+        """Return the last tick, its caller and the period, as the API has them."""
         at, caller = max(((at, caller) for caller, at in self._known(self._database)["seen"].items()),
                          default=(None, None))
         visits, period = self.visitor("cron"), self.period()
@@ -91,7 +91,7 @@ class TickHistory:
                 "cron": cron, "resident": self.is_resident()}
 
     def visitor(self, caller: str) -> Visits | None:
-        """Return the visits of one of VISITORS, None if it never came."""
+        """Return the Visits of one of VISITORS; None if it never came."""
         visits = self._known(self._database)["visits"].get(caller)
         if not visits:
             return None
@@ -102,17 +102,17 @@ class TickHistory:
                 "comes": seconds_since(visits[-1], self._clock.now()) < patience}
 
     def is_resident(self) -> bool:
-        """Return True while our server runs, or a worker that never ends by itself."""
+        """Return True while the built-in server runs, or a worker in the mode service."""
         last = self._known(self._database)["seen"].get("server", -math.inf)
         return seconds_since(last, self._clock.now()) < 2 * NOTE_SECONDS or self.has_service()
 
     def has_service(self) -> bool:
-        """Return True while there is a worker that never ends by itself."""
+        """Return True while there is a worker in the mode service, which never ends by itself."""
         return bool(self._database.value(
             "SELECT 1 FROM worker WHERE mode='service' AND state<>'starting' LIMIT 1"))
 
     def period(self) -> float | None:
-        """Return the seconds between ticks that come by themselves; None if only people cause them."""
+        """Return the seconds between ticks that do not depend on people; None if there are no such ticks."""
         periods = [visits["period"] for visits in map(self.visitor, VISITORS)
                  if visits and visits["comes"] and visits["period"]]
         return min(periods + [TICK_SECONDS] * self.is_resident(), default=None)

@@ -1,6 +1,6 @@
 """Worker locks; which Python; how this host starts processes.
 
-take_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
+create_lock() and grab_if_free() handle the lock files that show that a worker lives. Modes decides how
 workers are started on this host, Interpreter with which Python. file_stamps() shows changes of the
 program's files and of tasks.py.
 """
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
     Stamps = dict[str, Union[list[int], None]]  # path: [mtime, size], or None where there is no file
 
     class _Losses(TypedDict):
-        """Workers in a row that were lost young: their number, the last time, the tasks of the last one."""
+        """The latest series of workers that were lost young: their number, the last loss and its tasks."""
 
         count: int
         at: float
         tasks: list[int]
 
-START_RETRY_SECONDS = (1.0, 60.0)
-LOST_MAX = 2                    # losses in a row that are blamed on the host
+START_RETRY_SECONDS = (1.0, 60.0)       # shortest and longest pause after a failed start
+LOST_MAX = 2                    # losses in a row after which the host is assumed to kill workers
 YOUNG_SECONDS = 60.0            # a worker that lived longer was not lost young
-DETACHED_AGAIN_SECONDS = 3600.0
+DETACHED_AGAIN_SECONDS = 3600.0 # how long `auto` does without detached workers
 ENVIRONMENT_NAMES = ("PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR VIRTUAL_ENV "
                      "PYTHON_VERSION PYTHONPATH PYTHONHOME LD_LIBRARY_PATH").split()
 SHORTAGES = {errno.EAGAIN: "process limit", errno.ENOMEM: "out of memory",
@@ -56,23 +56,23 @@ MODE_WORDS = {"cron": "Cron works on the tasks",
 
 
 class HeldLock(NamedTuple):
-    """A lock file that we hold: its descriptor, and whether it is proven to lock out other processes."""
+    """A lock file that we hold: its descriptor, and True if a test showed that other opens cannot lock it."""
 
     handle: int
     proven: bool
 
 
 class ChosenMode(NamedTuple):
-    """The way workers are started, a word of the setting worker_mode, and a sentence with the reason."""
+    """The way workers are started (a value of the setting worker_mode, but auto), and the reason."""
 
     mode: str
     why: str
 
 
 def grab_if_free(path: Path) -> int | None:
-    """Return the descriptor of a dead worker's lock file, which we then hold.
+    """Lock the lock file of a dead worker; return its descriptor.
 
-    None if the worker lives or the file is missing.
+    Return None if the worker lives or the file is missing.
     """
     handle = None
     try:
@@ -86,15 +86,15 @@ def grab_if_free(path: Path) -> int | None:
 
 
 def create_lock(path: Path) -> HeldLock:
-    """Lock a new lock file for life. It gets its name only once it is locked.
+    """Make a lock file and hold its lock until this process ends.
 
-    So a process that finds it free knows that its owner is dead.
+    The file gets its name after it is locked. So a process that finds it free knows that its owner is dead.
     """
     path.parent.mkdir(mode=0o700, exist_ok=True)
     part = path.with_name(path.name + ".new")
     handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     proven = False
-    with contextlib.suppress(OSError):  # without flock on a host the leases must do
+    with contextlib.suppress(OSError):  # where flock fails, only leases show that a worker is dead
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         second = grab_if_free(part)
         proven = second is None
@@ -105,13 +105,13 @@ def create_lock(path: Path) -> HeldLock:
 
 
 def explain_start_error(error: Exception, name: str = "a worker") -> str:
-    """Return why a process could not be started, in a site owner's words."""
+    """Return a sentence for the site's owner: why a process could not be started."""
     return "%s could not be started (%s)" % (
         name, SHORTAGES.get(getattr(error, "errno", 0), error))
 
 
 def file_stamps(files: Iterable[Path | str]) -> Stamps:
-    """Return the stamps of files. While they stay equal, a catalogue is up to date."""
+    """Return the stamps of files. They differ after a file has changed."""
     stamps: Stamps = dict.fromkeys(map(str, files))
     for name in stamps:
         try:                            # quicker than suppress(), and each add calls this
@@ -123,7 +123,7 @@ def file_stamps(files: Iterable[Path | str]) -> Stamps:
 
 
 class Interpreter:
-    """The Python for workers and tasks.py. One that is too old reports that when it starts."""
+    """The Python for workers and tasks.py. A Python that is too old reports that when it starts."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -142,10 +142,9 @@ class Interpreter:
                          % (chosen or "the Python found here"))
 
     def environment(self, ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-        """Return the environment of workers. It is an allow-list: a web process may hold secrets of
-        requests."""
+        """Return the environment of workers: only allowed names, since a web process may hold secrets."""
         more = self._settings.get("pass_environment").replace(",", " ").split()
-        # Under CGI a client sets variables with this prefix: its header Proxy becomes HTTP_PROXY.
+        # Under CGI a client's headers become variables with this prefix: Proxy becomes HTTP_PROXY.
         strange = "HTTP_" if "GATEWAY_INTERFACE" in ours else "\0"
         return {name: value for name, value in ours.items() if not name.startswith(strange)
                 and (name in (*ENVIRONMENT_NAMES, *more) or name.startswith(("LC_", "JOBQUEUE_")))}
@@ -158,12 +157,12 @@ class Interpreter:
 
 
 class Modes:
-    """The way workers are started here; `auto` may do without detached ones for a while.
+    """The way workers are started here. `auto` may do without detached workers for a while.
 
-    A worker is lost young if it never reported, or was killed or told to stop within YOUNG_SECONDS. After
-    LOST_MAX losses in a row, with different tasks or none, `auto` leaves "detached" for an hour. Then one
-    more loss is enough. A worker that left in order or lived longer ends the row. Workers that were
-    started before the last loss count as one with it.
+    A detached worker is lost young if it never reported, or was killed or told to stop within YOUNG_SECONDS.
+    After LOST_MAX losses in a row `auto` leaves "detached" for DETACHED_AGAIN_SECONDS. Then one more loss is
+    enough. A worker that left in order or lived longer resets the count. A loss is not counted if the worker
+    was started before the last loss, or ran one of the same tasks.
     """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims,
@@ -172,7 +171,7 @@ class Modes:
         self._rhythm, self._clock = rhythm, database.clock
 
     def decide(self) -> ChosenMode:
-        """Return the mode in which workers start now; it is never "auto"."""
+        """Return the mode in which workers start now. It is never "auto"."""
         mode, lost = self._settings.get("worker_mode"), self._lost(self._database)
         if mode != "auto":
             return ChosenMode(mode, "The setting worker_mode names this mode.")
@@ -186,13 +185,12 @@ class Modes:
             % (MODE_WORDS[mode], time_of_day(lost["at"]), time_of_day(again))))
 
     def works_in_slices(self) -> bool:
-        """Return True if a caller that waits for a task may work on it; also where `auto` chose cron."""
+        """Return True if child processes may work while a caller waits: in slice, or if `auto` chose cron."""
         mode = self.decide().mode
         return mode == "slice" or (mode == "cron" and self._settings.get("worker_mode") == "auto")
 
     def learn_end(self, transaction: Connection, row: WorkerRow, is_loss: bool) -> None:
-        """Learn from the end of a worker. It is a loss if it was killed or told to stop, or never
-        reported."""
+        """Learn from the end of a worker. `is_loss`: it was killed or told to stop, or never reported."""
         lost, here = self._lost(transaction), (self._claims.machine, self._claims.leases.boot)
         if row["mode"] != "detached" or (row["machine"], row["boot"]) != here:
             return
@@ -207,10 +205,10 @@ class Modes:
         self._store_losses(transaction, {
             "count": lost["count"] + 1, "at": self._clock.now(), "tasks": tasks})
         if lost["count"] + 1 >= LOST_MAX:
-            remember(transaction, "start_failure", None)   # it belongs to the mode that is left
+            remember(transaction, "start_failure", None)   # it is about the mode detached
 
     def _lost(self, db: Reader) -> _Losses:
-        """Return the last losses in a row on this machine; none once the clock was set back."""
+        """Return the latest losses in a row on this machine. If the clock was set back, they do not count."""
         lost: _Losses | None = (recall(db, "workers_lost") or {}).get(self._claims.machine)
         if lost and seconds_since(lost["at"], self._clock.now()) < math.inf:
             return lost

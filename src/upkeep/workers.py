@@ -1,10 +1,9 @@
 """Rows of workers: reserved, live, renewed, removed.
 
-A worker is a row, which counts under NbMaxWorker, and a lock file, which it and its runner hold for life.
-A Starter reserves the row and starts the process. The process takes the lock, sets the row to live,
-renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock is
-free or whose lease is over. Modes decides how workers are started on this host, Interpreter with which
-Python.
+A worker has a row, which counts towards NbMaxWorker, and a lock file. It and its runner hold the lock while
+they live. A Starter reserves the row and starts the process. The process takes the lock, marks the row as
+live, renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock
+is free or whose lease is over.
 """
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ if TYPE_CHECKING:
 
 
 class Reserved(NamedTuple):
-    """The row of a worker to be started: its id, and the name of its lock file."""
+    """A reserved row of a worker: its id, and the name of its lock file."""
 
     id: int
     lock: str
 
 
 class Workers:
-    """The rows of worker processes, their lock files, and the failed starts."""
+    """The rows of worker processes, their lock files, and failed starts."""
 
     def __init__(self, database: Database, settings: Settings, claims: Claims,
                  modes: Modes) -> None:
@@ -47,7 +46,7 @@ class Workers:
         self.log = private_path(database.path, "worker.log")
 
     def rows(self) -> Sequence[WorkerRow]:
-        """Return all worker rows, each with the id and function of the task it runs."""
+        """Return all worker rows, each with the id, owner and function of the task it runs."""
         return self._database.all(
             "SELECT worker.*, task.id AS task_id, task.owner_id AS owner_id, "
             "task.function AS function FROM worker LEFT JOIN task ON task.id=(SELECT min(id) "
@@ -70,7 +69,7 @@ class Workers:
         return reserved
 
     def arrive(self, worker_id: int, lock: str, proven: bool, pid: int) -> bool:
-        """Set a reserved row to live; return False if it was given up meanwhile."""
+        """Mark a reserved row as live; return False if it was removed meanwhile."""
         with self._database.transaction(durable=False) as transaction:
             changed = transaction.update(
                 "worker", {"state": "idle", "pid": pid, "lock_proven": proven},
@@ -83,7 +82,7 @@ class Workers:
 
     def heartbeat(self, transaction: Connection, worker_id: int, state: str, tasks: int,
                   runner: tuple[int | None, str | None] = (None, None)) -> None:
-        """Store a worker's heartbeat, with its runner's pid and start time; return whether it has a row."""
+        """Store a worker's heartbeat, with its runner's pid and start time, if the worker still has a row."""
         lease = self._lease(self._clock.now())
         transaction.run_later(
             "UPDATE worker SET state=?, tasks=?, runner_pid=?, runner_birth=?, %s WHERE id=?"
@@ -97,7 +96,7 @@ class Workers:
 
     def leave(self, transaction: Connection, worker_id: int, why: str,
               tasks: int | None = None) -> None:
-        """Remove a worker's row. The process that holds its lock removes the lock file."""
+        """Remove a worker's row. The process that holds the lock removes the lock file."""
         row = transaction.one("SELECT * FROM worker WHERE id=?", (worker_id,))
         if row:
             self._modes.learn_end(transaction, row, why == STOPPED)
@@ -113,18 +112,18 @@ class Workers:
         os.close(handle)
 
     def are_there(self) -> bool:
-        """Return True if there is any worker."""
+        """Return True if there is any worker, except remote ones."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id: int) -> int | None:
-        """Return this worker's rank among those that do not leave, 1 for the oldest; None without a row."""
+        """Return a worker's rank among those that are not stopping, 1 for the oldest; None without a row."""
         count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
         return count if last == worker_id else None
 
     def idles_alone(self, worker_id: int, db: Reader | None = None) -> bool:
-        """Return True if this is the oldest idle worker on this machine."""
+        """Return True if no older worker on this machine is idle."""
         return not (db or self._database).value(
             "SELECT 1 FROM worker WHERE id<? AND state='idle' AND machine=? AND mode<>'remote'",
             (worker_id, self._claims.machine))
@@ -133,14 +132,14 @@ class Workers:
         """Store why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # several failures at once count as one
+        tries = before["tries"] + (now >= before["next"])   # failures before the next try count as one
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
         record_activity(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since: float, until: float = math.inf) -> str:
-        """Return ": " and the last line that workers printed between these times, or ""."""
+        """Return ": " and the last line of the workers' log if it was written between these times, or ""."""
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
                 lines = self.log.read_text("utf-8", "replace").strip().splitlines()

@@ -44,7 +44,7 @@ class TestDownload(WebTestCase):
     def test_it_counts_as_a_backup_that_was_taken_from_here(self):
         self.ana.get("/api/backup")
         [text] = [one["text"] for one in self.ana.get("/api/host").json["checks"] if one["name"] == "Backup"]
-        self.assertIn("(taken from here)", text)
+        self.assertIn("(no longer there)", text)
 
     def test_it_is_for_admins_only(self):
         before = self.entries()

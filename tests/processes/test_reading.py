@@ -41,7 +41,7 @@ class Reading(unittest.TestCase):
         (site.home / "other.py").write_text(LOOK.replace("look", "other"))
         site.run("functions", environment={"JOBQUEUE_TASKS": "other.py"})
         said = site.run("check", "--quick", code=None).stdout
-        self.assertRegex(said, "different files were read as tasks.py.*/other.py on .*/tasks.py on ")
+        self.assertRegex(said, "different files as their tasks.py.*/other.py on .*/tasks.py on ")
 
     def test_files_of_the_owner_hide_no_module_of_python(self):
         site = self.site("import helper, inspect, traceback\n" + LOOK.replace("'seen'", "helper.seen()") +

@@ -77,7 +77,7 @@ DECLARED = (
     ('task("x")', "it is no function"), ("@task\n@task\ndef f(): pass", "it is declared already"),
     ("class A:\n    @task\n    def f(self): pass", "it is a method"),
     ("class A:\n    @task\n    @classmethod\n    def f(cls): pass", "it is no function"),
-    ("@twice\n@task\ndef f(): pass", "put @task on top"), ("task(max)", "nothing tells its parameters"),
+    ("@twice\n@task\ndef f(): pass", "put @task on top"), ("task(max)", "its parameters cannot be read"),
     ("@task\n@bare\ndef f(): pass\n@task\n@bare\ndef g(): pass", "@functools.wraps"),
     ('@task(queue="a b")\ndef f(): pass', "queue must be"), ("@task(surprise=1)\ndef f(): pass", "surprise"),
     ('@schedule("sometimes")\n@task\ndef f(): pass', "rule"),
