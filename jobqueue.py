@@ -652,7 +652,7 @@ def _unique_keys(pairs):
     return result
 
 
-class _TooLarge(Exception):
+class _NumberTooLarge(Exception):
     """A number that some JSON readers would read differently."""
 
 
@@ -666,7 +666,7 @@ def _check_json(value, depth):
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise ValueError("a text holds NUL or an incomplete character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
-        raise _TooLarge
+        raise _NumberTooLarge
 
 
 def _finite(text):
@@ -714,7 +714,7 @@ def load_json(text):
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
-    except _TooLarge:
+    except _NumberTooLarge:
         raise Malformed("The number of %s is too large: give it as a text." % _place_of_large(value)) \
             from None
     except (ValueError, RecursionError) as error:
@@ -1716,10 +1716,10 @@ def emptied(path):
                          "Put a backup in its place." % path)
 
 
-def find_database(folder, anyhow=False):
+def find_database(folder, allow_empty=False):
     """Return the path of the one file jobqueue-*.db, .server or .remote; SetupError if there is not just one.
 
-    An empty file raises StorageBroken, unless `anyhow`.
+    An empty file raises StorageBroken, unless `allow_empty`.
     """
     try:
         names = [name for name in os.listdir(folder)
@@ -1734,7 +1734,7 @@ def find_database(folder, anyhow=False):
             "(A folder that is new and empty can be deleted: it is made when there is none.)"))
     path = Path(folder) / names[0]
     status = path.stat()
-    if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
+    if not allow_empty and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
         raise emptied(path)
     return path
 
@@ -2361,7 +2361,7 @@ def migrate(transaction):
 #
 # SqliteDatabase and PostgresDatabase derive from it.
 
-SEARCH_ROWS = 64                # ids in the first range of a search; its time decides the size of the next
+SEARCH_IDS = 64                # ids in the first range of a search; its time decides the size of the next
 OTHER_MACHINE_SLACK_SECONDS = 300.0     # tolerated difference between the clocks of two machines
 
 
@@ -2471,7 +2471,7 @@ class Database(Reader):
         """Return the size of the write-ahead log in bytes."""
         return 0
 
-    def promises(self):
+    def server_facts(self):
         """Return a row about a server: its version, `lags` and `holder`. A file has no such row."""
         raise NotImplementedError
 
@@ -2526,7 +2526,7 @@ class Database(Reader):
         LOOK_SECONDS is read again as a smaller one. After a quick read the next range is larger. The walk
         stops after `seconds`, but reads at least one range.
         """
-        deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
+        deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_IDS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
             bounds = (max(low, high - size), high) if newest else (low, min(low + size, high))
             rows, took = self.read_within(
@@ -3376,12 +3376,12 @@ LINK_OPTIONS = {
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 # The server must end sessions of clients that vanish or accept no answer. Such a session may hold the lock
 # row, and nothing else would release that. Some servers do not know all of these settings.
-SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
+SERVER_KEEPALIVES = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
 # A role may have synchronous_commit off. Then a crash of the server loses commits that it has confirmed.
-SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
+SERVER_SYNCHRONOUS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
 # The server keeps the plans of prepared statements while tables grow from ten rows to a million. So it must
 # prefer indexes, as SQLite does. These options are sent when a connection starts: a SET through
@@ -3524,7 +3524,7 @@ class ServerConnection(Connection):
             prepare_threshold=PREPARED_AFTER)
         self._link.prepared_max = PREPARED_MAX
         self._link.add_notify_handler(self._hear)
-        *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
+        *_, process = self.ask("%s; %s; %s" % (SERVER_KEEPALIVES, SERVER_SYNCHRONOUS, SERVER_PROCESS),
                                CONNECT_SECONDS)
         # A pooler gives a new connection an invented process number.
         self.is_pooled = process.rows[0][0] != self._link.info.backend_pid
@@ -3722,7 +3722,7 @@ LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|un
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 # `holder` has kept a snapshot for long. Removed rows stay in the tables until no snapshot can see them.
-SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
+SERVER_FACTS = """SELECT current_setting('server_version') AS version,
     current_setting('synchronous_standby_names')=''
         AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags,
     (SELECT holder FROM (
@@ -4014,13 +4014,13 @@ class PostgresDatabase(Database):
         """Return the size in bytes."""
         return self.value("SELECT pg_database_size(current_database())")
 
-    def promises(self):
+    def server_facts(self):
         """Return a row about the server: its version, `lags` and `holder`.
 
         `lags` is true if a replica may lack the newest commits. `holder` names a session or slot that has
         kept an old snapshot for long.
         """
-        return self.row(SERVER_PROMISES)
+        return self.row(SERVER_FACTS)
 
     def damage(self):
         """Return None: the server checks its own files."""
@@ -4135,7 +4135,7 @@ def own_database(folder):
     SetupError if it belongs to another user, if another machine uses its log, or if it is on a server.
     """
     refuse_other_user(folder)
-    path = find_database(folder, anyhow=True)
+    path = find_database(folder, allow_empty=True)
     if path.suffix == SERVER_FILE:
         raise SetupError("The queue of %s is on PostgreSQL and has no file here." % folder)
     try:
@@ -4310,7 +4310,7 @@ def recall(db, name):
 # Settings: an admin changes them while everything runs.
 #
 # Each setting is a row of SETTING_GROUPS. The table `setting` has the changed values only. A room that uses
-# a setting may add a validator of its new values to Settings.tests.
+# a setting may add a validator of its new values to Settings.validators.
 
 def tidy_path(text):
     """Return a path as a prefix: "/jq", or "" for none."""
@@ -4501,7 +4501,7 @@ class Settings:
 
     def __init__(self, database, environment=os.environ):
         self._database = database
-        self.tests = {}   # validators of new values, besides the schema
+        self.validators = {}     # of new values, besides the schema
         self._known = (-math.inf, {})     # when the cache ends, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
@@ -4585,8 +4585,8 @@ class Settings:
         if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
             return self._read().get(name)
         value = None if value is None else tidy_setting(name, value)
-        if value and name in self.tests:
-            self.tests[name](value)
+        if value and name in self.validators:
+            self.validators[name](value)
         return value
 
 
@@ -4926,7 +4926,7 @@ class Followers:
                             "AND after_id=?", (follower, ended))
             waits = transaction.value(
                 "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1", (follower,))
-            if not waits and not Followers.waits_again(transaction, task):
+            if not waits and not Followers.reopen_edges(transaction, task):
                 run_at = max(now, task["run_at"] or 0)
                 status, turn = SCHEDULED, scheduled_turn(run_at)
                 if run_at == now:
@@ -4961,7 +4961,7 @@ class Followers:
             "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
-    def waits_again(transaction, task):
+    def reopen_edges(transaction, task):
         """Test again which predecessors a task must wait for; return their number."""
         if task["after_failure"] is None:
             return 0
@@ -5474,17 +5474,18 @@ class Adding:
         self._sure = {}
 
     def add(self, transaction, owner_id, orders, now,
-            asker=None):
+            adding_task_id=None):
         """Add all orders; return their ids.
 
         An order adds nothing if an unfinished task of the owner has its unique_key: it gets the id of
-        that task. If this is the running task `asker`, which adds the order, the new task takes the key.
+        that task. If the running task `adding_task_id` has the key, and so adds the order itself, the new
+        task takes the key.
         """
         options = orders[0].options if orders else TASK_DEFAULTS
         lane = options["queue"], options["priority"]
         owner = self._owner(transaction, owner_id, lane)
         first = (owner["last"] or 0) + 1
-        ids, new = self._number(transaction, owner_id, orders, first, asker)
+        ids, new = self._number(transaction, owner_id, orders, first, adding_task_id)
         self._check_quota(transaction, owner_id, owner, len(new))
         statuses = self._predecessors(transaction, owner_id, orders, new)
         turns = {lane: turn_after(owner)}
@@ -5510,12 +5511,12 @@ class Adding:
         return Added(ids, len(new))
 
     def _number(self, transaction, owner_id, orders,
-                first, asker):
+                first, adding_task_id):
         """Return the ids for all orders, and the orders to be added, which get ids from `first` on."""
         ids = []
         new = []
         holders = self._holders(transaction, owner_id, {
-            order.unique_key for order in orders if order.unique_key is not None}, asker)
+            order.unique_key for order in orders if order.unique_key is not None}, adding_task_id)
         for order in orders:
             next_id = first + len(new)
             holder = Holder(next_id, order.function)
@@ -5532,10 +5533,10 @@ class Adding:
 
     @staticmethod
     def _holders(transaction, owner_id, keys,
-                 asker):
+                 adding_task_id):
         """Return the unfinished task that has each key; Conflict if one of them is being ended.
 
-        The running task `asker`, which adds the orders, loses its key.
+        The running task `adding_task_id`, which adds the orders, loses its key.
         """
         holders = {}
         for task_id, key, function, cancel_requested in transaction.all_of(
@@ -5546,8 +5547,8 @@ class Adding:
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
                                % (shorten(key, 60), "deleted" if cancel_requested == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
-            if task_id == asker:
-                transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (asker,))
+            if task_id == adding_task_id:
+                transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (adding_task_id,))
             else:
                 holders[key] = Holder(task_id, function)
         return holders
@@ -6199,7 +6200,7 @@ class Actions:
             if Followers.why_not_again(transaction, row):
                 continue
             status, turn = WAITING, 0
-            if not Followers.waits_again(transaction, row):
+            if not Followers.reopen_edges(transaction, row):
                 status, turn = PENDING, next_turn(transaction, row)
             transaction.run(
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "
@@ -6498,7 +6499,7 @@ class Leases:
 
 PROMOTE_AT_ONCE = 500
 PROMOTE_SECONDS = 0.05          # how late a busy worker may notice a due task
-REFUSED_AT_ONCE = 100           # tries of one claim while it finds only tasks of former admins
+CLAIM_TRIES_MAX = 100           # tries of one claim while it finds only tasks of former admins
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
     SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
@@ -6621,8 +6622,8 @@ class Claims:
     def _claim_pending(self, transaction, worker_id, now, most,
                        function, owner_id,
                        reach):
-        """Claim as claim() does. After REFUSED_AT_ONCE tries return nothing, even if more tasks wait."""
-        for _ in range(REFUSED_AT_ONCE):
+        """Claim as claim() does. After CLAIM_TRIES_MAX tries return nothing, even if more tasks wait."""
+        for _ in range(CLAIM_TRIES_MAX):
             queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
                 break
@@ -6952,12 +6953,12 @@ class TickHistory:
 
 SLOTS_AT_ONCE = 100             # slots that are filled in one transaction
 CATCH_UP_MAX = 1000             # catch_up="all" makes up for this many missed runs at most, the newest
-LATE_TOLD_SECONDS = 86400.0     # how long a schedule shows that a run was late
+LATE_SHOWN_SECONDS = 86400.0     # how long a schedule shows that a run was late
 LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
 GONE_WORDS = ("It is no longer in tasks.py or the folder schedules. If it comes back within 30 days, it "
               "goes on as before.")
-# A schedule is reported as held up if a task has not ended for STANDS_SECONDS and holds up STANDS_RUNS runs.
-STANDS_SECONDS, STANDS_RUNS = 3600.0, 3
+# A schedule is held up if a task has not ended for HELD_UP_SECONDS and holds up HELD_UP_RUNS runs.
+HELD_UP_SECONDS, HELD_UP_RUNS = 3600.0, 3
 UPCOMING = 10                   # upcoming times that are shown
 
 # The rule for the executable files in each folder of SCRIPTS_FOLDER. SCRIPT_LEFT_OUT matches hidden files and
@@ -7086,8 +7087,8 @@ def of_rule(row, look,
 
 def why_held_up(row, now):
     """Return why the runs of a schedule (a row with HELD_UP) have not begun for long, or None."""
-    if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
-            or now - row["held_since"] < STANDS_SECONDS):
+    if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < HELD_UP_RUNS
+            or now - row["held_since"] < HELD_UP_SECONDS):
         return None
     return "%d runs wait or were skipped since %s: task %d has not ended." % (
         row["held"], time_of_day(row["held_since"]), row["held_by"])
@@ -7095,7 +7096,7 @@ def why_held_up(row, now):
 
 def _warning(row, now):
     was_late = (row["late_at"] is not None
-                and seconds_since(row["late_at"], now) < LATE_TOLD_SECONDS)
+                and seconds_since(row["late_at"], now) < LATE_SHOWN_SECONDS)
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
@@ -7344,11 +7345,12 @@ class ScheduleRunner:
 class Schedules:
     """The schedules of people, tasks.py and folders."""
 
-    def __init__(self, database, tasks, firing,
+    def __init__(self, database, tasks, schedule_runner,
                  announced,
                  default_owner):
         self._database, self._clock, self._tasks = database, database.clock, tasks
-        self._firing, self._announced, self._default_owner = firing, announced, default_owner
+        self._schedule_runner, self._announced = schedule_runner, announced
+        self._default_owner = default_owner
 
     def find(self, owner_id=None, limit=INTEGER_MAX,
              after=0):
@@ -7412,7 +7414,7 @@ class Schedules:
             self._refuse_foreign(row, "is changed there")
             before = as_given(row)
             columns = self._checked({**before, **unmask(changes, before)}, person)
-            self._firing.settle(schedule_id, self._clock.now())
+            self._schedule_runner.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
             current = self._row(transaction, schedule_id, scope)
             if columns:
@@ -7434,17 +7436,17 @@ class Schedules:
     def run(self, schedule_id, scope=None,
             person=None):
         """Add a task of a schedule now, besides its slots; return the task's row."""
-        order = self._firing.order(self._row(self._database, schedule_id, scope))
+        order = self._schedule_runner.order(self._row(self._database, schedule_id, scope))
         if scope is not None and not self._database.value(
                 "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
             raise Denied("Only an admin can have %s run now." % order.function)
         with self._database.transaction() as transaction:
             row, at = self._row(transaction, schedule_id, scope), self._clock.now()
-            unfinished = self._firing.unfinished(transaction, schedule_id)
+            unfinished = self._schedule_runner.unfinished(transaction, schedule_id)
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
                                % unfinished[0]["id"])
-            task_id = self._firing.add_task(transaction, row, order, unfinished, at)
+            task_id = self._schedule_runner.add_task(transaction, row, order, unfinished, at)
             transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
                 "task_id": task_id, "message": "run by %s" % actor_name(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
@@ -7462,7 +7464,7 @@ class Schedules:
         """Return the columns of a request; Invalid names every wrong field."""
         errors = plan_errors(request, self._clock.now())
         try:
-            order = self._firing.check_task(request, person)
+            order = self._schedule_runner.check_task(request, person)
         except Invalid as error:
             errors += error.errors
         if errors:
@@ -7546,7 +7548,7 @@ class Schedules:
             return
         for row, columns in before.wanted:
             if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
-                self._firing.settle(row["id"], now)
+                self._schedule_runner.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
             to_store, gone = self._differences(transaction, columns_wanted, now)
             for current, columns in to_store:
@@ -7725,7 +7727,7 @@ class Interpreter:
 
     def __init__(self, settings):
         self._settings = settings
-        settings.tests["python"] = self._test
+        settings.validators["python"] = self._test
 
     def path(self):
         """Return the path of Python; SetupError if there is none."""
@@ -7764,9 +7766,9 @@ class Modes:
     """
 
     def __init__(self, database, settings, claims,
-                 rhythm):
+                 tick_history):
         self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._clock = rhythm, database.clock
+        self._tick_history, self._clock = tick_history, database.clock
 
     def decide(self):
         """Return the mode in which workers start now. It is never "auto"."""
@@ -7776,7 +7778,7 @@ class Modes:
         again = lost["at"] + DETACHED_AGAIN_SECONDS
         if lost["count"] < LOST_MAX or self._clock.now() >= again:
             return ChosenMode("detached", "Workers are started whenever there is work.")
-        cron = self._rhythm.visitor("cron")
+        cron = self._tick_history.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
         return ChosenMode(mode, (
             "%s, because started workers did not live (%s). Starting them is tried again at %s."
@@ -8485,7 +8487,7 @@ STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DA
 FIRST_MONDAY = 4 * DAY          # steps are counted from this moment, so that weeks begin on Mondays
 SPREAD_MAX_SECONDS = 400 * DAY  # a longer life of a worker comes from a wrong clock
 LARGEST = 2.0 ** 53             # larger numbers of seconds or bytes count as this one
-RUNS_KEPT, RUNS_TOLD = 50, 20     # maximum of latest runs of a function: stored, shown
+RUNS_KEPT, RUNS_SHOWN = 50, 20     # maximum of latest runs of a function: stored, shown
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")
@@ -8895,8 +8897,8 @@ class Rollup:
 class Metrics:
     """The figures of tasks and workers: folded sums and newer rows."""
 
-    def __init__(self, database, settings, fold):
-        self._database, self._settings, self._fold = database, settings, fold
+    def __init__(self, database, settings, rollup):
+        self._database, self._settings, self._rollup = database, settings, rollup
 
     def read(self, start, end, step, wants,
              viewer=None):
@@ -8928,7 +8930,7 @@ class Metrics:
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
-                for task_id, owner_id, status, seconds in counted.runs.get(name, [])[-RUNS_TOLD:]]}
+                for task_id, owner_id, status, seconds in counted.runs.get(name, [])[-RUNS_SHOWN:]]}
                 for name, sums in sorted(functions.items())]}
 
     def runs(self):
@@ -8946,12 +8948,12 @@ class Metrics:
     def _read_sums(self, span, start, end):
         """Return the sums of a span that begin from `start` up to `end`, and the tally of rows not folded."""
         for _ in range(5):
-            mark = self._fold.mark()
+            mark = self._rollup.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
                 "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))]
             recent = dict(map(tuple, self._database.all("SELECT function, runs FROM recent")))
-            rows, tally = self._fold.tally(mark)
-            if self._fold.mark() == mark:
+            rows, tally = self._rollup.tally(mark)
+            if self._rollup.mark() == mark:
                 break
         runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
                 for name in {**recent, **tally.runs}}
@@ -9040,9 +9042,9 @@ class Retention:
     """
 
     def __init__(self, database, settings, actions,
-                 fold):
+                 rollup):
         self._database, self._settings, self._actions = database, settings, actions
-        self._fold, self._clock = fold, database.clock
+        self._rollup, self._clock = rollup, database.clock
         self._round = None       # a running _portions(), or None
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
@@ -9081,7 +9083,7 @@ class Retention:
             self._actions.prune(ids, tasks)
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            folded = self._fold.mark()  # the last folded row stays, so that SQLite assigns higher ids
+            folded = self._rollup.mark()  # the last folded row stays, so that SQLite assigns higher ids
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:
@@ -9319,10 +9321,10 @@ class Conditions:
     condition holds. `is_open` says that its alert is open: some conditions have hysteresis.
     """
 
-    def __init__(self, database, settings, claims, rhythm,
+    def __init__(self, database, settings, claims, tick_history,
                  modes, catalogue):
         self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
+        self._tick_history, self._modes, self._catalogue = tick_history, modes, catalogue
 
     def disk(self, is_open=False):
         """Yield a finding while the file system of the data is nearly full."""
@@ -9355,11 +9357,11 @@ class Conditions:
 
     def absent_starter(self, mode):
         """Return a clause about the absent program that should start or be a worker in this mode, or None."""
-        if mode == "service" and not self._rhythm.has_service():
+        if mode == "service" and not self._tick_history.has_service():
             return "worker.py --service is not there"
         if mode != "cron":
             return None
-        cron = self._rhythm.visitor("cron")
+        cron = self._tick_history.visitor("cron")
         return None if cron and cron["comes"] else "cron has not come lately"
 
     def waiting(self, is_open=False):
@@ -9367,12 +9369,12 @@ class Conditions:
         limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
         if not limit or not waited or not self._settings.get("NbMaxWorker"):
             return
-        if waited > max(limit, 2 * (self._rhythm.period() or 0)) / (2 if is_open else 1):
+        if waited > max(limit, 2 * (self._tick_history.period() or 0)) / (2 if is_open else 1):
             yield Finding("waiting", minutes=int(waited // 60))
 
     def missed(self, _=False):
         """Yield a finding for each schedule whose newest run was late, or stood for several missed runs."""
-        least = MISSED_SECONDS + (self._rhythm.period() or 0)
+        least = MISSED_SECONDS + (self._tick_history.period() or 0)
         for row in self._database.all("""
                 SELECT id, name, function, late_at, coalesce((
                     SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL
@@ -10106,7 +10108,7 @@ class DeliverySender:
 #
 # 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
 #    and the standard error of the mean.
-# 2. A Plan gives the first LANE_ROWS tasks of each queue to the workers that become free first. It keeps the
+# 2. A Plan gives the first PLANNED_ROWS tasks of each queue to the workers that become free first. It keeps the
 #    order of claims, and the limits of queues and owners. Each task takes its function's mean.
 # 3. The variances of the tasks before a task are added. The time until a start or an end is taken as
 #    lognormal (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
@@ -10116,12 +10118,12 @@ class DeliverySender:
 
 
 
-LANE_ROWS = 500                 # tasks of each queue that are planned
+PLANNED_ROWS = 500                 # tasks of each queue that are planned
 MIX_ROWS = 10_000               # to predict a start, functions of at most this many earlier tasks are read
 BEFORE_MAX = 200_000            # to predict a start, at most this many earlier tasks are counted
 # From this progress and running time (seconds) on, the end is predicted from the progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
-PROGRESS_DOUBT = 0.2            # standard deviation of that prediction, as a share of the remaining time
+PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
 TRIED = ("succeeded", "failed", "retried")      # statuses of the attempts whose times are used
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
 PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in seconds
@@ -10129,7 +10131,7 @@ PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in sec
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
-class Waiting(NamedTuple):
+class QueuedTask(NamedTuple):
     """A pending or scheduled task: columns of its row."""
 
     id: "int"
@@ -10144,8 +10146,8 @@ class Waiting(NamedTuple):
     retry_backoff: "float"
 
 
-WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id "
-                "LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
+PENDING_ROWS = ("SELECT %s FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id "
+                "LIMIT ?" % (", ".join(QueuedTask._fields), BY_CLAIM))
 RUNNING_ROWS = ("SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
                 "WHERE status=RUNNING" % BY_CLAIM)
 BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=PENDING AND queue=? AND priority>? "
@@ -10160,8 +10162,8 @@ class RunTimes(NamedTuple):
 
     mean: "float"
     variance: "float"
-    doubt: "float"                        # standard error of the mean
-    repeated: "float"
+    standard_error: "float"                        # standard error of the mean
+    unsuccessful: "float"
 
 
 class Moment(NamedTuple):
@@ -10169,18 +10171,19 @@ class Moment(NamedTuple):
 
     at: "float" = 0.0
     variance: "float" = 0.0
-    doubt: "float" = 0.0                  # standard error of `at`
+    standard_error: "float" = 0.0                  # standard error of `at`
 
     def after(self, times, attempts=1.0, pause=0.0):
         """Return the end of attempts that begin at this moment; `pause` is the sum of their pauses."""
         return Moment(self.at + attempts * times.mean + pause,
-                      self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
+                      self.variance + attempts * times.variance,
+                      self.standard_error + attempts * times.standard_error)
 
     def range(self, now):
         """Return [from, to], rounded outwards if they differ; None if the moment is not known."""
         if self.at == math.inf:
             return None
-        sigma = math.sqrt(math.log(1 + (self.variance + self.doubt ** 2) / max(self.at, 0.01) ** 2))
+        sigma = math.sqrt(math.log(1 + (self.variance + self.standard_error ** 2) / max(self.at, 0.01) ** 2))
         low, high = (self.at * math.exp(way * PERCENTILE * sigma - sigma ** 2 / 2) for way in (-1, 1))
         if low == high:
             return [iso(now + low)] * 2
@@ -10230,11 +10233,11 @@ def before_values(task):
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
-def times_of(seconds, repeated=0):
+def times_of(seconds, unsuccessful=0):
     """Return the RunTimes of attempts. The variance includes one more deviation, of half their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
-    return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
+    return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
 
 
 class Plan:
@@ -10261,7 +10264,7 @@ class Plan:
         self._ends = collections.defaultdict(list)     # of running tasks, by queue
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
-        self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
+        self._plan({name: [QueuedTask(*row) for row in database.all(PENDING_ROWS, (name, PLANNED_ROWS))]
                     for name in sorted(self.queues)})
 
     def _run(self, row, crew):
@@ -10280,7 +10283,7 @@ class Plan:
                   if run.seconds > elapsed]
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
             rest = elapsed * (1 - progress) / progress
-            return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
+            return Moment(rest, (PROGRESS_DEVIATION * rest) ** 2)
         if row["function"] not in self.runs:
             return NEVER
         # A task that ran longer than all known attempts is assumed to need as long again.
@@ -10289,7 +10292,7 @@ class Plan:
     def _plan(self, lanes):
         """Give tasks to workers, by priority. Queues take turns at the same priority."""
         self.lanes, self.planned = lanes, {}
-        self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
+        self.rest = {name for name, lane in lanes.items() if len(lane) == PLANNED_ROWS}
         least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
         ranks = collections.Counter()
         order = []
@@ -10327,10 +10330,10 @@ class Plan:
     def _repeat(self, task):
         """Return how many attempts a task takes on average, and the sum of the pauses between them."""
         chance, attempts, pauses = 1.0, 1.0, 0.0
-        repeated = self._times.get(task.function, UNKNOWN).repeated
+        unsuccessful = self._times.get(task.function, UNKNOWN).unsuccessful
         tried = task.max_retries - task.retries_left
-        for number in range(tried, min(task.max_retries, tried + 100)) if repeated else ():
-            chance *= repeated
+        for number in range(tried, min(task.max_retries, tried + 100)) if unsuccessful else ():
+            chance *= unsuccessful
             attempts += chance
             pause = task.retry_delay * task.retry_backoff ** min(number, 100)
             pauses += chance * min(1.1 * pause, PAUSE_MAX)
@@ -10340,7 +10343,7 @@ class Plan:
         start = start._replace(variance=start.variance / places)
         return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
 
-    def of_waiting(self, task):
+    def of_pending(self, task):
         """Return the start and end of a pending task.
 
         A task that was added after the plan was made begins when the planned task behind it was to begin.
@@ -10362,7 +10365,7 @@ class Plan:
 
     def empty_at(self, name):
         """Return when all present tasks of a queue will have ended; None if it is empty."""
-        last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
+        last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
         ends += self._ends.get(name, ())
         ends += [self.planned[task.id].end for task in self.lanes.get(name, ())]
@@ -10383,7 +10386,8 @@ class Plan:
         if not done or last.at == math.inf or work == math.inf:
             return NEVER
         scale = work / sum(mix.values()) * count / done
-        return Moment(first.at + (last.at - first.at) * scale, last.variance * scale, last.doubt * scale)
+        return Moment(first.at + (last.at - first.at) * scale, last.variance * scale,
+                      last.standard_error * scale)
 
 
 # upkeep/forecast.py ----------------------------------------------------------
@@ -10410,9 +10414,9 @@ class Forecast:
     """The forecasts of tasks and queues, as far as they are known."""
 
     def __init__(self, database, settings, claims, queues,
-                 modes, rhythm, metrics):
+                 modes, tick_history, metrics):
         self._database, self._settings, self._claims = database, settings, claims
-        self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
+        self._queues, self._modes, self._tick_history, self._metrics = queues, modes, tick_history, metrics
         self._clock, self._lock = database.clock, threading.Lock()
         self._plan = None
         self._until = -math.inf
@@ -10426,16 +10430,16 @@ class Forecast:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
             return self._of_running(row, self._current())
-        return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
+        return self._of_queued(QueuedTask(*(row[name] for name in QueuedTask._fields)), row["status"],
                                 row["run_at"])
 
     def of_new(self, owner_id, function, options):
         """Return the forecast that a task would have if it were added now."""
         turn = next_turn(self._database, {"owner_id": owner_id, **options})
-        new = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
+        new = QueuedTask(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
                       retries_left=options["max_retries"],
-                      **{name: options[name] for name in Waiting._fields if name in options})
-        return self._of_waiting(new, PENDING, None)
+                      **{name: options[name] for name in QueuedTask._fields if name in options})
+        return self._of_queued(new, PENDING, None)
 
     def of_list(self, shown):
         """Add the expected start to the planned tasks of a list (their JSON).
@@ -10472,7 +10476,7 @@ class Forecast:
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
                              slow)
 
-    def _of_waiting(self, task, status, run_at):
+    def _of_queued(self, task, status, run_at):
         plan = self._current()
         before = None if status == SCHEDULED else self._database.value(
             COUNT_BEFORE, (*before_values(task), COUNT_MAX))
@@ -10483,7 +10487,7 @@ class Forecast:
         if status == SCHEDULED:
             start, end = plan.of_scheduled(task, max(0.0, (run_at or 0.0) - plan.now))
         else:
-            start, end = plan.of_waiting(task)
+            start, end = plan.of_pending(task)
         shown = end.range(plan.now)
         return forecast_json(before, start.range(plan.now), shown,
                              None if shown else self._unknown(task.function, plan))
@@ -10513,7 +10517,7 @@ class Forecast:
                 "FROM worker LEFT JOIN token ON token.id=token_id")}
         here = (self._claims.machine, None, None)
         sizes, come = collections.Counter(homes.values()), 0.0
-        mode, cron = self._modes.decide().mode, self._rhythm.visitor("cron")
+        mode, cron = self._modes.decide().mode, self._tick_history.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
         if room < 0 or (mode == "detached" and (lives or not recall(
@@ -10555,19 +10559,20 @@ class Tick:
     portion, so that tasks need not wait for that.
     """
 
-    def __init__(self, database, settings, claims, rhythm,
-                 workers, reaper, starter, firing,
-                 schedules, fold, keeping, alerts,
+    def __init__(self, database, settings, claims, tick_history,
+                 workers, reaper, starter, schedule_runner,
+                 schedules, rollup, retention, alerts,
                  files):
         self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
-        self._firing, self._schedules, self._alerts = firing, schedules, alerts
-        self._fold, self._keeping, self._files = fold, keeping, files
+        self._tick_history, self._workers = tick_history, workers
+        self._reaper, self._starter = reaper, starter
+        self._schedule_runner, self._schedules, self._alerts = schedule_runner, schedules, alerts
+        self._rollup, self._retention, self._files = rollup, retention, files
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False          # the last tick left rows to fold or prune
+        self._has_more = False          # the last tick left rows to rollup or prune
 
     def maybe(self, caller):
         """Tick unless another process has just done so; return True if this one did.
@@ -10579,7 +10584,7 @@ class Tick:
             return False
         try:
             if caller == "server":      # is_resident() needs this, even if another process ticks
-                self._rhythm.record(caller)
+                self._tick_history.record(caller)
             if not self._is_our_turn(caller):
                 return False
             self.run(caller)
@@ -10594,7 +10599,7 @@ class Tick:
     def run(self, caller="worker", start=True):
         """Do all that is due, even if another process has just ticked. Without `start`, start no worker."""
         renew_mark(self._mark, self._clock.now(), 0.0)
-        self._rhythm.record(caller)
+        self._tick_history.record(caller)
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
         self._reaper.bury_dead()
@@ -10602,8 +10607,8 @@ class Tick:
         self._fire_schedules()
         self._files.clear(self._clock.now())
         self._sweep()
-        is_behind = self._fold.fold()
-        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
+        is_behind = self._rollup.fold()
+        self._has_more = caller not in PASSING and (self._retention.prune() or is_behind)
         if self._has_more:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
@@ -10625,12 +10630,12 @@ class Tick:
         """
         dues = [self._claims.next_due(db=db)]
         if alone:
-            dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
+            dues += [self._claims.rate_opens(db), self._schedule_runner.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller):
         """Return True if the last tick is long enough ago. If something is due, a shorter time is enough."""
-        now, due = self._clock.now(), self._firing.next_due()
+        now, due = self._clock.now(), self._schedule_runner.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if self._has_more or due is not None and due <= now else usual
@@ -10648,8 +10653,8 @@ class Tick:
         now = self._clock.now()
         if self._looks.is_due():
             self._schedules.synchronise()
-        self._firing.fire(now)
-        due = self._firing.next_due() or math.inf
+        self._schedule_runner.fire(now)
+        due = self._schedule_runner.next_due() or math.inf
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _back_up(self):
@@ -10938,7 +10943,7 @@ class Users:
 
     def __init__(self, database, settings):
         self._database, self._settings = database, settings
-        settings.tests["default_owner"] = functools.partial(self._test_owner, database)
+        settings.validators["default_owner"] = functools.partial(self._test_owner, database)
         self._owner = KnownOwner(-math.inf, "", {})
 
     def has_admin(self, db=None):
@@ -12267,9 +12272,9 @@ class JobQueue:
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues, self.files, self.tasks)
-        self.rhythm = TickHistory(self.database)
+        self.tick_history = TickHistory(self.database)
         self.interpreter = Interpreter(self.settings)
-        self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
+        self.modes = Modes(self.database, self.settings, self.claims, self.tick_history)
         self.workers = Workers(self.database, self.settings, self.claims, self.modes)
         self.reaper = Reaper(self.database, self.claims, self.workers, self.modes)
         self.starter = Starter(self.database, self.settings, self.claims, self.interpreter,
@@ -12278,24 +12283,25 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues, self.files)
-        self.fold = Rollup(self.database)
-        self.metrics = Metrics(self.database, self.settings, self.fold)
+        self.rollup = Rollup(self.database)
+        self.metrics = Metrics(self.database, self.settings, self.rollup)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
-                                 self.modes, self.rhythm, self.metrics)
-        self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
+                                 self.modes, self.tick_history, self.metrics)
+        self.conditions = Conditions(self.database, self.settings, self.claims, self.tick_history,
                                      self.modes, self.catalogue)
         self.alerts = Alerts(self.database, self.settings, self.conditions, self.starter)
         self.users = Users(self.database, self.settings)
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
-        self.firing = ScheduleRunner(self.database, self.adding, self.requests.check, self.users.person)
-        self.schedules = Schedules(self.database, self.tasks, self.firing,
+        self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
+                                              self.users.person)
+        self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,
                                    self.catalogue.schedules, self.users.owner)
-        self.keeping = Retention(self.database, self.settings, self.actions, self.fold)
-        self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
-                         self.reaper, self.starter, self.firing, self.schedules, self.fold,
-                         self.keeping, self.alerts, self.files)
+        self.retention = Retention(self.database, self.settings, self.actions, self.rollup)
+        self.tick = Tick(self.database, self.settings, self.claims, self.tick_history, self.workers,
+                         self.reaper, self.starter, self.schedule_runner, self.schedules, self.rollup,
+                         self.retention, self.alerts, self.files)
 
     def enqueue(self, function: "str", arguments: "Mapping[str, Any] | None" = None,
                 owner: "str | None" = None, **options: "Unpack[AddOptions]") -> "Task":
@@ -12338,29 +12344,29 @@ class JobQueue:
         """Add tasks for `requests` (as in POST /api/tasks), all or none; return the ids."""
         return self.add_all(requests, owner_id).ids
 
-    def add_all(self, requests: "Iterable[Any]", owner_id: "int", asker: "int | None" = None) -> "Added":
-        """Add tasks as add() does; return the ids and how many are new. `asker` is the adding task."""
+    def add_all(self, requests: "Iterable[Any]", owner_id: "int", adding_task_id: "int | None" = None) -> "Added":
+        """Add tasks as add() does, also for a running task; return the ids and how many are new."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
+        added = self.add_orders(self.requests.check(requests), owner_id, adding_task_id=adding_task_id)
         self.start_workers()
         return Added(added["ids"], added["created"])
 
-    def add_orders(self, orders: "list[Order]", owner_id: "int", once: "IdempotencyRecord | None" = None,
-                   asker: "int | None" = None) -> "JsonObject":
+    def add_orders(self, orders: "list[Order]", owner_id: "int", idempotency: "IdempotencyRecord | None" = None,
+                   adding_task_id: "int | None" = None) -> "JsonObject":
         """Add Orders, all or none; return {"ids", "created": how many are new}.
 
-        A repeated request with the same `once` gets the ids of the first answer. `asker` is the id of the
-        running task that adds them, if there is one.
+        A repeated request with the same `idempotency` gets the ids of the first answer. `adding_task_id`
+        is the id of the running task that adds them, if there is one.
         """
         def action(transaction: "Connection") -> "JsonObject":
             now = self.database.clock.now()
-            answer = once.find(transaction, now) if once else None
+            answer = idempotency.find(transaction, now) if idempotency else None
             if answer:
                 return answer
-            ids, created = self.adding.add(transaction, owner_id, orders, now, asker)
+            ids, created = self.adding.add(transaction, owner_id, orders, now, adding_task_id)
             added: "JsonObject" = {"ids": ids, "created": created}
-            if once:
-                once.keep(transaction, added, now)
+            if idempotency:
+                idempotency.keep(transaction, added, now)
             return added
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
         return write(action)
@@ -12661,7 +12667,7 @@ def read_text(path):
     return ""
 
 
-def is_open(path):
+def is_world_writable(path):
     """Return True if every user of this machine can write a file, or replace the files in a folder."""
     with contextlib.suppress(OSError):  # the file may not exist
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
@@ -12778,7 +12784,7 @@ def _check_program(folder):
         yield Finding("scrypt_missing", why=SCRYPT_MISSING)
     ours, owner = os.getuid(), HOME.stat().st_uid
     open_ones = ["'%s'" % path for path in (
-        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
+        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_world_writable(path)]
     yield "runs as %s (uid %d)" % (user_name(ours), ours)
     if open_ones:
         yield Finding("program_open", paths=" ".join(open_ones))
@@ -12897,18 +12903,18 @@ def _check_machines(queue):
 
 
 def _check_ticks(queue):
-    cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
+    cron, period = queue.tick_history.visitor("cron"), queue.tick_history.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
         yield "due tasks and schedules are checked " + how_often(period)
-    elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
+    elif not any(visits and visits["comes"] for visits in map(queue.tick_history.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
 
 def _check_journal(queue):
     database = queue.database
     if database.journal is None:        # PostgreSQL has no journal file
-        server = database.promises()
+        server = database.server_facts()
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
             yield Finding("copy_lags")
@@ -13052,7 +13058,7 @@ def _describe_starts(queue):
         yield Finding("cron_missing" if mode == "cron" else "service_missing",
                       is_for_everyone=nobody_works)
     elif mode == "cron" and nobody_works:
-        cron = queue.rhythm.visitor("cron")
+        cron = queue.tick_history.visitor("cron")
         if cron:
             often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
             yield Finding("cron_awaited", cron["last_at"], often=often,
@@ -13925,7 +13931,7 @@ class Request:
         sent = self.header(name) if self._is_proxied else None
         return (sent or "").rpartition(",")[2].strip().lower()
 
-    def doubtful(self):
+    def doubtful_settings(self):
         """Return the settings that seem wrong for this request. Wrong ones make browsers drop the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
@@ -14058,7 +14064,7 @@ class Request:
             while self.left and self._read():
                 pass
 
-    def once(self):
+    def idempotency_record(self):
         """Return the IdempotencyRecord of a request whose body was read; None without an Idempotency-Key."""
         key = self.header("Idempotency-Key")
         if key is None:
@@ -14197,7 +14203,7 @@ def post_setup(queue, request):
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
+    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful_settings())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
@@ -14239,12 +14245,12 @@ def _add_once(queue, request,
         if not orders:
             raise Malformed("There is no task in the body.")
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
-        return queue.add_orders(orders, owner_id, request.once())
+        return queue.add_orders(orders, owner_id, request.idempotency_record())
     except Invalid:                     # a repeated request may be invalid now
         for _ in requests:                 # only the whole body shows whether it is repeated
             pass
-        once = request.once()
-        answer = once and once.find(queue.database, queue.database.clock.now())
+        record = request.idempotency_record()
+        answer = record and record.find(queue.database, queue.database.clock.now())
         if not answer:
             raise
         return answer
@@ -14579,7 +14585,7 @@ def get_schedules(queue, request):
     schedules = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
-            "ticks": queue.rhythm.state(), "service": describe_service(queue, request.is_by_admin)}
+            "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
 
 
 def post_schedules(queue, request):
@@ -14741,7 +14747,7 @@ def get_host(queue, request):
     return {
         "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
         "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
-        "ticks": queue.rhythm.state(), "canary": {
+        "ticks": queue.tick_history.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": visible["exposed"], "looked_at": iso(visible["at"])}
 
@@ -14778,7 +14784,7 @@ def get_settings(queue, _):
 
 def patch_settings(queue, request):
     """Change settings; null restores the default."""
-    if request.given.get("https") == "always" and "https" in request.doubtful():
+    if request.given.get("https") == "always" and "https" in request.doubtful_settings():
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given, request.person.name,
                           on_host=request.person.answerable is None)
@@ -14899,7 +14905,7 @@ def post_worker_tasks(queue, request, task_id):
             field_error("function", words)
             if isinstance(line, dict) and line.get("function") in barred else line
             for line in request.lines())
-    return queue.add_orders(orders, owner_id, request.once(), asker=task_id)
+    return queue.add_orders(orders, owner_id, request.idempotency_record(), adding_task_id=task_id)
 
 
 def post_worker_file(queue, request, task_id):
@@ -15507,7 +15513,7 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "answer": 30.0,                     # to receive the answer; one second more for each 64 KiB
     "idle": 15.0,                       # to send the next request
     "farewell": 2.0}                    # to close its side after the last answer
-UPLOAD_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
+CLIENT_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
 # Larger bodies and answers are kept in files. Requests with larger bodies are handled one at a time, since
 # parsed JSON can need much memory.
 LARGE_BYTES = 64 << 10
@@ -15624,11 +15630,11 @@ class Exchange(HandlerBase):
 
     def advance(self, size):
         """Extend the time limit for bytes that the client sent or received."""
-        later = self.since + size / UPLOAD_BYTES_PER_SECOND
+        later = self.since + size / CLIENT_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
 
-    def hurry(self):
+    def end_late(self):
         """End a late connection. A client that is late with its request still gets an answer."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)
@@ -15873,7 +15879,7 @@ class Server(ServerBase):
         with self._changed:
             for exchange in self._exchanges(*PATIENCE):
                 if exchange.deadline < now:
-                    exchange.hurry()
+                    exchange.end_late()
         if self._background:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._background, daemon=True).start()
@@ -16213,7 +16219,7 @@ class HttpClient(Client):
     def ask(self, method, path,
                content=None):
         """Return the answer, see Client.ask()."""
-        with self._heard():
+        with self._errors_translated():
             answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of another program: the API never answers HTML
@@ -16260,11 +16266,11 @@ class HttpClient(Client):
         return urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
 
     def _pieces(self, answer):
-        with answer, self._heard():
+        with answer, self._errors_translated():
             yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
 
     @contextlib.contextmanager
-    def _heard(self):
+    def _errors_translated(self):
         """Raise errors of HTTP and of the connection as errors for people."""
         import http.client
         import urllib.error
@@ -16344,12 +16350,12 @@ def arguments(schemas, *names):
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site, key, fields):
+def ask_all(client, key, fields):
     """Return a list of the API with the rows of all its pages, or the first `limit` rows."""
-    page, limit = site.ask("GET", "/api/" + key, fields), fields.get("limit")
+    page, limit = client.ask("GET", "/api/" + key, fields), fields.get("limit")
     rows = page[key]
     while page.get("next") and len(rows) != limit:
-        page = site.ask("GET", "/api/" + key, {
+        page = client.ask("GET", "/api/" + key, {
             **fields, "cursor": page["next"], "limit": limit and limit - len(rows)})
         rows += page[key]
     if page.get("error"):
@@ -16380,12 +16386,12 @@ def asks(method, path, *rows, words=None,
     """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
-    def run(site, options):
+    def run(client, options):
         fields = {name: value() if callable(value) else value for name, value in fixed.items()}
         fields.update(options.given)
         address = path.format(**{name: quote(str(fields.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value = site.ask(method, address, fields)
+        value = client.ask(method, address, fields)
         show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
@@ -16488,13 +16494,13 @@ def columns(names, rows):
 
 def lists(key, names, *rows, words=None):
     """Return a command that prints a list of the API as a table of the columns `names`."""
-    def run(site, options):
+    def run(client, options):
         if "format" in options.given:
-            pieces = site.ask("GET", "/api/" + key, options.given)
+            pieces = client.ask("GET", "/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
-        answer = ask_all(site, key, options.given)
+        answer = ask_all(client, key, options.given)
         show(options, answer, columns(names, answer[key]))
     return _over_route("GET", "/api/" + key, run, words, rows)
 
@@ -16512,15 +16518,15 @@ def parse_rate(_, text):
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
-def known_function(site, name):
+def known_function(client, name):
     """Return the API's entry of one function, or an empty one if it is not known."""
-    functions = ask_all(site, "functions", {})["functions"]
+    functions = ask_all(client, "functions", {})["functions"]
     return next((each for each in functions if each["name"] == name), {"schema": {"properties": {}}})
 
 
-def cmd_help_of(site, options):
+def cmd_help_of(client, options):
     """Print how one function is added: its parameters, and the defaults of its options."""
-    function = known_function(site, options.given["function"])
+    function = known_function(client, options.given["function"])
     if "name" not in function:
         raise field_error("function", "%(function)s is not known; see the command functions"
                           % options.given)
@@ -16549,7 +16555,7 @@ def typed_arguments(function, texts):
     return values
 
 
-def _hand_in(site, function, values):
+def _hand_in(client, function, values):
     """Upload the files at @paths; return the arguments with the ids of these files instead."""
     def send(value):
         if isinstance(value, list):
@@ -16557,7 +16563,7 @@ def _hand_in(site, function, values):
         if not str(value).startswith("@"):
             return value
         with open_given(value[1:]) as file:
-            return site.ask("POST", "/api/files", file)["id"]
+            return client.ask("POST", "/api/files", file)["id"]
     return {**values, **{name: send(values[name]) for name in file_parameters(function["schema"])
                         if name in values}}
 
@@ -16633,15 +16639,15 @@ def _typed_rows(function, words, path):
         yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
 
-def cmd_add(site, options):
+def cmd_add(client, options):
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     request = dict(options.given)
     words, path = request.pop("words"), request.pop("each", None)
-    function = known_function(site, request["function"])
+    function = known_function(client, request["function"])
     if path is None:
-        request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
-        added = site.ask("POST", "/api/tasks", request)
-        if site.status == 200:
+        request["arguments"] = _hand_in(client, function, typed_arguments(function, words))
+        added = client.ask("POST", "/api/tasks", request)
+        if client.status == 200:
             complain("task %(id)d has this unique_key already; nothing was added" % added)
         show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
         return
@@ -16650,61 +16656,61 @@ def cmd_add(site, options):
     numbers, lines = [], []
     for number, values in _typed_rows(function, words, path):
         numbers.append(number)
-        lines.append(json.dumps({**request, "arguments": _hand_in(site, function, values)}).encode("ascii"))
+        lines.append(json.dumps({**request, "arguments": _hand_in(client, function, values)}).encode("ascii"))
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
-        added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+        added = client.ask("POST", "/api/tasks", b"\n".join(lines))
     except Invalid as error:            # its errors have indexes of tasks, not of rows
         raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
-def _ended_or_not(site, task_id):
+def _ended_or_not(client, task_id):
     """Return a task, or a minimal object if it succeeded and was removed."""
     try:
-        return site.ask("GET", "/api/tasks/%d" % task_id)
+        return client.ask("GET", "/api/tasks/%d" % task_id)
     except NotFound:
-        [last] = site.ask("GET", "/api/activity", {"task": task_id, "limit": 1})["activity"] or [{}]
+        [last] = client.ask("GET", "/api/activity", {"task": task_id, "limit": 1})["activity"] or [{}]
         if last.get("event") != "succeeded":
             raise
         return {"id": task_id, "status": "succeeded", "reason": None, "finished_at": last["at"]}
 
 
-def cmd_wait(site, options):
+def cmd_wait(client, options):
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
-    deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
-    task = _ended_or_not(site, options.given["id"])
+    deadline, pause = client.clock.monotonic() + options.given["timeout"], 0.02
+    task = _ended_or_not(client, options.given["id"])
     while not task["finished_at"]:
-        if site.clock.monotonic() > deadline:
+        if client.clock.monotonic() > deadline:
             complain("task %(id)d is still %(status)s" % task)
             return EXIT_TIMED_OUT
         with contextlib.suppress(Denied):       # a token that only reads may wait, too
-            site.ask("POST", "/tick")
-        site.clock.sleep(pause)
+            client.ask("POST", "/tick")
+        client.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
-        task = _ended_or_not(site, options.given["id"])
+        task = _ended_or_not(client, options.given["id"])
     show(options, task, status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(site, options):
+def cmd_log(client, options):
     """Print the output of a task's last attempt, or of --attempt."""
     fields = dict(options.given)
     path = "/api/tasks/%d/log" % fields.pop("id")
-    part = whole = site.ask("GET", path, fields)
+    part = whole = client.ask("GET", path, fields)
     while part["text"]:
-        part = site.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
+        part = client.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
         whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _save_file(site, address, path, size):
+def _save_file(client, address, path, size):
     """Save a file of the site under a new name, whole or not at all."""
     with open(path, "xb") as file:
         try:
-            file.writelines(site.ask("GET", address))
+            file.writelines(client.ask("GET", address))
             if file.tell() != size:
                 raise SetupError("%s is incomplete." % path.name)
         except BaseException:           # an incomplete file would block the next try
@@ -16712,14 +16718,14 @@ def _save_file(site, address, path, size):
             raise
 
 
-def cmd_files(site, options):
+def cmd_files(client, options):
     """Print a task's files. With --save, save those that it left into this folder, which is created."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
-    answer = site.ask("GET", path)
+    answer = client.ask("GET", path)
     for entry in answer["files"] if folder else ():
         if entry["id"] is None:
             Path(folder).mkdir(exist_ok=True)
-            _save_file(site, path + "/" + quote(entry["name"], **IN_ADDRESS),
+            _save_file(client, path + "/" + quote(entry["name"], **IN_ADDRESS),
                        Path(folder) / disk_name(file_name(entry["name"])), entry["size"])
     show(options, answer, columns("name size type id", answer["files"]))
 
@@ -16728,19 +16734,19 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
                  "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
-def _act_on_each(site, action, ids):
+def _act_on_each(client, action, ids):
     """Do an action to one task after another; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.ask(method, path % task_id)
+            client.ask(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def cmd_act(site, options):
+def cmd_act(client, options):
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
     conditions, action = dict(options.given), options.command
     ids, sure = conditions.pop("ids"), conditions.pop("yes", False)
@@ -16748,13 +16754,13 @@ def cmd_act(site, options):
         raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
                                 "tasks), and not both")
     if ids:
-        return _act_on_each(site, action, ids)
+        return _act_on_each(client, action, ids)
     conditions.pop("all", None)
     done = 0
     place = {"expected_count": None}
     while place:
         try:
-            answer = site.ask("POST", "/api/tasks/actions", {
+            answer = client.ask("POST", "/api/tasks/actions", {
                 "action": action, "filter": conditions, **place})
         except Conflict as error:       # the error has the count
             count = error.extra["count"]
@@ -16776,12 +16782,12 @@ def cmd_act(site, options):
 PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
-def cmd_settings(site, options):
+def cmd_settings(client, options):
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
         raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    answer = site.ask("GET", "/api/settings") if value is None else site.ask(
+    answer = client.ask("GET", "/api/settings") if value is None else client.ask(
         "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
     if name is None:
         show(options, answer, columns("name value unit from label help", answer["settings"]))
@@ -16801,18 +16807,18 @@ def read_password():
     return password
 
 
-def cmd_add_token(site, options):
+def cmd_add_token(client, options):
     """Make an API token, which is printed once or written to a file."""
     fields = dict(options.given)
     path = fields.pop("file", None)
-    token = site.ask("POST", "/api/tokens", fields)
+    token = client.ask("POST", "/api/tokens", fields)
     if path is None:
         show(options, token, token["token"])
         return
     try:
         write_private(Path(path), token["token"] + "\n")
     except OSError:
-        site.ask("DELETE", "/api/tokens/%d" % token["id"])
+        client.ask("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 
@@ -16824,21 +16830,21 @@ def cmd_preview(_, options):
     show(options, moments, "\n".join(moment["local"] for moment in moments["times"]))
 
 
-def cmd_add_schedule(site, options):
+def cmd_add_schedule(client, options):
     """Add a schedule and print its id."""
     fields = dict(options.given)
     name, *words = fields.pop("words") or [""]
     typed = [word for word in words if "=" in word]
-    added = site.ask("POST", "/api/schedules", {
+    added = client.ask("POST", "/api/schedules", {
         "function": name, "rule": " ".join(word for word in words if word not in typed),
-        "arguments": typed_arguments(known_function(site, name), typed),
+        "arguments": typed_arguments(known_function(client, name), typed),
         "options": {option: fields.pop(option) for option in OPTION_SCHEMAS if option in fields},
         **fields})
     show(options, added, str(added["id"]))
 
 
 # The figures in the table ALL by their names, each with its path in the totals of GET /api/metrics.
-SEED_FIGURES = {
+TOTAL_FIGURES = {
     "minimum executing time": "executed.min", "maximum executing time": "executed.max",
     "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
     "maximum throughput": "maximum_throughput", "utilization": "utilization",
@@ -16864,30 +16870,30 @@ def _figures_table(titles, rows, paths):
          "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
 
 
-def cmd_stats(site, options):
+def cmd_stats(client, options):
     """Print how much was done and how long it took: by time, by function, and in total."""
-    fields, now = dict(options.given), site.clock.now()
+    fields, now = dict(options.given), client.clock.now()
     since = fields.pop("since", "1d")
     match = re.fullmatch("([0-9]{1,4})([hdw])", since)
     start = now - int(match[1]) * PERIODS[match[2]] if match else parse_time(since, "--since")
     fitting = [step for step, seconds in STEPS.items() if now - start <= 60 * seconds]
-    metrics = site.ask("GET", "/api/metrics", {
+    metrics = client.ask("GET", "/api/metrics", {
         "from": iso(start), "step": [*fitting, "week"][0], **fields})
     show(options, metrics, "\n\n".join([
         _figures_table(["FROM"], metrics["points"], ["at"]),
         _figures_table(["FUNCTION"], metrics["functions"], ["name"]),
         table(("ALL", ""), [(name, _figure(metrics["totals"], path))
-                            for name, path in SEED_FIGURES.items()])]))
+                            for name, path in TOTAL_FIGURES.items()])]))
 
 
-def cmd_set_queue(site, options):
+def cmd_set_queue(client, options):
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
     name = limits.pop("name")
     try:
-        changed = site.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
+        changed = client.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
     except NotFound:
-        changed = site.ask("POST", "/api/queues", {"name": name, **limits})
+        changed = client.ask("POST", "/api/queues", {"name": name, **limits})
     show(options, changed, None)
 
 
@@ -16896,14 +16902,14 @@ def _channel_text(channel):
     return "%s %s: %s" % (channel["channel"], channel["recipient"], state)
 
 
-def cmd_test_alerts(site, options):
+def cmd_test_alerts(client, options):
     """Send a test message to every recipient of alerts, and print how that went."""
     sent = {(delivery["channel"], delivery["recipient"]): delivery["id"] for delivery in
-            site.ask("POST", "/api/alerts/test", {})["deliveries"]}
+            client.ask("POST", "/api/alerts/test", {})["deliveries"]}
     until = time.monotonic() + SENDING_SECONDS
     channels = []
     while time.monotonic() < until:
-        states = site.ask("GET", "/api/alerts")["channels"]
+        states = client.ask("GET", "/api/alerts")["channels"]
         channels = [state for state in states if state["last"] == sent.get(
             (state["channel"], state["recipient"]))]
         if len(channels) == len(sent) and CUT_OFF not in [channel["error"] for channel in channels]:
@@ -17010,7 +17016,7 @@ ABOUT_SITES = [
     ("--token-file", {"metavar": "FILE", "help": "with --server: a file that holds an API token of it"})]
 
 # Commands of one or two words, each with its row. The functions of commands in LOCAL get this host's queue,
-# or None if they are also in NEED_NOTHING. The other functions get a Client.
+# or None if they are also in WITHOUT_QUEUE. The other functions get a Client.
 COMMANDS = {
     "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
@@ -17113,10 +17119,10 @@ COMMANDS = {
                               "system, or for several machines (shared)"}),
         argument("--quick", about(SWITCH, "no effect; older versions tested a worker")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
-NEED_NOTHING = ("check", "restore", "schedule preview")
-LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
+WITHOUT_QUEUE = ("check", "restore", "schedule preview")
+LOCAL = ("serve", "tick", "backup", "export", "import", *WITHOUT_QUEUE)
 # Commands that do not create the data folder: if it is missing, its path was mistyped.
-LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
+NEED_DATA_FOLDER = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def terminal_width():
@@ -17183,14 +17189,14 @@ def parse_command(words):
     return ParsedCommand(options, cmd_help_of if wants_help else options.run)
 
 
-def _site(options):
+def _target(options):
     """Return this host's queue for a command, a Client of its API or of another site's API, or None."""
     name = options.name_of_command
-    if name in NEED_NOTHING:
+    if name in WITHOUT_QUEUE:
         return None
     if options.server:
         return HttpClient(options.server, options.token_file)
-    if name in LOOKING and not os.path.lexists(data_folder(options.data)):
+    if name in NEED_DATA_FOLDER and not os.path.lexists(data_folder(options.data)):
         raise SetupError("There is no data folder %s." % data_folder(options.data))
     queue = JobQueue(options.data)
     return queue if name in LOCAL else LocalClient(queue)
@@ -17207,7 +17213,7 @@ def main(words=None):
     options, run = parse_command(words)
     become_private()
     try:
-        return run(_site(options), options) or 0
+        return run(_target(options), options) or 0
     except JobQueueError as error:
         complain(error.detail)
         return error.exit_code

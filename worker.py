@@ -2071,7 +2071,7 @@ class Child:
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unread = b""               # bytes that could not be sent yet: no order may follow
+        self.unsent = b""               # bytes that could not be sent yet: no order may follow
         self._go = None     # a batch's pipe, with a byte for each order not begun
         self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
@@ -2094,7 +2094,7 @@ class Child:
             passed.insert(0, self._go)
         line = dump_json({"orders": orders}).encode("utf-8") + b"\n"
         try:
-            self.unread = line[socket.send_fds(self._channel, [line], passed):]
+            self.unsent = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
             self.ended = True           # is_dead() will notice that the runner has ended
         for _, theirs in pipes:
@@ -2113,7 +2113,7 @@ class Child:
 
     def reply(self, message):
         """Answer the runner."""
-        self.unread += dump_json(message).encode("utf-8") + b"\n"
+        self.unsent += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
 
     def wait(self, seconds, log_end=None):
@@ -2122,7 +2122,7 @@ class Child:
         While a batch runs, outcomes and output do not wake the worker. The runner rings the bell
         for each other message, and for the outcome of the last task.
         """
-        poll, events = select.poll(), select.POLLOUT if self.unread else 0
+        poll, events = select.poll(), select.POLLOUT if self.unsent else 0
         if self._go is None:
             events |= select.POLLIN
         else:
@@ -2134,7 +2134,7 @@ class Child:
         for descriptor, _ in poll.poll(max(0, seconds) * 1000):
             if descriptor == self._bell:
                 os.read(self._bell, 1 << 10)
-            elif descriptor == self._channel.fileno() and self.unread:
+            elif descriptor == self._channel.fileno() and self.unsent:
                 self._flush()
 
     def messages(self):
@@ -2195,12 +2195,12 @@ class Child:
 
     def _flush(self):
         try:
-            while self.unread:
-                self.unread = self.unread[self._channel.send(self.unread):]
+            while self.unsent:
+                self.unsent = self.unsent[self._channel.send(self.unsent):]
         except BlockingIOError:
             pass
         except OSError:
-            self.ended, self.unread = True, b""
+            self.ended, self.unsent = True, b""
 
 
 # worker/attempt.py -----------------------------------------------------------
@@ -2223,7 +2223,7 @@ STORE_SECONDS = 1.0                     # between two writes of log and progress
 LOOK_SECONDS = 1.0                      # between two tests of the cancel flag
 BATCH_AFTER = 8                         # quick ends of a function in a row, after which it runs in batches
 BATCH_SECONDS = 0.05                    # an outcome in a batch may wait so long to be recorded
-WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
+TEMPORARY_ERRORS = jobqueue.StorageFull, jobqueue.Busy
 
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
@@ -2257,17 +2257,17 @@ class WatchedAttempt:
         # When it began; when the claim was last tested.
         self.started = self._looked = self._clock.monotonic()
         # The last time at which the claim was safe. For a remote attempt: when the confirming call was sent.
-        self._unclaimed = row.get("claimed", self.started)
+        self._safe_at = row.get("claimed", self.started)
         self._is_doubted = False        # the last test did not prove that the claim is safe
         self._requests = []   # tasks that the function adds, until the whole request has
                                                 # arrived
-        self.enqueued = 0               # number of answered requests to add tasks
+        self.answered_adds = 0               # number of answered requests to add tasks
         self.reported = None    # the outcome that the runner sent
         self._has_returned = False      # the function returned, and did not call sys.exit()
         self.leftovers = None   # the state that the task left in the runner
         self.ending = None  # kind of outcome if this worker ends it
         self._why = None
-        self._killed_at = None
+        self._signalled_at = None
 
     # Implemented by each kind.
 
@@ -2283,7 +2283,7 @@ class WatchedAttempt:
         """Return the names of the files here that the task was given, by their keys."""
         return {}
 
-    def _may_begin(self):
+    def _prepare_start(self):
         """Store everything that must be stored before the start; return False if the claim was lost."""
         raise NotImplementedError
 
@@ -2307,7 +2307,7 @@ class WatchedAttempt:
 
     def make_run_order(self):
         """Prepare the start; return the order for the runner, or None if the claim was lost."""
-        if not self._may_begin():
+        if not self._prepare_start():
             return None
         row = self.row
         return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
@@ -2358,7 +2358,7 @@ class WatchedAttempt:
         self.log.read()
         outcome = self._outcome() if self.reported or self._child.ended or self.ending else None
         if outcome is None:
-            self._keep(self._clock.monotonic())
+            self._keep_alive(self._clock.monotonic())
         return outcome
 
     def reply(self, message):
@@ -2377,37 +2377,37 @@ class WatchedAttempt:
         self.log.pieces = []
         self.report = self.traceback = None
 
-    def _keep(self, now):
+    def _keep_alive(self, now):
         """Test the claim, store the output, and signal the runner if the attempt must end."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            with contextlib.suppress(*WRITE_LATER):
+            with contextlib.suppress(*TEMPORARY_ERRORS):
                 self._test_claim()
-                self._unclaimed = self._unclaimed if self._is_doubted else now
-        if not self.is_sure(now):
+                self._safe_at = self._safe_at if self._is_doubted else now
+        if not self.is_claim_safe(now):
             self.end("lost")
         self._store(now)
         if not self.ending:
             return
-        if self._killed_at is None:
-            self._killed_at = now
+        if self._signalled_at is None:
+            self._signalled_at = now
             self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
-        elif now - self._killed_at > GRACE_SECONDS:
+        elif now - self._signalled_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
-    def is_sure(self, now):
+    def is_claim_safe(self, now):
         """Return True if, as far as this worker knows, no other worker can claim the task soon."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
-        return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
+        return now - self._safe_at <= fence - 2 * jobqueue.RENEW_SECONDS
 
     def _outcome(self):
         """Return the outcome if the attempt has ended: the sent one, or one from the runner's death."""
         reported = self.reported
         if reported is not None and self.ending != "lost":
             self._child.memory = reported.peak_memory or 0
-            if self._killed_at is None or self._has_returned:
+            if self._signalled_at is None or self._has_returned:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
@@ -2454,7 +2454,7 @@ class Attempt(WatchedAttempt):
         """Return the names of the files that the task was given, by their keys."""
         return self._queue.files.given_names(self.row)
 
-    def _may_begin(self):
+    def _prepare_start(self):
         if self.row["on_crash"] != "fail":
             return True
         with self._database.transaction(durable=True) as transaction:   # a power cut must not lose it
@@ -2498,7 +2498,7 @@ class Attempt(WatchedAttempt):
         if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
             return
         self._stored = now
-        with contextlib.suppress(*WRITE_LATER):
+        with contextlib.suppress(*TEMPORARY_ERRORS):
             with self._database.transaction(durable=False) as transaction:
                 if self.renew(transaction):
                     self._write(transaction, final=False)
@@ -2552,10 +2552,10 @@ class Batch(Generic[AnyAttempt]):
         It is taken back if its start cannot be stored, or if the worker stood still for so long that
         another worker may have claimed the tasks.
         """
-        is_sure = self.running[0].is_sure(self._clock.monotonic())
+        is_claim_safe = self.running[0].is_claim_safe(self._clock.monotonic())
         try:
-            orders_made = [attempt.make_run_order() for attempt in self.running if is_sure]
-        except WRITE_LATER:
+            orders_made = [attempt.make_run_order() for attempt in self.running if is_claim_safe]
+        except TEMPORARY_ERRORS:
             orders_made = []
         if not orders_made:
             self.running, self.unbegun = [], self.running
@@ -2712,7 +2712,7 @@ class Place:
         """Store the runner's pid and start time with the next heartbeat."""
         self.runner = pid, born
 
-    def no_runner(self, error):
+    def report_no_runner(self, error):
         """Store why there is no runner, and make the worker leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:
@@ -2794,7 +2794,7 @@ class Runners:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.set_runner(*self.current.identity)
         except OSError as error:
-            self._place.no_runner(error)
+            self._place.report_no_runner(error)
 
     def catch_signals(self, note):
         """Call `note` for each stop signal; return a descriptor.
@@ -2859,7 +2859,7 @@ class Runners:
         """Return True if the next task should get a fresh runner."""
         child, settings = self.child, self._settings
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
-                or child.unread or child.memory > settings["runner_memory"] << 20):
+                or child.unsent or child.memory > settings["runner_memory"] << 20):
             return True
         # tasks.py is tested each time, the other files once in CHECK_SECONDS: they may be many, on a slow
         # file system.
@@ -2897,7 +2897,7 @@ class Recorder:
         """Record the ended attempts of a batch. With a pace, claim up to `most` tasks; return their rows."""
         try:
             rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             raise
         except Exception as error:      # after any error each outcome is recorded alone
             self._say("recording: %s", error)
@@ -2910,7 +2910,7 @@ class Recorder:
     def hold(self, batch):
         """Renew the worker's row, and the claims of ended or unbegun attempts that are not recorded yet."""
         pending = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
-        with contextlib.suppress(*WRITE_LATER), \
+        with contextlib.suppress(*TEMPORARY_ERRORS), \
                 self._database.transaction(durable=False) as transaction:
             for attempt in pending:
                 attempt.renew(transaction)
@@ -2919,7 +2919,7 @@ class Recorder:
     def _record_alone(self, batch, attempt, outcome):
         try:
             self._write(batch, [(attempt, outcome)], [])
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             raise
         except Exception as error:
             attempt.drop()
@@ -2946,7 +2946,7 @@ class Recorder:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
             if verdict:                 # the claimed tasks must begin even if these files cannot be removed
-                with contextlib.suppress(*WRITE_LATER):
+                with contextlib.suppress(*TEMPORARY_ERRORS):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows
 
@@ -3080,7 +3080,7 @@ class Worker(Loop[Attempt]):
                 if not self._batch and self._place.stopping:
                     return True
                 self._step()
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             if self._signals > 1:
                 raise
             self._clock.sleep(0.2)
@@ -3103,7 +3103,7 @@ class Worker(Loop[Attempt]):
         if batch and not batch.running:
             return self._record_late(batch)
         if batch:                       # the batch is watched even if the database does not answer
-            with contextlib.suppress(*WRITE_LATER):
+            with contextlib.suppress(*TEMPORARY_ERRORS):
                 self._check_self()
             batch.watch()
             return self._go_on(batch)
@@ -3127,7 +3127,7 @@ class Worker(Loop[Attempt]):
         """
         try:
             self._go_on(batch)
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             if self._checks.is_due():
                 self._recorder.hold(self._batch)
             raise
@@ -3550,11 +3550,11 @@ class RemoteAttempt(WatchedAttempt):
         """Return the site that has the task's files."""
         return self._worker.site.place
 
-    def _may_begin(self):
+    def _prepare_start(self):
         return True                     # the site has confirmed the task
 
     def _test_claim(self):
-        self._is_doubted, self._unclaimed = True, self.row["claimed"]
+        self._is_doubted, self._safe_at = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
         elif self.row["state"] != "running":
@@ -3675,7 +3675,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Store the runner's pid and start time in the spool."""
         self._spool.set_runner(pid, born)
 
-    def no_runner(self, error):
+    def report_no_runner(self, error):
         """Print why there is no runner, and make the worker leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
@@ -3781,7 +3781,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             lines = "\n".join(map(dump_json, requests))
             return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
                 "Content-Type": jobqueue.LINES_TYPE,
-                "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
+                "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.answered_adds)})
         extra = {}
         running = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
@@ -3904,7 +3904,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def _answer_added(self, answer):
         attempt = self.adds.pop(0).attempt
-        attempt.enqueued += 1
+        attempt.answered_adds += 1
         attempt.reply(answer)
 
     def _handle_refusal(self, call, answer):

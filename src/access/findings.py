@@ -36,7 +36,7 @@ from ..upkeep.conditions import disk_findings, schedule_name
 from ..upkeep.alerts import IS_OPEN, UNSENT_SECONDS, is_message_due
 from .people import SCRYPT_MISSING, knows_scrypt
 from .python_interface import JobQueue
-from .host import DOORS, WEB_FOLDERS, exposure, is_open, read_text
+from .host import DOORS, WEB_FOLDERS, exposure, is_world_writable, read_text
 
 if TYPE_CHECKING:
     from typing import TypeVar, Union
@@ -61,7 +61,7 @@ def _check_program(folder: Path) -> Lines:
         yield Finding("scrypt_missing", why=SCRYPT_MISSING)
     ours, owner = os.getuid(), HOME.stat().st_uid
     open_ones = ["'%s'" % path for path in (
-        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_open(path)]
+        HOME, HOME / "jobqueue.py", WORKER_FILE, TASKS_FILE, folder.parent) if is_world_writable(path)]
     yield "runs as %s (uid %d)" % (user_name(ours), ours)
     if open_ones:
         yield Finding("program_open", paths=" ".join(open_ones))
@@ -180,18 +180,18 @@ def _check_machines(queue: JobQueue) -> Lines:
 
 
 def _check_ticks(queue: JobQueue) -> Lines:
-    cron, period = queue.rhythm.visitor("cron"), queue.rhythm.period()
+    cron, period = queue.tick_history.visitor("cron"), queue.tick_history.period()
     yield "cron came last at " + readable_time(cron["last_at"]) if cron else "no cron has come"
     if period:
         yield "due tasks and schedules are checked " + how_often(period)
-    elif not any(visits and visits["comes"] for visits in map(queue.rhythm.visitor, VISITORS)):
+    elif not any(visits and visits["comes"] for visits in map(queue.tick_history.visitor, VISITORS)):
         yield Finding("nobody_comes")
 
 
 def _check_journal(queue: JobQueue) -> Lines:
     database = queue.database
     if database.journal is None:        # PostgreSQL has no journal file
-        server = database.promises()
+        server = database.server_facts()
         yield "PostgreSQL " + server["version"]
         if server["lags"]:
             yield Finding("copy_lags")
@@ -335,7 +335,7 @@ def _describe_starts(queue: JobQueue) -> Findings:
         yield Finding("cron_missing" if mode == "cron" else "service_missing",
                       is_for_everyone=nobody_works)
     elif mode == "cron" and nobody_works:
-        cron = queue.rhythm.visitor("cron")
+        cron = queue.tick_history.visitor("cron")
         if cron:
             often = ", which comes about %s" % how_often(cron["period"]) if cron["period"] else ""
             yield Finding("cron_awaited", cron["last_at"], often=often,

@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
     return ""
 
 
-def is_open(path: Path) -> bool:
+def is_world_writable(path: Path) -> bool:
     """Return True if every user of this machine can write a file, or replace the files in a folder."""
     with contextlib.suppress(OSError):  # the file may not exist
         return path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH

@@ -279,7 +279,7 @@ class Users:
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database, self._settings = database, settings
-        settings.tests["default_owner"] = functools.partial(self._test_owner, database)
+        settings.validators["default_owner"] = functools.partial(self._test_owner, database)
         self._owner = KnownOwner(-math.inf, "", {})
 
     def has_admin(self, db: Reader | None = None) -> bool:

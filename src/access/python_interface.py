@@ -92,9 +92,9 @@ class JobQueue:
         self.actions = Actions(self.database, self.tasks, self.adding)
         self.queues = Queues(self.database)
         self.claims = Claims(self.database, self.queues, self.files, self.tasks)
-        self.rhythm = TickHistory(self.database)
+        self.tick_history = TickHistory(self.database)
         self.interpreter = Interpreter(self.settings)
-        self.modes = Modes(self.database, self.settings, self.claims, self.rhythm)
+        self.modes = Modes(self.database, self.settings, self.claims, self.tick_history)
         self.workers = Workers(self.database, self.settings, self.claims, self.modes)
         self.reaper = Reaper(self.database, self.claims, self.workers, self.modes)
         self.starter = Starter(self.database, self.settings, self.claims, self.interpreter,
@@ -103,24 +103,25 @@ class JobQueue:
         self.requests = Requests(self.database, self.catalogue)
         self.remote = RemoteWorkers(self.database, self.settings, self.claims, self.workers,
                                     self.queues, self.files)
-        self.fold = Rollup(self.database)
-        self.metrics = Metrics(self.database, self.settings, self.fold)
+        self.rollup = Rollup(self.database)
+        self.metrics = Metrics(self.database, self.settings, self.rollup)
         self.forecast = Forecast(self.database, self.settings, self.claims, self.queues,
-                                 self.modes, self.rhythm, self.metrics)
-        self.conditions = Conditions(self.database, self.settings, self.claims, self.rhythm,
+                                 self.modes, self.tick_history, self.metrics)
+        self.conditions = Conditions(self.database, self.settings, self.claims, self.tick_history,
                                      self.modes, self.catalogue)
         self.alerts = Alerts(self.database, self.settings, self.conditions, self.starter)
         self.users = Users(self.database, self.settings)
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
-        self.firing = ScheduleRunner(self.database, self.adding, self.requests.check, self.users.person)
-        self.schedules = Schedules(self.database, self.tasks, self.firing,
+        self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
+                                              self.users.person)
+        self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,
                                    self.catalogue.schedules, self.users.owner)
-        self.keeping = Retention(self.database, self.settings, self.actions, self.fold)
-        self.tick = Tick(self.database, self.settings, self.claims, self.rhythm, self.workers,
-                         self.reaper, self.starter, self.firing, self.schedules, self.fold,
-                         self.keeping, self.alerts, self.files)
+        self.retention = Retention(self.database, self.settings, self.actions, self.rollup)
+        self.tick = Tick(self.database, self.settings, self.claims, self.tick_history, self.workers,
+                         self.reaper, self.starter, self.schedule_runner, self.schedules, self.rollup,
+                         self.retention, self.alerts, self.files)
 
     def enqueue(self, function: str, arguments: Mapping[str, Any] | None = None,
                 owner: str | None = None, **options: Unpack[AddOptions]) -> Task:
@@ -163,29 +164,29 @@ class JobQueue:
         """Add tasks for `requests` (as in POST /api/tasks), all or none; return the ids."""
         return self.add_all(requests, owner_id).ids
 
-    def add_all(self, requests: Iterable[Any], owner_id: int, asker: int | None = None) -> Added:
-        """Add tasks as add() does; return the ids and how many are new. `asker` is the adding task."""
+    def add_all(self, requests: Iterable[Any], owner_id: int, adding_task_id: int | None = None) -> Added:
+        """Add tasks as add() does, also for a running task; return the ids and how many are new."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests), owner_id, asker=asker)
+        added = self.add_orders(self.requests.check(requests), owner_id, adding_task_id=adding_task_id)
         self.start_workers()
         return Added(added["ids"], added["created"])
 
-    def add_orders(self, orders: list[Order], owner_id: int, once: IdempotencyRecord | None = None,
-                   asker: int | None = None) -> JsonObject:
+    def add_orders(self, orders: list[Order], owner_id: int, idempotency: IdempotencyRecord | None = None,
+                   adding_task_id: int | None = None) -> JsonObject:
         """Add Orders, all or none; return {"ids", "created": how many are new}.
 
-        A repeated request with the same `once` gets the ids of the first answer. `asker` is the id of the
-        running task that adds them, if there is one.
+        A repeated request with the same `idempotency` gets the ids of the first answer. `adding_task_id`
+        is the id of the running task that adds them, if there is one.
         """
         def action(transaction: Connection) -> JsonObject:
             now = self.database.clock.now()
-            answer = once.find(transaction, now) if once else None
+            answer = idempotency.find(transaction, now) if idempotency else None
             if answer:
                 return answer
-            ids, created = self.adding.add(transaction, owner_id, orders, now, asker)
+            ids, created = self.adding.add(transaction, owner_id, orders, now, adding_task_id)
             added: JsonObject = {"ids": ids, "created": created}
-            if once:
-                once.keep(transaction, added, now)
+            if idempotency:
+                idempotency.keep(transaction, added, now)
             return added
         write = self.database.together if len(orders) <= FEW_ORDERS else self.database.alone
         return write(action)

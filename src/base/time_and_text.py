@@ -188,7 +188,7 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-class _TooLarge(Exception):
+class _NumberTooLarge(Exception):
     """A number that some JSON readers would read differently."""
 
 
@@ -202,7 +202,7 @@ def _check_json(value: Any, depth: int) -> None:
         if "\0" in value or not value.isascii() and re.search("[\ud800-\udfff]", value):
             raise ValueError("a text holds NUL or an incomplete character")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX or value in (math.inf, -math.inf):
-        raise _TooLarge
+        raise _NumberTooLarge
 
 
 def _finite(text: str) -> float:
@@ -250,7 +250,7 @@ def load_json(text: str | bytes) -> Any:
         value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         _check_json(value, JSON_MAX_DEPTH)
         return value
-    except _TooLarge:
+    except _NumberTooLarge:
         raise Malformed("The number of %s is too large: give it as a text." % _place_of_large(value)) \
             from None
     except (ValueError, RecursionError) as error:

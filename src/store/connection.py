@@ -71,10 +71,10 @@ def emptied(path: object) -> StorageBroken:
                          "Put a backup in its place." % path)
 
 
-def find_database(folder: Path, anyhow: bool = False) -> Path:
+def find_database(folder: Path, allow_empty: bool = False) -> Path:
     """Return the path of the one file jobqueue-*.db, .server or .remote; SetupError if there is not just one.
 
-    An empty file raises StorageBroken, unless `anyhow`.
+    An empty file raises StorageBroken, unless `allow_empty`.
     """
     try:
         names = [name for name in os.listdir(folder)
@@ -89,7 +89,7 @@ def find_database(folder: Path, anyhow: bool = False) -> Path:
             "(A folder that is new and empty can be deleted: it is made when there is none.)"))
     path = Path(folder) / names[0]
     status = path.stat()
-    if not anyhow and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
+    if not allow_empty and (not stat.S_ISREG(status.st_mode) or status.st_size == 0):
         raise emptied(path)
     return path
 

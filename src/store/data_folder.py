@@ -119,7 +119,7 @@ def own_database(folder: Path) -> OwnedFile:
     SetupError if it belongs to another user, if another machine uses its log, or if it is on a server.
     """
     refuse_other_user(folder)
-    path = find_database(folder, anyhow=True)
+    path = find_database(folder, allow_empty=True)
     if path.suffix == SERVER_FILE:
         raise SetupError("The queue of %s is on PostgreSQL and has no file here." % folder)
     try:

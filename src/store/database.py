@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..base.types import Row
     from ..base.time_and_text import AnyClock
 
-SEARCH_ROWS = 64                # ids in the first range of a search; its time decides the size of the next
+SEARCH_IDS = 64                # ids in the first range of a search; its time decides the size of the next
 OTHER_MACHINE_SLACK_SECONDS = 300.0     # tolerated difference between the clocks of two machines
 
 
@@ -133,7 +133,7 @@ class Database(Reader):
         """Return the size of the write-ahead log in bytes."""
         return 0
 
-    def promises(self) -> Row:
+    def server_facts(self) -> Row:
         """Return a row about a server: its version, `lags` and `holder`. A file has no such row."""
         raise NotImplementedError
 
@@ -188,7 +188,7 @@ class Database(Reader):
         LOOK_SECONDS is read again as a smaller one. After a quick read the next range is larger. The walk
         stops after `seconds`, but reads at least one range.
         """
-        deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_ROWS, False
+        deadline, size, moved = self.clock.monotonic() + seconds, SEARCH_IDS, False
         while low < high and not (moved and self.clock.monotonic() > deadline):
             bounds = (max(low, high - size), high) if newest else (low, min(low + size, high))
             rows, took = self.read_within(

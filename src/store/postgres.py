@@ -51,7 +51,7 @@ LATER = "too many|slots are reserved|read-only|timeout|timed out|oute to host|un
 SERVER_STATE = """SELECT version, epoch,
     CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION) AS at FROM jobqueue"""
 # `holder` has kept a snapshot for long. Removed rows stay in the tables until no snapshot can see them.
-SERVER_PROMISES = """SELECT current_setting('server_version') AS version,
+SERVER_FACTS = """SELECT current_setting('server_version') AS version,
     current_setting('synchronous_standby_names')=''
         AND EXISTS (SELECT 1 FROM pg_stat_replication) AS lags,
     (SELECT holder FROM (
@@ -343,13 +343,13 @@ class PostgresDatabase(Database):
         """Return the size in bytes."""
         return self.value("SELECT pg_database_size(current_database())")
 
-    def promises(self) -> Row:
+    def server_facts(self) -> Row:
         """Return a row about the server: its version, `lags` and `holder`.
 
         `lags` is true if a replica may lack the newest commits. `holder` names a session or slot that has
         kept an old snapshot for long.
         """
-        return self.row(SERVER_PROMISES)
+        return self.row(SERVER_FACTS)
 
     def damage(self) -> None:
         """Return None: the server checks its own files."""

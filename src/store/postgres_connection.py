@@ -28,12 +28,12 @@ LINK_OPTIONS = {
     "tcp_user_timeout": 15000, "target_session_attrs": "read-write"}
 # The server must end sessions of clients that vanish or accept no answer. Such a session may hold the lock
 # row, and nothing else would release that. Some servers do not know all of these settings.
-SERVER_LOOKS = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
+SERVER_KEEPALIVES = """SELECT set_config(name, value, false) FROM (VALUES ('tcp_user_timeout', '5000'),
     ('tcp_keepalives_idle', '2'), ('tcp_keepalives_interval', '1'),
     ('client_connection_check_interval', '1000')) AS wanted (name, value)
 WHERE version() LIKE '%linux%' AND current_setting(name, true) <> ''"""
 # A role may have synchronous_commit off. Then a crash of the server loses commits that it has confirmed.
-SERVER_KEEPS = """SELECT set_config('synchronous_commit', 'on', false)
+SERVER_SYNCHRONOUS = """SELECT set_config('synchronous_commit', 'on', false)
 WHERE current_setting('synchronous_commit')='off'"""
 # The server keeps the plans of prepared statements while tables grow from ten rows to a million. So it must
 # prefer indexes, as SQLite does. These options are sent when a connection starts: a SET through
@@ -176,7 +176,7 @@ class ServerConnection(Connection):
             prepare_threshold=PREPARED_AFTER)
         self._link.prepared_max = PREPARED_MAX
         self._link.add_notify_handler(self._hear)
-        *_, process = self.ask("%s; %s; %s" % (SERVER_LOOKS, SERVER_KEEPS, SERVER_PROCESS),
+        *_, process = self.ask("%s; %s; %s" % (SERVER_KEEPALIVES, SERVER_SYNCHRONOUS, SERVER_PROCESS),
                                CONNECT_SECONDS)
         # A pooler gives a new connection an invented process number.
         self.is_pooled: bool = process.rows[0][0] != self._link.info.backend_pid

@@ -1,7 +1,7 @@
 """Settings: an admin changes them while everything runs.
 
 Each setting is a row of SETTING_GROUPS. The table `setting` has the changed values only. A room that uses
-a setting may add a validator of its new values to Settings.tests.
+a setting may add a validator of its new values to Settings.validators.
 """
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class Settings:
 
     def __init__(self, database: Database, environment: Mapping[str, str] = os.environ) -> None:
         self._database = database
-        self.tests: dict[str, Callable[[Any], None]] = {}   # validators of new values, besides the schema
+        self.validators: dict[str, Callable[[Any], None]] = {}     # of new values, besides the schema
         self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # when the cache ends, {name: value}
         self._fixed: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
@@ -306,6 +306,6 @@ class Settings:
         if value == SECRETLY and SETTINGS[name].schema.get("writeOnly"):
             return self._read().get(name)
         value = None if value is None else tidy_setting(name, value)
-        if value and name in self.tests:
-            self.tests[name](value)
+        if value and name in self.validators:
+            self.validators[name](value)
         return value

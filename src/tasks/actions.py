@@ -185,7 +185,7 @@ class Actions:
             if Followers.why_not_again(transaction, row):
                 continue
             status, turn = WAITING, 0
-            if not Followers.waits_again(transaction, row):
+            if not Followers.reopen_edges(transaction, row):
                 status, turn = PENDING, next_turn(transaction, row)
             transaction.run(
                 "UPDATE task SET status=?, reason=NULL, turn=?, run_at=?, "

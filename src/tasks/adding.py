@@ -120,17 +120,18 @@ class Adding:
         self._sure: dict[tuple[int, int], int] = {}
 
     def add(self, transaction: Connection, owner_id: int, orders: list[Order], now: float,
-            asker: int | None = None) -> Added:
+            adding_task_id: int | None = None) -> Added:
         """Add all orders; return their ids.
 
         An order adds nothing if an unfinished task of the owner has its unique_key: it gets the id of
-        that task. If this is the running task `asker`, which adds the order, the new task takes the key.
+        that task. If the running task `adding_task_id` has the key, and so adds the order itself, the new
+        task takes the key.
         """
         options = orders[0].options if orders else TASK_DEFAULTS
         lane = options["queue"], options["priority"]
         owner = self._owner(transaction, owner_id, lane)
         first = (owner["last"] or 0) + 1
-        ids, new = self._number(transaction, owner_id, orders, first, asker)
+        ids, new = self._number(transaction, owner_id, orders, first, adding_task_id)
         self._check_quota(transaction, owner_id, owner, len(new))
         statuses = self._predecessors(transaction, owner_id, orders, new)
         turns: dict[tuple[str, int], int] = {lane: turn_after(owner)}
@@ -156,12 +157,12 @@ class Adding:
         return Added(ids, len(new))
 
     def _number(self, transaction: Connection, owner_id: int, orders: list[Order],
-                first: int, asker: int | None) -> tuple[list[int], list[Order]]:
+                first: int, adding_task_id: int | None) -> tuple[list[int], list[Order]]:
         """Return the ids for all orders, and the orders to be added, which get ids from `first` on."""
         ids: list[int] = []
         new: list[Order] = []
         holders = self._holders(transaction, owner_id, {
-            order.unique_key for order in orders if order.unique_key is not None}, asker)
+            order.unique_key for order in orders if order.unique_key is not None}, adding_task_id)
         for order in orders:
             next_id = first + len(new)
             holder = Holder(next_id, order.function)
@@ -178,10 +179,10 @@ class Adding:
 
     @staticmethod
     def _holders(transaction: Connection, owner_id: int, keys: set[str],
-                 asker: int | None) -> dict[str, Holder]:
+                 adding_task_id: int | None) -> dict[str, Holder]:
         """Return the unfinished task that has each key; Conflict if one of them is being ended.
 
-        The running task `asker`, which adds the orders, loses its key.
+        The running task `adding_task_id`, which adds the orders, loses its key.
         """
         holders: dict[str, Holder] = {}
         for task_id, key, function, cancel_requested in transaction.all_of(
@@ -192,8 +193,8 @@ class Adding:
                 raise Conflict("The task with the unique_key %s is being %s; try again in a few seconds."
                                % (shorten(key, 60), "deleted" if cancel_requested == DELETE else "cancelled"),
                                wrong("unique_key", "is still in use"))
-            if task_id == asker:
-                transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (asker,))
+            if task_id == adding_task_id:
+                transaction.update("task", {"unique_key": None}, "id=? AND status=RUNNING", (adding_task_id,))
             else:
                 holders[key] = Holder(task_id, function)
         return holders

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 PROMOTE_AT_ONCE = 500
 PROMOTE_SECONDS = 0.05          # how late a busy worker may notice a due task
-REFUSED_AT_ONCE = 100           # tries of one claim while it finds only tasks of former admins
+CLAIM_TRIES_MAX = 100           # tries of one claim while it finds only tasks of former admins
 ALL_HEADS = HEADS % ""
 WITHIN_REACH = """AND task.id IN (
     SELECT id FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id LIMIT %d
@@ -161,8 +161,8 @@ class Claims:
     def _claim_pending(self, transaction: Connection, worker_id: int, now: float, most: int,
                        function: str | None, owner_id: int | None,
                        reach: Reach | None) -> list[ClaimedTask]:
-        """Claim as claim() does. After REFUSED_AT_ONCE tries return nothing, even if more tasks wait."""
-        for _ in range(REFUSED_AT_ONCE):
+        """Claim as claim() does. After CLAIM_TRIES_MAX tries return nothing, even if more tasks wait."""
+        for _ in range(CLAIM_TRIES_MAX):
             queue, heads = self.next_heads(transaction, now, most, function, owner_id, reach)
             if queue is None:
                 break

@@ -109,7 +109,7 @@ class Followers:
                             "AND after_id=?", (follower, ended))
             waits = transaction.value(
                 "SELECT 1 FROM task_after WHERE task_id=? AND settled=0 LIMIT 1", (follower,))
-            if not waits and not Followers.waits_again(transaction, task):
+            if not waits and not Followers.reopen_edges(transaction, task):
                 run_at = max(now, task["run_at"] or 0)
                 status, turn = SCHEDULED, scheduled_turn(run_at)
                 if run_at == now:
@@ -144,7 +144,7 @@ class Followers:
             "add it anew" if given_up["status"] is None else "retry that one first")
 
     @staticmethod
-    def waits_again(transaction: Connection, task: TaskRow) -> int:
+    def reopen_edges(transaction: Connection, task: TaskRow) -> int:
         """Test again which predecessors a task must wait for; return their number."""
         if task["after_failure"] is None:
             return 0

@@ -46,10 +46,10 @@ class Conditions:
     condition holds. `is_open` says that its alert is open: some conditions have hysteresis.
     """
 
-    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: TickHistory,
+    def __init__(self, database: Database, settings: Settings, claims: Claims, tick_history: TickHistory,
                  modes: Modes, catalogue: Catalogue) -> None:
         self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._modes, self._catalogue = rhythm, modes, catalogue
+        self._tick_history, self._modes, self._catalogue = tick_history, modes, catalogue
 
     def disk(self, is_open: bool = False) -> Findings:
         """Yield a finding while the file system of the data is nearly full."""
@@ -82,11 +82,11 @@ class Conditions:
 
     def absent_starter(self, mode: str) -> str | None:
         """Return a clause about the absent program that should start or be a worker in this mode, or None."""
-        if mode == "service" and not self._rhythm.has_service():
+        if mode == "service" and not self._tick_history.has_service():
             return "worker.py --service is not there"
         if mode != "cron":
             return None
-        cron = self._rhythm.visitor("cron")
+        cron = self._tick_history.visitor("cron")
         return None if cron and cron["comes"] else "cron has not come lately"
 
     def waiting(self, is_open: bool = False) -> Findings:
@@ -94,12 +94,12 @@ class Conditions:
         limit, waited = self._settings.get("alert_wait"), self._claims.longest_wait()
         if not limit or not waited or not self._settings.get("NbMaxWorker"):
             return
-        if waited > max(limit, 2 * (self._rhythm.period() or 0)) / (2 if is_open else 1):
+        if waited > max(limit, 2 * (self._tick_history.period() or 0)) / (2 if is_open else 1):
             yield Finding("waiting", minutes=int(waited // 60))
 
     def missed(self, _: bool = False) -> Findings:
         """Yield a finding for each schedule whose newest run was late, or stood for several missed runs."""
-        least = MISSED_SECONDS + (self._rhythm.period() or 0)
+        least = MISSED_SECONDS + (self._tick_history.period() or 0)
         for row in self._database.all("""
                 SELECT id, name, function, late_at, coalesce((
                     SELECT max(at) FROM slot WHERE schedule_id=schedule.id AND task_id IS NULL

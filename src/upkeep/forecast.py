@@ -21,7 +21,7 @@ from ..tasks.claims import Claims
 from .tick_history import TickHistory
 from .worker_modes import Modes
 from .metrics import Metrics
-from .plan import COUNT_BEFORE, Moment, Plan, Waiting, WorkerSlot, before_values
+from .plan import COUNT_BEFORE, Moment, Plan, QueuedTask, WorkerSlot, before_values
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
@@ -44,9 +44,9 @@ class Forecast:
     """The forecasts of tasks and queues, as far as they are known."""
 
     def __init__(self, database: Database, settings: Settings, claims: Claims, queues: Queues,
-                 modes: Modes, rhythm: TickHistory, metrics: Metrics) -> None:
+                 modes: Modes, tick_history: TickHistory, metrics: Metrics) -> None:
         self._database, self._settings, self._claims = database, settings, claims
-        self._queues, self._modes, self._rhythm, self._metrics = queues, modes, rhythm, metrics
+        self._queues, self._modes, self._tick_history, self._metrics = queues, modes, tick_history, metrics
         self._clock, self._lock = database.clock, threading.Lock()
         self._plan: Plan | None = None
         self._until = -math.inf
@@ -60,16 +60,16 @@ class Forecast:
             return forecast_json(reason="It waits for other tasks.")
         if row["status"] == RUNNING:
             return self._of_running(row, self._current())
-        return self._of_waiting(Waiting(*(row[name] for name in Waiting._fields)), row["status"],
+        return self._of_queued(QueuedTask(*(row[name] for name in QueuedTask._fields)), row["status"],
                                 row["run_at"])
 
     def of_new(self, owner_id: int, function: str, options: JsonObject) -> JsonObject:
         """Return the forecast that a task would have if it were added now."""
         turn = next_turn(self._database, {"owner_id": owner_id, **options})
-        new = Waiting(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
+        new = QueuedTask(id=INTEGER_MAX, owner_id=owner_id, function=function, turn=turn,
                       retries_left=options["max_retries"],
-                      **{name: options[name] for name in Waiting._fields if name in options})
-        return self._of_waiting(new, PENDING, None)
+                      **{name: options[name] for name in QueuedTask._fields if name in options})
+        return self._of_queued(new, PENDING, None)
 
     def of_list(self, shown: list[JsonObject]) -> list[JsonObject]:
         """Add the expected start to the planned tasks of a list (their JSON).
@@ -106,7 +106,7 @@ class Forecast:
         return forecast_json(None, None, shown, None if shown else self._unknown(row["function"], plan),
                              slow)
 
-    def _of_waiting(self, task: Waiting, status: int, run_at: float | None) -> JsonObject:
+    def _of_queued(self, task: QueuedTask, status: int, run_at: float | None) -> JsonObject:
         plan = self._current()
         before = None if status == SCHEDULED else self._database.value(
             COUNT_BEFORE, (*before_values(task), COUNT_MAX))
@@ -117,7 +117,7 @@ class Forecast:
         if status == SCHEDULED:
             start, end = plan.of_scheduled(task, max(0.0, (run_at or 0.0) - plan.now))
         else:
-            start, end = plan.of_waiting(task)
+            start, end = plan.of_pending(task)
         shown = end.range(plan.now)
         return forecast_json(before, start.range(plan.now), shown,
                              None if shown else self._unknown(task.function, plan))
@@ -147,7 +147,7 @@ class Forecast:
                 "FROM worker LEFT JOIN token ON token.id=token_id")}
         here: CrewKey = (self._claims.machine, None, None)
         sizes, come = collections.Counter(homes.values()), 0.0
-        mode, cron = self._modes.decide().mode, self._rhythm.visitor("cron")
+        mode, cron = self._modes.decide().mode, self._tick_history.visitor("cron")
         lives = sum(size for (_, functions, _), size in sizes.items() if functions is None)
         room = self._settings.get("NbMaxWorker") - lives
         if room < 0 or (mode == "detached" and (lives or not recall(

@@ -18,7 +18,7 @@ from ..store.connection import BY_CLAIM, Connection
 from ..store.database import Database
 from ..store.state import recall, remember
 from ..store.settings import Settings
-from .rollup import (ALL_TIME, COUNTS, DAY, ESCAPED, HOUR, HOUR_KEYS, NO_TIMES, RUNS_TOLD,
+from .rollup import (ALL_TIME, COUNTS, DAY, ESCAPED, HOUR, HOUR_KEYS, NO_TIMES, RUNS_SHOWN,
                      SIX_HOURS, STEPS, LatestRun, Shift, Sums, Tally, Times, bucket_top,
                      latest_runs)
 
@@ -132,8 +132,8 @@ class Rollup:
 class Metrics:
     """The figures of tasks and workers: folded sums and newer rows."""
 
-    def __init__(self, database: Database, settings: Settings, fold: Rollup) -> None:
-        self._database, self._settings, self._fold = database, settings, fold
+    def __init__(self, database: Database, settings: Settings, rollup: Rollup) -> None:
+        self._database, self._settings, self._rollup = database, settings, rollup
 
     def read(self, start: int, end: int, step: str, wants: Callable[[str, str], bool],
              viewer: int | None = None) -> JsonObject:
@@ -165,7 +165,7 @@ class Metrics:
             "functions": [{"name": name, **sums.json(), "recent": [
                 {"id": task_id if owner_id == viewer or viewer is None else None, "status": status,
                  "seconds": seconds}
-                for task_id, owner_id, status, seconds in counted.runs.get(name, [])[-RUNS_TOLD:]]}
+                for task_id, owner_id, status, seconds in counted.runs.get(name, [])[-RUNS_SHOWN:]]}
                 for name, sums in sorted(functions.items())]}
 
     def runs(self) -> dict[str, list[LatestRun]]:
@@ -183,12 +183,12 @@ class Metrics:
     def _read_sums(self, span: int, start: int, end: int) -> Counted:
         """Return the sums of a span that begin from `start` up to `end`, and the tally of rows not folded."""
         for _ in range(5):
-            mark = self._fold.mark()
+            mark = self._rollup.mark()
             stored = [(table, row) for table in HOUR_KEYS for row in self._database.all(
                 "SELECT * FROM %s WHERE span=? AND at>=? AND at<?" % table, (span, start, end))]
             recent = dict(map(tuple, self._database.all("SELECT function, runs FROM recent")))
-            rows, tally = self._fold.tally(mark)
-            if self._fold.mark() == mark:
+            rows, tally = self._rollup.tally(mark)
+            if self._rollup.mark() == mark:
                 break
         runs = {name: latest_runs(recent.get(name), tally.runs.get(name, ()))
                 for name in {**recent, **tally.runs}}

@@ -2,7 +2,7 @@
 
 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
    and the standard error of the mean.
-2. A Plan gives the first LANE_ROWS tasks of each queue to the workers that become free first. It keeps the
+2. A Plan gives the first PLANNED_ROWS tasks of each queue to the workers that become free first. It keeps the
    order of claims, and the limits of queues and owners. Each task takes its function's mean.
 3. The variances of the tasks before a task are added. The time until a start or an end is taken as
    lognormal (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, functions (JSON), limits (JSON)
     Range = list[str]                   # [from, to], as RFC 3339
 
-LANE_ROWS = 500                 # tasks of each queue that are planned
+PLANNED_ROWS = 500                 # tasks of each queue that are planned
 MIX_ROWS = 10_000               # to predict a start, functions of at most this many earlier tasks are read
 BEFORE_MAX = 200_000            # to predict a start, at most this many earlier tasks are counted
 # From this progress and running time (seconds) on, the end is predicted from the progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
-PROGRESS_DOUBT = 0.2            # standard deviation of that prediction, as a share of the remaining time
+PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
 TRIED = ("succeeded", "failed", "retried")      # statuses of the attempts whose times are used
 PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
 PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in seconds
@@ -46,7 +46,7 @@ PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in sec
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
-class Waiting(NamedTuple):
+class QueuedTask(NamedTuple):
     """A pending or scheduled task: columns of its row."""
 
     id: int
@@ -61,8 +61,8 @@ class Waiting(NamedTuple):
     retry_backoff: float
 
 
-WAITING_ROWS = ("SELECT %s FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id "
-                "LIMIT ?" % (", ".join(Waiting._fields), BY_CLAIM))
+PENDING_ROWS = ("SELECT %s FROM task %s WHERE status=PENDING AND queue=? ORDER BY priority DESC, turn, id "
+                "LIMIT ?" % (", ".join(QueuedTask._fields), BY_CLAIM))
 RUNNING_ROWS = ("SELECT id, owner_id, queue, function, worker_id, started_at, progress FROM task %s "
                 "WHERE status=RUNNING" % BY_CLAIM)
 BEFORE = ("count(*) FROM (SELECT {1} FROM task {0} WHERE status=PENDING AND queue=? AND priority>? "
@@ -77,8 +77,8 @@ class RunTimes(NamedTuple):
 
     mean: float
     variance: float
-    doubt: float                        # standard error of the mean
-    repeated: float
+    standard_error: float                        # standard error of the mean
+    unsuccessful: float
 
 
 class Moment(NamedTuple):
@@ -86,18 +86,19 @@ class Moment(NamedTuple):
 
     at: float = 0.0
     variance: float = 0.0
-    doubt: float = 0.0                  # standard error of `at`
+    standard_error: float = 0.0                  # standard error of `at`
 
     def after(self, times: RunTimes, attempts: float = 1.0, pause: float = 0.0) -> Moment:
         """Return the end of attempts that begin at this moment; `pause` is the sum of their pauses."""
         return Moment(self.at + attempts * times.mean + pause,
-                      self.variance + attempts * times.variance, self.doubt + attempts * times.doubt)
+                      self.variance + attempts * times.variance,
+                      self.standard_error + attempts * times.standard_error)
 
     def range(self, now: float) -> Range | None:
         """Return [from, to], rounded outwards if they differ; None if the moment is not known."""
         if self.at == math.inf:
             return None
-        sigma = math.sqrt(math.log(1 + (self.variance + self.doubt ** 2) / max(self.at, 0.01) ** 2))
+        sigma = math.sqrt(math.log(1 + (self.variance + self.standard_error ** 2) / max(self.at, 0.01) ** 2))
         low, high = (self.at * math.exp(way * PERCENTILE * sigma - sigma ** 2 / 2) for way in (-1, 1))
         if low == high:
             return [iso(now + low)] * 2
@@ -116,7 +117,7 @@ class WorkerSlot:
     def __init__(self, queues: dict[str, Row], functions: set[str] | None, free: Moment = NOW) -> None:
         self.queues, self.functions, self.free = queues, functions, free
 
-    def serves(self, task: Waiting) -> bool:
+    def serves(self, task: QueuedTask) -> bool:
         """Return True if the worker may claim a task."""
         return task.queue in self.queues and (
             self.functions is None or task.function in self.functions)
@@ -137,21 +138,21 @@ class Expected(NamedTuple):
     end: Moment
 
 
-def order_of(task: Waiting) -> tuple[int, int, int]:
+def order_of(task: QueuedTask) -> tuple[int, int, int]:
     """Return the sort key of a task: claims take the tasks of a queue in this order."""
     return -task.priority, task.turn, task.id
 
 
-def before_values(task: Waiting) -> tuple[str, int, str, int, int, int]:
+def before_values(task: QueuedTask) -> tuple[str, int, str, int, int, int]:
     """Return the values that BEFORE binds for a task, except the limit."""
     return task.queue, task.priority, task.queue, task.priority, task.turn, task.id
 
 
-def times_of(seconds: Sequence[float], repeated: int = 0) -> RunTimes:
+def times_of(seconds: Sequence[float], unsuccessful: int = 0) -> RunTimes:
     """Return the RunTimes of attempts. The variance includes one more deviation, of half their mean."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
-    return RunTimes(mean, variance, math.sqrt(variance / count), repeated / count)
+    return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
 
 
 class Plan:
@@ -178,7 +179,7 @@ class Plan:
         self._ends: dict[str, list[Moment]] = collections.defaultdict(list)     # of running tasks, by queue
         for row in database.all(RUNNING_ROWS):
             self._run(row, crews.get(homes.get(row["worker_id"], ("", None, None)), []))
-        self._plan({name: [Waiting(*row) for row in database.all(WAITING_ROWS, (name, LANE_ROWS))]
+        self._plan({name: [QueuedTask(*row) for row in database.all(PENDING_ROWS, (name, PLANNED_ROWS))]
                     for name in sorted(self.queues)})
 
     def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
@@ -197,16 +198,16 @@ class Plan:
                   if run.seconds > elapsed]
         if progress >= PROGRESS_LEAST and elapsed >= PROGRESS_SECONDS:
             rest = elapsed * (1 - progress) / progress
-            return Moment(rest, (PROGRESS_DOUBT * rest) ** 2)
+            return Moment(rest, (PROGRESS_DEVIATION * rest) ** 2)
         if row["function"] not in self.runs:
             return NEVER
         # A task that ran longer than all known attempts is assumed to need as long again.
         return NOW.after(times_of(longer or [elapsed]))
 
-    def _plan(self, lanes: dict[str, list[Waiting]]) -> None:
+    def _plan(self, lanes: dict[str, list[QueuedTask]]) -> None:
         """Give tasks to workers, by priority. Queues take turns at the same priority."""
         self.lanes, self.planned = lanes, {}
-        self.rest = {name for name, lane in lanes.items() if len(lane) == LANE_ROWS}
+        self.rest = {name for name, lane in lanes.items() if len(lane) == PLANNED_ROWS}
         least = max((lanes[name][-1].priority for name in self.rest), default=-math.inf)
         ranks: collections.Counter[tuple[str, int]] = collections.Counter()
         order = []
@@ -225,7 +226,7 @@ class Plan:
             if task.queue in self._opens:
                 self._opens[task.queue] = start._replace(at=start.at + self._rates[task.queue].interval)
 
-    def _choose(self, task: Waiting) -> Choice:
+    def _choose(self, task: QueuedTask) -> Choice:
         """Choose the worker of a task that is claimed after all tasks planned so far."""
         limits = [self._limits[key] for key in (task.queue, task.owner_id) if key in self._limits]
         ready = max([NOW, self._opens.get(task.queue, NOW), *map(min, limits)])
@@ -241,23 +242,23 @@ class Plan:
         for ends in [self._limits[key] for key in (queue, owner_id) if key in self._limits]:
             ends[ends.index(min(ends))] = end
 
-    def _repeat(self, task: Waiting) -> tuple[float, float]:
+    def _repeat(self, task: QueuedTask) -> tuple[float, float]:
         """Return how many attempts a task takes on average, and the sum of the pauses between them."""
         chance, attempts, pauses = 1.0, 1.0, 0.0
-        repeated = self._times.get(task.function, UNKNOWN).repeated
+        unsuccessful = self._times.get(task.function, UNKNOWN).unsuccessful
         tried = task.max_retries - task.retries_left
-        for number in range(tried, min(task.max_retries, tried + 100)) if repeated else ():
-            chance *= repeated
+        for number in range(tried, min(task.max_retries, tried + 100)) if unsuccessful else ():
+            chance *= unsuccessful
             attempts += chance
             pause = task.retry_delay * task.retry_backoff ** min(number, 100)
             pauses += chance * min(1.1 * pause, PAUSE_MAX)
         return attempts, pauses
 
-    def _expect(self, task: Waiting, start: Moment, places: int) -> Expected:
+    def _expect(self, task: QueuedTask, start: Moment, places: int) -> Expected:
         start = start._replace(variance=start.variance / places)
         return Expected(start, start.after(self._times.get(task.function, UNKNOWN), *self._repeat(task)))
 
-    def of_waiting(self, task: Waiting) -> Expected:
+    def of_pending(self, task: QueuedTask) -> Expected:
         """Return the start and end of a pending task.
 
         A task that was added after the plan was made begins when the planned task behind it was to begin.
@@ -273,19 +274,19 @@ class Plan:
         start, _, places = self._choose(task)
         return self._expect(task, start, places)
 
-    def of_scheduled(self, task: Waiting, seconds: float) -> Expected:
+    def of_scheduled(self, task: QueuedTask, seconds: float) -> Expected:
         """Return the start and end of a task that is due in `seconds`."""
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name: str) -> Moment | None:
         """Return when all present tasks of a queue will have ended; None if it is empty."""
-        last = Waiting(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
+        last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
         ends += self._ends.get(name, ())
         ends += [self.planned[task.id].end for task in self.lanes.get(name, ())]
         return max(ends, default=None)
 
-    def _reach(self, task: Waiting) -> Moment:
+    def _reach(self, task: QueuedTask) -> Moment:
         """Return the start of a task behind the planned ones, extrapolated from the queue's pace."""
         means = {name: times.mean for name, times in self._times.items()}
         place = before_values(task)
@@ -300,4 +301,5 @@ class Plan:
         if not done or last.at == math.inf or work == math.inf:
             return NEVER
         scale = work / sum(mix.values()) * count / done
-        return Moment(first.at + (last.at - first.at) * scale, last.variance * scale, last.doubt * scale)
+        return Moment(first.at + (last.at - first.at) * scale, last.variance * scale,
+                      last.standard_error * scale)

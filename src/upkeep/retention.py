@@ -31,9 +31,9 @@ class Retention:
     """
 
     def __init__(self, database: Database, settings: Settings, actions: Actions,
-                 fold: Rollup) -> None:
+                 rollup: Rollup) -> None:
         self._database, self._settings, self._actions = database, settings, actions
-        self._fold, self._clock = fold, database.clock
+        self._rollup, self._clock = rollup, database.clock
         self._round: Iterator[bool] | None = None       # a running _portions(), or None
         self._rounds = Every(KEEP_ROUND_SECONDS, self._clock)
 
@@ -72,7 +72,7 @@ class Retention:
             self._actions.prune(ids, tasks)
             yield bool(ids)
         for ids in self._oldest(ACTIVITY_AGES, activity, now):
-            folded = self._fold.mark()  # the last folded row stays, so that SQLite assigns higher ids
+            folded = self._rollup.mark()  # the last folded row stays, so that SQLite assigns higher ids
             gone = [(row_id,) for row_id in ids if row_id < folded]
             if gone:
                 with self._database.transaction(durable=False) as transaction:

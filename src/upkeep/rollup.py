@@ -25,7 +25,7 @@ STEPS = {"hour": HOUR, "6h": SIX_HOURS, "12h": 43200, "day": DAY, "week": 7 * DA
 FIRST_MONDAY = 4 * DAY          # steps are counted from this moment, so that weeks begin on Mondays
 SPREAD_MAX_SECONDS = 400 * DAY  # a longer life of a worker comes from a wrong clock
 LARGEST = 2.0 ** 53             # larger numbers of seconds or bytes count as this one
-RUNS_KEPT, RUNS_TOLD = 50, 20     # maximum of latest runs of a function: stored, shown
+RUNS_KEPT, RUNS_SHOWN = 50, 20     # maximum of latest runs of a function: stored, shown
 HOUR_KEYS = {"hour": ("span", "at", "function", "queue"),
              "worker_hour": ("span", "at", "machine")}
 COUNTS = ("added", "started", "succeeded", "failed", "cancelled", "retried", "crashed")

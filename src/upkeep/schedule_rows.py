@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 SLOTS_AT_ONCE = 100             # slots that are filled in one transaction
 CATCH_UP_MAX = 1000             # catch_up="all" makes up for this many missed runs at most, the newest
-LATE_TOLD_SECONDS = 86400.0     # how long a schedule shows that a run was late
+LATE_SHOWN_SECONDS = 86400.0     # how long a schedule shows that a run was late
 LATE_SECONDS = 900.0            # a later run is late; catch_up="none" skips it
 GONE_WORDS = ("It is no longer in tasks.py or the folder schedules. If it comes back within 30 days, it "
               "goes on as before.")
-# A schedule is reported as held up if a task has not ended for STANDS_SECONDS and holds up STANDS_RUNS runs.
-STANDS_SECONDS, STANDS_RUNS = 3600.0, 3
+# A schedule is held up if a task has not ended for HELD_UP_SECONDS and holds up HELD_UP_RUNS runs.
+HELD_UP_SECONDS, HELD_UP_RUNS = 3600.0, 3
 UPCOMING = 10                   # upcoming times that are shown
 
 # The rule for the executable files in each folder of SCRIPTS_FOLDER. SCRIPT_LEFT_OUT matches hidden files and
@@ -174,8 +174,8 @@ def of_rule(row: ScheduleRow | JsonObject, look: Callable[[Rule], _Found],
 
 def why_held_up(row: ScheduleRow, now: float) -> str | None:
     """Return why the runs of a schedule (a row with HELD_UP) have not begun for long, or None."""
-    if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < STANDS_RUNS
-            or now - row["held_since"] < STANDS_SECONDS):
+    if (row["overlap"] == "allow" or row["held_by"] is None or row["held"] < HELD_UP_RUNS
+            or now - row["held_since"] < HELD_UP_SECONDS):
         return None
     return "%d runs wait or were skipped since %s: task %d has not ended." % (
         row["held"], time_of_day(row["held_since"]), row["held_by"])
@@ -183,7 +183,7 @@ def why_held_up(row: ScheduleRow, now: float) -> str | None:
 
 def _warning(row: ScheduleRow, now: float) -> str | None:
     was_late = (row["late_at"] is not None
-                and seconds_since(row["late_at"], now) < LATE_TOLD_SECONDS)
+                and seconds_since(row["late_at"], now) < LATE_SHOWN_SECONDS)
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (

@@ -219,11 +219,12 @@ class ScheduleRunner:
 class Schedules:
     """The schedules of people, tasks.py and folders."""
 
-    def __init__(self, database: Database, tasks: TaskList, firing: ScheduleRunner,
+    def __init__(self, database: Database, tasks: TaskList, schedule_runner: ScheduleRunner,
                  announced: Callable[[], list[JsonObject]],
                  default_owner: Callable[[], Row]) -> None:
         self._database, self._clock, self._tasks = database, database.clock, tasks
-        self._firing, self._announced, self._default_owner = firing, announced, default_owner
+        self._schedule_runner, self._announced = schedule_runner, announced
+        self._default_owner = default_owner
 
     def find(self, owner_id: int | None = None, limit: int = INTEGER_MAX,
              after: int = 0) -> list[JsonObject]:
@@ -287,7 +288,7 @@ class Schedules:
             self._refuse_foreign(row, "is changed there")
             before = as_given(row)
             columns = self._checked({**before, **unmask(changes, before)}, person)
-            self._firing.settle(schedule_id, self._clock.now())
+            self._schedule_runner.settle(schedule_id, self._clock.now())
         with self._database.transaction() as transaction:
             current = self._row(transaction, schedule_id, scope)
             if columns:
@@ -309,17 +310,17 @@ class Schedules:
     def run(self, schedule_id: int, scope: int | None = None,
             person: Planner | None = None) -> TaskRow:
         """Add a task of a schedule now, besides its slots; return the task's row."""
-        order = self._firing.order(self._row(self._database, schedule_id, scope))
+        order = self._schedule_runner.order(self._row(self._database, schedule_id, scope))
         if scope is not None and not self._database.value(
                 "SELECT 1 FROM function WHERE name=? AND who='user'", (order.function,)):
             raise Denied("Only an admin can have %s run now." % order.function)
         with self._database.transaction() as transaction:
             row, at = self._row(transaction, schedule_id, scope), self._clock.now()
-            unfinished = self._firing.unfinished(transaction, schedule_id)
+            unfinished = self._schedule_runner.unfinished(transaction, schedule_id)
             if unfinished and row["overlap"] == "skip":
                 raise Conflict("Its task %d has not ended yet, and its tasks must not overlap."
                                % unfinished[0]["id"])
-            task_id = self._firing.add_task(transaction, row, order, unfinished, at)
+            task_id = self._schedule_runner.add_task(transaction, row, order, unfinished, at)
             transaction.upsert("slot", {"schedule_id": schedule_id, "at": at}, {
                 "task_id": task_id, "message": "run by %s" % actor_name(person)})
             transaction.update("schedule", {"problem": None, "last_task_id": task_id},
@@ -337,7 +338,7 @@ class Schedules:
         """Return the columns of a request; Invalid names every wrong field."""
         errors = plan_errors(request, self._clock.now())
         try:
-            order = self._firing.check_task(request, person)
+            order = self._schedule_runner.check_task(request, person)
         except Invalid as error:
             errors += error.errors
         if errors:
@@ -421,7 +422,7 @@ class Schedules:
             return
         for row, columns in before.wanted:
             if row is not None and row["gone_at"] is None and not self._goes_on(row, columns, now):
-                self._firing.settle(row["id"], now)
+                self._schedule_runner.settle(row["id"], now)
         with self._database.transaction(durable=False) as transaction:
             to_store, gone = self._differences(transaction, columns_wanted, now)
             for current, columns in to_store:

@@ -36,19 +36,20 @@ class Tick:
     portion, so that tasks need not wait for that.
     """
 
-    def __init__(self, database: Database, settings: Settings, claims: Claims, rhythm: TickHistory,
-                 workers: Workers, reaper: Reaper, starter: Starter, firing: ScheduleRunner,
-                 schedules: Schedules, fold: Rollup, keeping: Retention, alerts: Alerts,
+    def __init__(self, database: Database, settings: Settings, claims: Claims, tick_history: TickHistory,
+                 workers: Workers, reaper: Reaper, starter: Starter, schedule_runner: ScheduleRunner,
+                 schedules: Schedules, rollup: Rollup, retention: Retention, alerts: Alerts,
                  files: Files) -> None:
         self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._workers, self._reaper, self._starter = rhythm, workers, reaper, starter
-        self._firing, self._schedules, self._alerts = firing, schedules, alerts
-        self._fold, self._keeping, self._files = fold, keeping, files
+        self._tick_history, self._workers = tick_history, workers
+        self._reaper, self._starter = reaper, starter
+        self._schedule_runner, self._schedules, self._alerts = schedule_runner, schedules, alerts
+        self._rollup, self._retention, self._files = rollup, retention, files
         self._clock = database.clock
         self._mark = database.folder / "tick.mark"
         self._ticks = Every(TICK_SOON_SECONDS, self._clock)
         self._looks = Every(LOOK_FOR_SCHEDULES_SECONDS, self._clock)
-        self._has_more = False          # the last tick left rows to fold or prune
+        self._has_more = False          # the last tick left rows to rollup or prune
 
     def maybe(self, caller: str) -> bool:
         """Tick unless another process has just done so; return True if this one did.
@@ -60,7 +61,7 @@ class Tick:
             return False
         try:
             if caller == "server":      # is_resident() needs this, even if another process ticks
-                self._rhythm.record(caller)
+                self._tick_history.record(caller)
             if not self._is_our_turn(caller):
                 return False
             self.run(caller)
@@ -75,7 +76,7 @@ class Tick:
     def run(self, caller: str = "worker", start: bool = True) -> None:
         """Do all that is due, even if another process has just ticked. Without `start`, start no worker."""
         renew_mark(self._mark, self._clock.now(), 0.0)
-        self._rhythm.record(caller)
+        self._tick_history.record(caller)
         self._ticks.put_off(TICK_SECONDS)
         self._database.sign()
         self._reaper.bury_dead()
@@ -83,8 +84,8 @@ class Tick:
         self._fire_schedules()
         self._files.clear(self._clock.now())
         self._sweep()
-        is_behind = self._fold.fold()
-        self._has_more = caller not in PASSING and (self._keeping.prune() or is_behind)
+        is_behind = self._rollup.fold()
+        self._has_more = caller not in PASSING and (self._retention.prune() or is_behind)
         if self._has_more:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
@@ -106,12 +107,12 @@ class Tick:
         """
         dues = [self._claims.next_due(db=db)]
         if alone:
-            dues += [self._claims.rate_opens(db), self._firing.next_due(db)]
+            dues += [self._claims.rate_opens(db), self._schedule_runner.next_due(db)]
         return min((due for due in dues if due is not None), default=None)
 
     def _is_our_turn(self, caller: str) -> bool:
         """Return True if the last tick is long enough ago. If something is due, a shorter time is enough."""
-        now, due = self._clock.now(), self._firing.next_due()
+        now, due = self._clock.now(), self._schedule_runner.next_due()
         usual, soon = ((TICK_PASSING_SECONDS, TICK_SECONDS) if caller in PASSING else
                        (TICK_SECONDS, TICK_SOON_SECONDS))
         least = soon if self._has_more or due is not None and due <= now else usual
@@ -129,8 +130,8 @@ class Tick:
         now = self._clock.now()
         if self._looks.is_due():
             self._schedules.synchronise()
-        self._firing.fire(now)
-        due = self._firing.next_due() or math.inf
+        self._schedule_runner.fire(now)
+        due = self._schedule_runner.next_due() or math.inf
         self._ticks.hasten(max(TICK_SOON_SECONDS, due - now))
 
     def _back_up(self) -> None:

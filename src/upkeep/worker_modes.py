@@ -127,7 +127,7 @@ class Interpreter:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        settings.tests["python"] = self._test
+        settings.validators["python"] = self._test
 
     def path(self) -> str:
         """Return the path of Python; SetupError if there is none."""
@@ -166,9 +166,9 @@ class Modes:
     """
 
     def __init__(self, database: Database, settings: Settings, claims: Claims,
-                 rhythm: TickHistory) -> None:
+                 tick_history: TickHistory) -> None:
         self._database, self._settings, self._claims = database, settings, claims
-        self._rhythm, self._clock = rhythm, database.clock
+        self._tick_history, self._clock = tick_history, database.clock
 
     def decide(self) -> ChosenMode:
         """Return the mode in which workers start now. It is never "auto"."""
@@ -178,7 +178,7 @@ class Modes:
         again = lost["at"] + DETACHED_AGAIN_SECONDS
         if lost["count"] < LOST_MAX or self._clock.now() >= again:
             return ChosenMode("detached", "Workers are started whenever there is work.")
-        cron = self._rhythm.visitor("cron")
+        cron = self._tick_history.visitor("cron")
         mode = "cron" if cron and cron["comes"] else "slice"
         return ChosenMode(mode, (
             "%s, because started workers did not live (%s). Starting them is tried again at %s."

@@ -149,7 +149,7 @@ class HttpClient(Client):
     def ask(self, method: str, path: str,
                content: Given = None) -> JsonObject | Iterable[bytes] | None:
         """Return the answer, see Client.ask()."""
-        with self._heard():
+        with self._errors_translated():
             answer = self._open(method, path, content)
             kind, self.status = answer.headers.get("Content-Type", JSON_TYPE), answer.status
             if kind.startswith("text/html"):    # the page of another program: the API never answers HTML
@@ -196,11 +196,11 @@ class HttpClient(Client):
         return urllib.request.urlopen(request, timeout=OTHER_SITE_SECONDS)
 
     def _pieces(self, answer: HTTPResponse) -> Iterator[bytes]:
-        with answer, self._heard():
+        with answer, self._errors_translated():
             yield from iter(functools.partial(answer.read, PIECE_BYTES), b"")
 
     @contextlib.contextmanager
-    def _heard(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         """Raise errors of HTTP and of the connection as errors for people."""
         import http.client
         import urllib.error

@@ -61,7 +61,7 @@ ABOUT_SITES: list[Argument] = [
     ("--token-file", {"metavar": "FILE", "help": "with --server: a file that holds an API token of it"})]
 
 # Commands of one or two words, each with its row. The functions of commands in LOCAL get this host's queue,
-# or None if they are also in NEED_NOTHING. The other functions get a Client.
+# or None if they are also in WITHOUT_QUEUE. The other functions get a Client.
 COMMANDS: dict[str, Command] = {
     "serve": Command(cmd_serve, [
         ("--host", {"default": "127.0.0.1", "help": "address to listen on (127.0.0.1)"}),
@@ -164,10 +164,10 @@ COMMANDS: dict[str, Command] = {
                               "system, or for several machines (shared)"}),
         argument("--quick", about(SWITCH, "no effect; older versions tested a worker")),
         argument("--files", about(SWITCH, "print the lines for cron and web servers"))])}
-NEED_NOTHING = ("check", "restore", "schedule preview")
-LOCAL = ("serve", "tick", "backup", "export", "import", *NEED_NOTHING)
+WITHOUT_QUEUE = ("check", "restore", "schedule preview")
+LOCAL = ("serve", "tick", "backup", "export", "import", *WITHOUT_QUEUE)
 # Commands that do not create the data folder: if it is missing, its path was mistyped.
-LOOKING = "list show files stats wait log activity cancel retry delete backup export".split()
+NEED_DATA_FOLDER = "list show files stats wait log activity cancel retry delete backup export".split()
 
 
 def terminal_width() -> int:
@@ -234,14 +234,14 @@ def parse_command(words: list[str]) -> ParsedCommand:
     return ParsedCommand(options, cmd_help_of if wants_help else options.run)
 
 
-def _site(options: Namespace) -> JobQueue | Client | None:
+def _target(options: Namespace) -> JobQueue | Client | None:
     """Return this host's queue for a command, a Client of its API or of another site's API, or None."""
     name = options.name_of_command
-    if name in NEED_NOTHING:
+    if name in WITHOUT_QUEUE:
         return None
     if options.server:
         return HttpClient(options.server, options.token_file)
-    if name in LOOKING and not os.path.lexists(data_folder(options.data)):
+    if name in NEED_DATA_FOLDER and not os.path.lexists(data_folder(options.data)):
         raise SetupError("There is no data folder %s." % data_folder(options.data))
     queue = JobQueue(options.data)
     return queue if name in LOCAL else LocalClient(queue)
@@ -258,7 +258,7 @@ def main(words: list[str] | None = None) -> int:
     options, run = parse_command(words)
     become_private()
     try:
-        return run(_site(options), options) or 0
+        return run(_target(options), options) or 0
     except JobQueueError as error:
         complain(error.detail)
         return error.exit_code

@@ -69,12 +69,12 @@ def arguments(schemas: dict[str, Schema], *names: str) -> list[Argument]:
 IN_ADDRESS = {"safe": "", "errors": "replace"}
 
 
-def ask_all(site: Client, key: str, fields: JsonObject) -> JsonObject:
+def ask_all(client: Client, key: str, fields: JsonObject) -> JsonObject:
     """Return a list of the API with the rows of all its pages, or the first `limit` rows."""
-    page, limit = site.ask("GET", "/api/" + key, fields), fields.get("limit")
+    page, limit = client.ask("GET", "/api/" + key, fields), fields.get("limit")
     rows = page[key]
     while page.get("next") and len(rows) != limit:
-        page = site.ask("GET", "/api/" + key, {
+        page = client.ask("GET", "/api/" + key, {
             **fields, "cursor": page["next"], "limit": limit and limit - len(rows)})
         rows += page[key]
     if page.get("error"):
@@ -105,12 +105,12 @@ def asks(method: str, path: str, *rows: str | Argument, words: str | None = None
     """
     places = [row for name, row in PLACES.items() if "{%s}" % name in path]
 
-    def run(site: Client, options: Namespace) -> None:
+    def run(client: Client, options: Namespace) -> None:
         fields = {name: value() if callable(value) else value for name, value in fixed.items()}
         fields.update(options.given)
         address = path.format(**{name: quote(str(fields.pop(name)), **IN_ADDRESS)
                                  for name, _ in places})
-        value: JsonObject | None = site.ask(method, address, fields)
+        value: JsonObject | None = client.ask(method, address, fields)
         show(options, value, None if value is None else text(value))
     return _over_route(method, path, run, words, [*places, *rows])
 
@@ -213,13 +213,13 @@ def columns(names: str, rows: Iterable[JsonObject]) -> str:
 
 def lists(key: str, names: str, *rows: str | Argument, words: str | None = None) -> Command:
     """Return a command that prints a list of the API as a table of the columns `names`."""
-    def run(site: Client, options: Namespace) -> None:
+    def run(client: Client, options: Namespace) -> None:
         if "format" in options.given:
-            pieces = site.ask("GET", "/api/" + key, options.given)
+            pieces = client.ask("GET", "/api/" + key, options.given)
             for text in codecs.iterdecode(pieces, "utf-8-sig"):
                 say(text.replace("\r", ""), end="")
             return
-        answer = ask_all(site, key, options.given)
+        answer = ask_all(client, key, options.given)
         show(options, answer, columns(names, answer[key]))
     return _over_route("GET", "/api/" + key, run, words, rows)
 

@@ -41,12 +41,12 @@ if TYPE_CHECKING:
 PERIODS = {"h": HOUR, "d": DAY, "w": 7 * DAY}
 
 
-def cmd_settings(site: Client, options: Namespace) -> None:
+def cmd_settings(client: Client, options: Namespace) -> None:
     """Print all settings, print one, or change one."""
     name, value = options.given.get("name"), options.given.get("value")
     if name not in (None, *SETTINGS):
         raise field_error(name, "is not a setting; known are %s" % ", ".join(SETTINGS))
-    answer = site.ask("GET", "/api/settings") if value is None else site.ask(
+    answer = client.ask("GET", "/api/settings") if value is None else client.ask(
         "PATCH", "/api/settings", {name: parse_text(SETTINGS[name].schema, value)})
     if name is None:
         show(options, answer, columns("name value unit from label help", answer["settings"]))
@@ -66,18 +66,18 @@ def read_password() -> str:
     return password
 
 
-def cmd_add_token(site: Client, options: Namespace) -> None:
+def cmd_add_token(client: Client, options: Namespace) -> None:
     """Make an API token, which is printed once or written to a file."""
     fields = dict(options.given)
     path = fields.pop("file", None)
-    token = site.ask("POST", "/api/tokens", fields)
+    token = client.ask("POST", "/api/tokens", fields)
     if path is None:
         show(options, token, token["token"])
         return
     try:
         write_private(Path(path), token["token"] + "\n")
     except OSError:
-        site.ask("DELETE", "/api/tokens/%d" % token["id"])
+        client.ask("DELETE", "/api/tokens/%d" % token["id"])
         raise
 
 
@@ -89,21 +89,21 @@ def cmd_preview(_: None, options: Namespace) -> None:
     show(options, moments, "\n".join(moment["local"] for moment in moments["times"]))
 
 
-def cmd_add_schedule(site: Client, options: Namespace) -> None:
+def cmd_add_schedule(client: Client, options: Namespace) -> None:
     """Add a schedule and print its id."""
     fields = dict(options.given)
     name, *words = fields.pop("words") or [""]
     typed = [word for word in words if "=" in word]
-    added = site.ask("POST", "/api/schedules", {
+    added = client.ask("POST", "/api/schedules", {
         "function": name, "rule": " ".join(word for word in words if word not in typed),
-        "arguments": typed_arguments(known_function(site, name), typed),
+        "arguments": typed_arguments(known_function(client, name), typed),
         "options": {option: fields.pop(option) for option in OPTION_SCHEMAS if option in fields},
         **fields})
     show(options, added, str(added["id"]))
 
 
 # The figures in the table ALL by their names, each with its path in the totals of GET /api/metrics.
-SEED_FIGURES = {
+TOTAL_FIGURES = {
     "minimum executing time": "executed.min", "maximum executing time": "executed.max",
     "mean executing time": "executed.mean", "mean throughput": "mean_throughput",
     "maximum throughput": "maximum_throughput", "utilization": "utilization",
@@ -129,30 +129,30 @@ def _figures_table(titles: Sequence[str], rows: Sequence[JsonObject], paths: Seq
          "#" * math.ceil(30 * (row["succeeded"] + row["failed"]) / most)] for row in rows])
 
 
-def cmd_stats(site: Client, options: Namespace) -> None:
+def cmd_stats(client: Client, options: Namespace) -> None:
     """Print how much was done and how long it took: by time, by function, and in total."""
-    fields, now = dict(options.given), site.clock.now()
+    fields, now = dict(options.given), client.clock.now()
     since = fields.pop("since", "1d")
     match = re.fullmatch("([0-9]{1,4})([hdw])", since)
     start = now - int(match[1]) * PERIODS[match[2]] if match else parse_time(since, "--since")
     fitting = [step for step, seconds in STEPS.items() if now - start <= 60 * seconds]
-    metrics = site.ask("GET", "/api/metrics", {
+    metrics = client.ask("GET", "/api/metrics", {
         "from": iso(start), "step": [*fitting, "week"][0], **fields})
     show(options, metrics, "\n\n".join([
         _figures_table(["FROM"], metrics["points"], ["at"]),
         _figures_table(["FUNCTION"], metrics["functions"], ["name"]),
         table(("ALL", ""), [(name, _figure(metrics["totals"], path))
-                            for name, path in SEED_FIGURES.items()])]))
+                            for name, path in TOTAL_FIGURES.items()])]))
 
 
-def cmd_set_queue(site: Client, options: Namespace) -> None:
+def cmd_set_queue(client: Client, options: Namespace) -> None:
     """Set limits of a queue, and make it if it is new."""
     limits = dict(options.given)
     name = limits.pop("name")
     try:
-        changed = site.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
+        changed = client.ask("PATCH", "/api/queues/" + quote(name, **IN_ADDRESS), limits)
     except NotFound:
-        changed = site.ask("POST", "/api/queues", {"name": name, **limits})
+        changed = client.ask("POST", "/api/queues", {"name": name, **limits})
     show(options, changed, None)
 
 
@@ -161,14 +161,14 @@ def _channel_text(channel: JsonObject) -> str:
     return "%s %s: %s" % (channel["channel"], channel["recipient"], state)
 
 
-def cmd_test_alerts(site: Client, options: Namespace) -> int:
+def cmd_test_alerts(client: Client, options: Namespace) -> int:
     """Send a test message to every recipient of alerts, and print how that went."""
     sent = {(delivery["channel"], delivery["recipient"]): delivery["id"] for delivery in
-            site.ask("POST", "/api/alerts/test", {})["deliveries"]}
+            client.ask("POST", "/api/alerts/test", {})["deliveries"]}
     until = time.monotonic() + SENDING_SECONDS
     channels: list[JsonObject] = []
     while time.monotonic() < until:
-        states = site.ask("GET", "/api/alerts")["channels"]
+        states = client.ask("GET", "/api/alerts")["channels"]
         channels = [state for state in states if state["last"] == sent.get(
             (state["channel"], state["recipient"]))]
         if len(channels) == len(sent) and CUT_OFF not in [channel["error"] for channel in channels]:

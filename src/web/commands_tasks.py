@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 EXIT_AWAITED_FAILED, EXIT_TIMED_OUT = 3, 124
 
 
-def known_function(site: Client, name: str) -> JsonObject:
+def known_function(client: Client, name: str) -> JsonObject:
     """Return the API's entry of one function, or an empty one if it is not known."""
-    functions = ask_all(site, "functions", {})["functions"]
+    functions = ask_all(client, "functions", {})["functions"]
     return next((each for each in functions if each["name"] == name), {"schema": {"properties": {}}})
 
 
-def cmd_help_of(site: Client, options: Namespace) -> None:
+def cmd_help_of(client: Client, options: Namespace) -> None:
     """Print how one function is added: its parameters, and the defaults of its options."""
-    function = known_function(site, options.given["function"])
+    function = known_function(client, options.given["function"])
     if "name" not in function:
         raise field_error("function", "%(function)s is not known; see the command functions"
                           % options.given)
@@ -68,7 +68,7 @@ def typed_arguments(function: JsonObject, texts: Iterable[str]) -> JsonObject:
     return values
 
 
-def _hand_in(site: Client, function: JsonObject, values: JsonObject) -> JsonObject:
+def _hand_in(client: Client, function: JsonObject, values: JsonObject) -> JsonObject:
     """Upload the files at @paths; return the arguments with the ids of these files instead."""
     def send(value: Any) -> Any:
         if isinstance(value, list):
@@ -76,7 +76,7 @@ def _hand_in(site: Client, function: JsonObject, values: JsonObject) -> JsonObje
         if not str(value).startswith("@"):
             return value
         with open_given(value[1:]) as file:
-            return site.ask("POST", "/api/files", file)["id"]
+            return client.ask("POST", "/api/files", file)["id"]
     return {**values, **{name: send(values[name]) for name in file_parameters(function["schema"])
                         if name in values}}
 
@@ -152,15 +152,15 @@ def _typed_rows(function: JsonObject, words: Sequence[str], path: str) -> Iterat
         yield TypedRow(number, typed_arguments(function, [*words, *texts]))
 
 
-def cmd_add(site: Client, options: Namespace) -> None:
+def cmd_add(client: Client, options: Namespace) -> None:
     """Add a task and print its id, or one for each row of a CSV file and print how many."""
     request = dict(options.given)
     words, path = request.pop("words"), request.pop("each", None)
-    function = known_function(site, request["function"])
+    function = known_function(client, request["function"])
     if path is None:
-        request["arguments"] = _hand_in(site, function, typed_arguments(function, words))
-        added = site.ask("POST", "/api/tasks", request)
-        if site.status == 200:
+        request["arguments"] = _hand_in(client, function, typed_arguments(function, words))
+        added = client.ask("POST", "/api/tasks", request)
+        if client.status == 200:
             complain("task %(id)d has this unique_key already; nothing was added" % added)
         show(options, added, str(added["id"] if "id" in added else added["ids"][0]))
         return
@@ -169,61 +169,61 @@ def cmd_add(site: Client, options: Namespace) -> None:
     numbers, lines = [], []
     for number, values in _typed_rows(function, words, path):
         numbers.append(number)
-        lines.append(json.dumps({**request, "arguments": _hand_in(site, function, values)}).encode("ascii"))
+        lines.append(json.dumps({**request, "arguments": _hand_in(client, function, values)}).encode("ascii"))
     if not lines:
         raise Malformed("There is no row below the first one, which names the parameters.")
     try:
-        added = site.ask("POST", "/api/tasks", b"\n".join(lines))
+        added = client.ask("POST", "/api/tasks", b"\n".join(lines))
     except Invalid as error:            # its errors have indexes of tasks, not of rows
         raise tasks_refused([{**fault, "index": numbers[fault["index"]] - 1} if fault.get("index") is not None
                              else fault for fault in error.errors], alone=False) from None
     show(options, added, "%d task%s" % (added["created"], "s" * (added["created"] != 1)))
 
 
-def _ended_or_not(site: Client, task_id: int) -> JsonObject:
+def _ended_or_not(client: Client, task_id: int) -> JsonObject:
     """Return a task, or a minimal object if it succeeded and was removed."""
     try:
-        return site.ask("GET", "/api/tasks/%d" % task_id)
+        return client.ask("GET", "/api/tasks/%d" % task_id)
     except NotFound:
-        [last] = site.ask("GET", "/api/activity", {"task": task_id, "limit": 1})["activity"] or [{}]
+        [last] = client.ask("GET", "/api/activity", {"task": task_id, "limit": 1})["activity"] or [{}]
         if last.get("event") != "succeeded":
             raise
         return {"id": task_id, "status": "succeeded", "reason": None, "finished_at": last["at"]}
 
 
-def cmd_wait(site: Client, options: Namespace) -> int:
+def cmd_wait(client: Client, options: Namespace) -> int:
     """Wait until a task has finished; exit code 3 if it did not succeed, 124 after --timeout."""
-    deadline, pause = site.clock.monotonic() + options.given["timeout"], 0.02
-    task = _ended_or_not(site, options.given["id"])
+    deadline, pause = client.clock.monotonic() + options.given["timeout"], 0.02
+    task = _ended_or_not(client, options.given["id"])
     while not task["finished_at"]:
-        if site.clock.monotonic() > deadline:
+        if client.clock.monotonic() > deadline:
             complain("task %(id)d is still %(status)s" % task)
             return EXIT_TIMED_OUT
         with contextlib.suppress(Denied):       # a token that only reads may wait, too
-            site.ask("POST", "/tick")
-        site.clock.sleep(pause)
+            client.ask("POST", "/tick")
+        client.clock.sleep(pause)
         pause = min(1.0, pause * 1.3)
-        task = _ended_or_not(site, options.given["id"])
+        task = _ended_or_not(client, options.given["id"])
     show(options, task, status_text(task))
     return 0 if task["status"] == "succeeded" else EXIT_AWAITED_FAILED
 
 
-def cmd_log(site: Client, options: Namespace) -> None:
+def cmd_log(client: Client, options: Namespace) -> None:
     """Print the output of a task's last attempt, or of --attempt."""
     fields = dict(options.given)
     path = "/api/tasks/%d/log" % fields.pop("id")
-    part = whole = site.ask("GET", path, fields)
+    part = whole = client.ask("GET", path, fields)
     while part["text"]:
-        part = site.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
+        part = client.ask("GET", path, {"attempt": whole["attempt"], "offset": part["next"]})
         whole = {**whole, "text": whole["text"] + part["text"], "next": part["next"]}
     show(options, whole, whole["text"].rstrip("\n"))
 
 
-def _save_file(site: Client, address: str, path: Path, size: int) -> None:
+def _save_file(client: Client, address: str, path: Path, size: int) -> None:
     """Save a file of the site under a new name, whole or not at all."""
     with open(path, "xb") as file:
         try:
-            file.writelines(site.ask("GET", address))
+            file.writelines(client.ask("GET", address))
             if file.tell() != size:
                 raise SetupError("%s is incomplete." % path.name)
         except BaseException:           # an incomplete file would block the next try
@@ -231,14 +231,14 @@ def _save_file(site: Client, address: str, path: Path, size: int) -> None:
             raise
 
 
-def cmd_files(site: Client, options: Namespace) -> None:
+def cmd_files(client: Client, options: Namespace) -> None:
     """Print a task's files. With --save, save those that it left into this folder, which is created."""
     path, folder = "/api/tasks/%(id)d/files" % options.given, options.given.get("save")
-    answer = site.ask("GET", path)
+    answer = client.ask("GET", path)
     for entry in answer["files"] if folder else ():
         if entry["id"] is None:
             Path(folder).mkdir(exist_ok=True)
-            _save_file(site, path + "/" + quote(entry["name"], **IN_ADDRESS),
+            _save_file(client, path + "/" + quote(entry["name"], **IN_ADDRESS),
                        Path(folder) / disk_name(file_name(entry["name"])), entry["size"])
     show(options, answer, columns("name size type id", answer["files"]))
 
@@ -247,19 +247,19 @@ ACTION_ROUTES = {"cancel": ("POST", "/api/tasks/%d/cancel"),
                  "retry": ("POST", "/api/tasks/%d/retry"), "delete": ("DELETE", "/api/tasks/%d")}
 
 
-def _act_on_each(site: Client, action: str, ids: Iterable[int]) -> int:
+def _act_on_each(client: Client, action: str, ids: Iterable[int]) -> int:
     """Do an action to one task after another; return the exit code of the last failure."""
     code, (method, path) = 0, ACTION_ROUTES[action]
     for task_id in ids:
         try:
-            site.ask(method, path % task_id)
+            client.ask(method, path % task_id)
         except (NotFound, Conflict) as error:
             complain(error.detail)
             code = error.exit_code
     return code
 
 
-def cmd_act(site: Client, options: Namespace) -> int:
+def cmd_act(client: Client, options: Namespace) -> int:
     """Cancel, delete or retry (if failed or cancelled) the given tasks, or all that match."""
     conditions, action = dict(options.given), options.command
     ids, sure = conditions.pop("ids"), conditions.pop("yes", False)
@@ -267,13 +267,13 @@ def cmd_act(site: Client, options: Namespace) -> int:
         raise field_error("ID", "or a filter such as --status failed must be given (--all for all "
                                 "tasks), and not both")
     if ids:
-        return _act_on_each(site, action, ids)
+        return _act_on_each(client, action, ids)
     conditions.pop("all", None)
     done = 0
     place: JsonObject = {"expected_count": None}
     while place:
         try:
-            answer = site.ask("POST", "/api/tasks/actions", {
+            answer = client.ask("POST", "/api/tasks/actions", {
                 "action": action, "filter": conditions, **place})
         except Conflict as error:       # the error has the count
             count = error.extra["count"]

@@ -82,7 +82,7 @@ PATIENCE = {                            # seconds for a client in each phase of 
     "answer": 30.0,                     # to receive the answer; one second more for each 64 KiB
     "idle": 15.0,                       # to send the next request
     "farewell": 2.0}                    # to close its side after the last answer
-UPLOAD_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
+CLIENT_BYTES_PER_SECOND = 64 << 10      # the lowest rate of a client, after the seconds of the phase
 # Larger bodies and answers are kept in files. Requests with larger bodies are handled one at a time, since
 # parsed JSON can need much memory.
 LARGE_BYTES = 64 << 10
@@ -199,11 +199,11 @@ class Exchange(HandlerBase):
 
     def advance(self, size: int) -> None:
         """Extend the time limit for bytes that the client sent or received."""
-        later = self.since + size / UPLOAD_BYTES_PER_SECOND
+        later = self.since + size / CLIENT_BYTES_PER_SECOND
         self.since = min(later, self.server.clock.monotonic())
         self.deadline = self.since + PATIENCE[self.phase]
 
-    def hurry(self) -> None:
+    def end_late(self) -> None:
         """End a late connection. A client that is late with its request still gets an answer."""
         self.is_late = True
         self.end(SHUT_READ if self.phase in ("head", "body") else SHUT_BOTH)

@@ -48,7 +48,7 @@ def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
     schedules = queue.schedules.find(request.person.scope, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
-            "ticks": queue.rhythm.state(), "service": describe_service(queue, request.is_by_admin)}
+            "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
 
 
 def post_schedules(queue: JobQueue, request: Request) -> JsonObject:
@@ -210,7 +210,7 @@ def get_host(queue: JobQueue, request: Request) -> JsonObject:
     return {
         "checks": [check._asdict() for check in report.checks], "advice": next_step(report),
         "files": host_files(queue, visit), "mode": dict(zip(("mode", "why"), queue.modes.decide())),
-        "ticks": queue.rhythm.state(), "canary": {
+        "ticks": queue.tick_history.state(), "canary": {
             "token": canary_token(folder), "addresses": private_addresses(folder, *request.places)},
         "exposed": visible["exposed"], "looked_at": iso(visible["at"])}
 
@@ -247,7 +247,7 @@ def get_settings(queue: JobQueue, _: Request) -> dict[str, list[JsonObject]]:
 
 def patch_settings(queue: JobQueue, request: Request) -> dict[str, list[JsonObject]]:
     """Change settings; null restores the default."""
-    if request.given.get("https") == "always" and "https" in request.doubtful():
+    if request.given.get("https") == "always" and "https" in request.doubtful_settings():
         raise field_error("https", "would lock you out: open this page by https:// first")
     queue.settings.change(request.given, request.person.name,
                           on_host=request.person.answerable is None)
@@ -368,7 +368,7 @@ def post_worker_tasks(queue: JobQueue, request: Request, task_id: int) -> JsonOb
             field_error("function", words)
             if isinstance(line, dict) and line.get("function") in barred else line
             for line in request.lines())
-    return queue.add_orders(orders, owner_id, request.once(), asker=task_id)
+    return queue.add_orders(orders, owner_id, request.idempotency_record(), adding_task_id=task_id)
 
 
 def post_worker_file(queue: JobQueue, request: Request, task_id: int) -> JsonObject:

@@ -93,7 +93,7 @@ def post_setup(queue: JobQueue, request: Request) -> Answer:
 
     Needs the code of a setup-code file. 404 if there is an admin and no such file.
     """
-    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful())
+    row = queue.setup.redeem(**request.given, address=request.address, doubtful=request.doubtful_settings())
     return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
@@ -135,12 +135,12 @@ def _add_once(queue: JobQueue, request: Request,
         if not orders:
             raise Malformed("There is no task in the body.")
         owner_id = owner_for(queue, request, {order.owner or person.name for order in orders})
-        return queue.add_orders(orders, owner_id, request.once())
+        return queue.add_orders(orders, owner_id, request.idempotency_record())
     except Invalid:                     # a repeated request may be invalid now
         for _ in requests:                 # only the whole body shows whether it is repeated
             pass
-        once = request.once()
-        answer = once and once.find(queue.database, queue.database.clock.now())
+        record = request.idempotency_record()
+        answer = record and record.find(queue.database, queue.database.clock.now())
         if not answer:
             raise
         return answer

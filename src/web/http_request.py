@@ -256,7 +256,7 @@ class Request:
         sent = self.header(name) if self._is_proxied else None
         return (sent or "").rpartition(",")[2].strip().lower()
 
-    def doubtful(self) -> list[str]:
+    def doubtful_settings(self) -> list[str]:
         """Return the settings that seem wrong for this request. Wrong ones make browsers drop the cookie."""
         by_http = (self.header("Origin") or "").startswith("http://")
         return ([] if self._came_below else ["base_path"]) + (["https"] if by_http else [])
@@ -389,7 +389,7 @@ class Request:
             while self.left and self._read():
                 pass
 
-    def once(self) -> IdempotencyRecord | None:
+    def idempotency_record(self) -> IdempotencyRecord | None:
         """Return the IdempotencyRecord of a request whose body was read; None without an Idempotency-Key."""
         key = self.header("Idempotency-Key")
         if key is None:

@@ -109,7 +109,7 @@ class Server(ServerBase):
         with self._changed:
             for exchange in self._exchanges(*PATIENCE):
                 if exchange.deadline < now:
-                    exchange.hurry()
+                    exchange.end_late()
         if self._background:
             with contextlib.suppress(RuntimeError):
                 threading.Thread(target=self._background, daemon=True).start()

@@ -41,7 +41,7 @@ STORE_SECONDS = 1.0                     # between two writes of log and progress
 LOOK_SECONDS = 1.0                      # between two tests of the cancel flag
 BATCH_AFTER = 8                         # quick ends of a function in a row, after which it runs in batches
 BATCH_SECONDS = 0.05                    # an outcome in a batch may wait so long to be recorded
-WRITE_LATER = jobqueue.StorageFull, jobqueue.Busy
+TEMPORARY_ERRORS = jobqueue.StorageFull, jobqueue.Busy
 
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
@@ -75,17 +75,17 @@ class WatchedAttempt:
         # When it began; when the claim was last tested.
         self.started = self._looked = self._clock.monotonic()
         # The last time at which the claim was safe. For a remote attempt: when the confirming call was sent.
-        self._unclaimed: float = row.get("claimed", self.started)
+        self._safe_at: float = row.get("claimed", self.started)
         self._is_doubted = False        # the last test did not prove that the claim is safe
         self._requests: list[JsonObject] = []   # tasks that the function adds, until the whole request has
                                                 # arrived
-        self.enqueued = 0               # number of answered requests to add tasks
+        self.answered_adds = 0               # number of answered requests to add tasks
         self.reported: Outcome | None = None    # the outcome that the runner sent
         self._has_returned = False      # the function returned, and did not call sys.exit()
         self.leftovers: str | None = None   # the state that the task left in the runner
         self.ending: str | None = None  # kind of outcome if this worker ends it
         self._why: str | None = None
-        self._killed_at: float | None = None
+        self._signalled_at: float | None = None
 
     # Implemented by each kind.
 
@@ -101,7 +101,7 @@ class WatchedAttempt:
         """Return the names of the files here that the task was given, by their keys."""
         return {}
 
-    def _may_begin(self) -> bool:
+    def _prepare_start(self) -> bool:
         """Store everything that must be stored before the start; return False if the claim was lost."""
         raise NotImplementedError
 
@@ -125,7 +125,7 @@ class WatchedAttempt:
 
     def make_run_order(self) -> RunOrder | None:
         """Prepare the start; return the order for the runner, or None if the claim was lost."""
-        if not self._may_begin():
+        if not self._prepare_start():
             return None
         row = self.row
         return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
@@ -176,7 +176,7 @@ class WatchedAttempt:
         self.log.read()
         outcome = self._outcome() if self.reported or self._child.ended or self.ending else None
         if outcome is None:
-            self._keep(self._clock.monotonic())
+            self._keep_alive(self._clock.monotonic())
         return outcome
 
     def reply(self, message: ToRunner) -> None:
@@ -195,37 +195,37 @@ class WatchedAttempt:
         self.log.pieces = []
         self.report = self.traceback = None
 
-    def _keep(self, now: float) -> None:
+    def _keep_alive(self, now: float) -> None:
         """Test the claim, store the output, and signal the runner if the attempt must end."""
         if now - self.started > self.row["timeout"]:
             self.end("timeout", "ran longer than %g s" % self.row["timeout"])
         if now - self._looked > LOOK_SECONDS:
             self._looked = now
-            with contextlib.suppress(*WRITE_LATER):
+            with contextlib.suppress(*TEMPORARY_ERRORS):
                 self._test_claim()
-                self._unclaimed = self._unclaimed if self._is_doubted else now
-        if not self.is_sure(now):
+                self._safe_at = self._safe_at if self._is_doubted else now
+        if not self.is_claim_safe(now):
             self.end("lost")
         self._store(now)
         if not self.ending:
             return
-        if self._killed_at is None:
-            self._killed_at = now
+        if self._signalled_at is None:
+            self._signalled_at = now
             self._child.signal(signal.SIGKILL if self.ending == "lost" else signal.SIGTERM)
-        elif now - self._killed_at > GRACE_SECONDS:
+        elif now - self._signalled_at > GRACE_SECONDS:
             self._child.signal(signal.SIGKILL)
 
-    def is_sure(self, now: float) -> bool:
+    def is_claim_safe(self, now: float) -> bool:
         """Return True if, as far as this worker knows, no other worker can claim the task soon."""
         fence = self.lease_seconds() - jobqueue.LEASE_SECONDS + jobqueue.SELF_FENCE_SECONDS
-        return now - self._unclaimed <= fence - 2 * jobqueue.RENEW_SECONDS
+        return now - self._safe_at <= fence - 2 * jobqueue.RENEW_SECONDS
 
     def _outcome(self) -> Outcome | None:
         """Return the outcome if the attempt has ended: the sent one, or one from the runner's death."""
         reported = self.reported
         if reported is not None and self.ending != "lost":
             self._child.memory = reported.peak_memory or 0
-            if self._killed_at is None or self._has_returned:
+            if self._signalled_at is None or self._has_returned:
                 return reported
             return self._ended(Death(0, reported.cpu_seconds or 0.0, reported.peak_memory or 0))
         if self._child.ended and self.ending is None:
@@ -272,7 +272,7 @@ class Attempt(WatchedAttempt):
         """Return the names of the files that the task was given, by their keys."""
         return self._queue.files.given_names(self.row)
 
-    def _may_begin(self) -> bool:
+    def _prepare_start(self) -> bool:
         if self.row["on_crash"] != "fail":
             return True
         with self._database.transaction(durable=True) as transaction:   # a power cut must not lose it
@@ -316,7 +316,7 @@ class Attempt(WatchedAttempt):
         if not (due and now - self._stored > STORE_SECONDS or self.log.is_full):
             return
         self._stored = now
-        with contextlib.suppress(*WRITE_LATER):
+        with contextlib.suppress(*TEMPORARY_ERRORS):
             with self._database.transaction(durable=False) as transaction:
                 if self.renew(transaction):
                     self._write(transaction, final=False)
@@ -370,10 +370,10 @@ class Batch(Generic[AnyAttempt]):
         It is taken back if its start cannot be stored, or if the worker stood still for so long that
         another worker may have claimed the tasks.
         """
-        is_sure = self.running[0].is_sure(self._clock.monotonic())
+        is_claim_safe = self.running[0].is_claim_safe(self._clock.monotonic())
         try:
-            orders_made = [attempt.make_run_order() for attempt in self.running if is_sure]
-        except WRITE_LATER:
+            orders_made = [attempt.make_run_order() for attempt in self.running if is_claim_safe]
+        except TEMPORARY_ERRORS:
             orders_made = []
         if not orders_made:
             self.running, self.unbegun = [], self.running

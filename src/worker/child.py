@@ -100,7 +100,7 @@ class Child:
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unread = b""               # bytes that could not be sent yet: no order may follow
+        self.unsent = b""               # bytes that could not be sent yet: no order may follow
         self._go: int | None = None     # a batch's pipe, with a byte for each order not begun
         self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
@@ -123,7 +123,7 @@ class Child:
             passed.insert(0, self._go)
         line = dump_json({"orders": orders}).encode("utf-8") + b"\n"
         try:
-            self.unread = line[socket.send_fds(self._channel, [line], passed):]
+            self.unsent = line[socket.send_fds(self._channel, [line], passed):]
         except OSError:
             self.ended = True           # is_dead() will notice that the runner has ended
         for _, theirs in pipes:
@@ -142,7 +142,7 @@ class Child:
 
     def reply(self, message: ToRunner) -> None:
         """Answer the runner."""
-        self.unread += dump_json(message).encode("utf-8") + b"\n"
+        self.unsent += dump_json(message).encode("utf-8") + b"\n"
         self._flush()
 
     def wait(self, seconds: float, log_end: int | None = None) -> None:
@@ -151,7 +151,7 @@ class Child:
         While a batch runs, outcomes and output do not wake the worker. The runner rings the bell
         for each other message, and for the outcome of the last task.
         """
-        poll, events = select.poll(), select.POLLOUT if self.unread else 0
+        poll, events = select.poll(), select.POLLOUT if self.unsent else 0
         if self._go is None:
             events |= select.POLLIN
         else:
@@ -163,7 +163,7 @@ class Child:
         for descriptor, _ in poll.poll(max(0, seconds) * 1000):
             if descriptor == self._bell:
                 os.read(self._bell, 1 << 10)
-            elif descriptor == self._channel.fileno() and self.unread:
+            elif descriptor == self._channel.fileno() and self.unsent:
                 self._flush()
 
     def messages(self) -> Iterator[JsonObject]:
@@ -224,9 +224,9 @@ class Child:
 
     def _flush(self) -> None:
         try:
-            while self.unread:
-                self.unread = self.unread[self._channel.send(self.unread):]
+            while self.unsent:
+                self.unsent = self.unsent[self._channel.send(self.unsent):]
         except BlockingIOError:
             pass
         except OSError:
-            self.ended, self.unread = True, b""
+            self.ended, self.unsent = True, b""

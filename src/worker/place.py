@@ -65,7 +65,7 @@ class Place:
         """Store the runner's pid and start time with the next heartbeat."""
         self.runner = pid, born
 
-    def no_runner(self, error: OSError) -> None:
+    def report_no_runner(self, error: OSError) -> None:
         """Store why there is no runner, and make the worker leave."""
         self.stop("no runner could be started")
         with self._database.transaction(durable=False) as transaction:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jobqueue import TYPE_CHECKING, JobQueue, Outcome
 
-from .attempt import WRITE_LATER, Attempt, Batch, Pace
+from .attempt import TEMPORARY_ERRORS, Attempt, Batch, Pace
 from .place import Place
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Recorder:
         """Record the ended attempts of a batch. With a pace, claim up to `most` tasks; return their rows."""
         try:
             rows = self._write(batch, batch.ended, batch.unbegun, pace, most)
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             raise
         except Exception as error:      # after any error each outcome is recorded alone
             self._say("recording: %s", error)
@@ -46,7 +46,7 @@ class Recorder:
     def hold(self, batch: Batch[Attempt] | None) -> None:
         """Renew the worker's row, and the claims of ended or unbegun attempts that are not recorded yet."""
         pending = [*batch.unbegun, *(attempt for attempt, _ in batch.ended)] if batch else []
-        with contextlib.suppress(*WRITE_LATER), \
+        with contextlib.suppress(*TEMPORARY_ERRORS), \
                 self._database.transaction(durable=False) as transaction:
             for attempt in pending:
                 attempt.renew(transaction)
@@ -55,7 +55,7 @@ class Recorder:
     def _record_alone(self, batch: Batch[Attempt], attempt: Attempt, outcome: Outcome) -> None:
         try:
             self._write(batch, [(attempt, outcome)], [])
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             raise
         except Exception as error:
             attempt.drop()
@@ -82,6 +82,6 @@ class Recorder:
                 self._place.heartbeat(transaction, "stopping" if self._place.stopping else "idle")
         for (attempt, _), verdict in zip(endings, verdicts):
             if verdict:                 # the claimed tasks must begin even if these files cannot be removed
-                with contextlib.suppress(*WRITE_LATER):
+                with contextlib.suppress(*TEMPORARY_ERRORS):
                     self._files.tidy(attempt.row["id"], verdict)
         return rows

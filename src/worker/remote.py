@@ -111,7 +111,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         """Store the runner's pid and start time in the spool."""
         self._spool.set_runner(pid, born)
 
-    def no_runner(self, error: OSError) -> None:
+    def report_no_runner(self, error: OSError) -> None:
         """Print why there is no runner, and make the worker leave."""
         jobqueue.complain(jobqueue.explain_start_error(error))
         self.exit_code = 1
@@ -217,7 +217,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             lines = "\n".join(map(dump_json, requests))
             return Call("tasks/%d" % attempt.row["id"], "ids", lines, headers={
                 "Content-Type": jobqueue.LINES_TYPE,
-                "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.enqueued)})
+                "Idempotency-Key": "%s-%d" % (attempt.row["claim"], attempt.answered_adds)})
         extra: JsonObject = {}
         running = self._batch.running[:1] if self._batch else []
         has_news = any(attempt.log or attempt.report for attempt in running)
@@ -340,7 +340,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
 
     def _answer_added(self, answer: ToRunner) -> None:
         attempt = self.adds.pop(0).attempt
-        attempt.enqueued += 1
+        attempt.answered_adds += 1
         attempt.reply(answer)
 
     def _handle_refusal(self, call: Call, answer: JsonObject) -> None:

@@ -320,11 +320,11 @@ class RemoteAttempt(WatchedAttempt):
         """Return the site that has the task's files."""
         return self._worker.site.place
 
-    def _may_begin(self) -> bool:
+    def _prepare_start(self) -> bool:
         return True                     # the site has confirmed the task
 
     def _test_claim(self) -> None:
-        self._is_doubted, self._unclaimed = True, self.row["claimed"]
+        self._is_doubted, self._safe_at = True, self.row["claimed"]
         if self.row["state"] == "cancel":
             self.end("cancelled", "cancelled while it ran")
         elif self.row["state"] != "running":

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         @property
         def lock(self) -> int: ...
         def set_runner(self, pid: int, born: str | None) -> None: ...
-        def no_runner(self, error: OSError) -> None: ...
+        def report_no_runner(self, error: OSError) -> None: ...
 
     class Functions(Protocol):
         """The Catalogue, as far as it is used here: it stores the functions that a runner announces."""
@@ -75,7 +75,7 @@ class Runners:
             self.current = Child(self._data, self._place.lock, stamps, self.wake)
             self._place.set_runner(*self.current.identity)
         except OSError as error:
-            self._place.no_runner(error)
+            self._place.report_no_runner(error)
 
     def catch_signals(self, note: Callable[..., None]) -> int:
         """Call `note` for each stop signal; return a descriptor.
@@ -140,7 +140,7 @@ class Runners:
         """Return True if the next task should get a fresh runner."""
         child, settings = self.child, self._settings
         if (child.tasks >= settings["runner_tasks"] or child.ended or child.has_leftovers
-                or child.unread or child.memory > settings["runner_memory"] << 20):
+                or child.unsent or child.memory > settings["runner_memory"] << 20):
             return True
         # tasks.py is tested each time, the other files once in CHECK_SECONDS: they may be many, on a slow
         # file system.

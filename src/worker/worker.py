@@ -19,7 +19,7 @@ import jobqueue
 from jobqueue import TYPE_CHECKING, Every, Generic, JobQueue, Outcome
 
 from .child import Child
-from .attempt import GRACE_SECONDS, WRITE_LATER, AnyAttempt, Attempt, Batch, Pace
+from .attempt import GRACE_SECONDS, TEMPORARY_ERRORS, AnyAttempt, Attempt, Batch, Pace
 from .place import CHECK_SECONDS, Place
 from .runners import Runners
 from .recorder import Recorder
@@ -144,7 +144,7 @@ class Worker(Loop[Attempt]):
                 if not self._batch and self._place.stopping:
                     return True
                 self._step()
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             if self._signals > 1:
                 raise
             self._clock.sleep(0.2)
@@ -167,7 +167,7 @@ class Worker(Loop[Attempt]):
         if batch and not batch.running:
             return self._record_late(batch)
         if batch:                       # the batch is watched even if the database does not answer
-            with contextlib.suppress(*WRITE_LATER):
+            with contextlib.suppress(*TEMPORARY_ERRORS):
                 self._check_self()
             batch.watch()
             return self._go_on(batch)
@@ -191,7 +191,7 @@ class Worker(Loop[Attempt]):
         """
         try:
             self._go_on(batch)
-        except WRITE_LATER:
+        except TEMPORARY_ERRORS:
             if self._checks.is_due():
                 self._recorder.hold(self._batch)
             raise

@@ -323,7 +323,7 @@ class Former(WebTestCase):
         refused = [self.ask() for _ in range(5)]
         waiting = self.add("eve", options={"priority": -5})
         self.ana.patch("/api/users/bob", {"role": "user"})
-        with mock.patch.object(jobqueue, "REFUSED_AT_ONCE", 2):
+        with mock.patch.object(jobqueue, "CLAIM_TRIES_MAX", 2):
             self.assertIsNone(self.claim())
             words = [self.status(task_id) for task_id in refused]
             self.assertTrue(0 < words.count("pending") < 5, words)

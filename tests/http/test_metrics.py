@@ -111,10 +111,10 @@ class TestPrometheus(MetricsCase):
         for _ in range(6):
             self.run_some(2)
             self.clean(86400 / 2)
-            self.queue.keeping._rounds.hasten(0)
-            self.queue.keeping.prune()
-            while self.queue.keeping._round:
-                self.queue.keeping.prune()
+            self.queue.retention._rounds.hasten(0)
+            self.queue.retention.prune()
+            while self.queue.retention._round:
+                self.queue.retention.prune()
             found = {key: value for key, value in parsed(self.scrape()).items()
                      if key[0].endswith(("_total", "_count", "_sum", "_bucket"))}
             self.assertTrue(all(found[key] >= value for key, value in before.items()))

@@ -115,7 +115,7 @@ class CutOff(Searching):
         with mock.patch.object(self.database, "read_within", note):
             looked.clear()
             self.found(self.bob, HARD[1:])
-        self.assertEqual(slow[0], jobqueue.SEARCH_ROWS)
+        self.assertEqual(slow[0], jobqueue.SEARCH_IDS)
         self.assertLess(slow[-1], slow[0])
         self.assertGreater(looked[1], looked[0])
 

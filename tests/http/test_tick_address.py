@@ -21,7 +21,7 @@ class TickAddress(WebTestCase):
         self.assertTrue(self.check(self.nobody.get(self.address), 200)["ticked"])
         self.assertEqual(self.status(task_id), "pending")
         self.assertFalse(self.check(self.nobody.post(self.address), 200)["ticked"], "somebody just has")
-        self.assertEqual(self.queue.rhythm.state()["last_source"], "address")
+        self.assertEqual(self.queue.tick_history.state()["last_source"], "address")
 
     def test_it_may_be_called_at_any_rate_and_writes_hardly_ever(self):
         self.clock.advance(61)          # what is looked for now and then was looked for
@@ -37,7 +37,7 @@ class TickAddress(WebTestCase):
         for _ in range(3):
             self.clock.advance(600)
             self.nobody.get(self.address)
-        self.assertEqual(self.queue.rhythm.state()["period"], 600)
+        self.assertEqual(self.queue.tick_history.state()["period"], 600)
 
     def test_the_token_may_be_sent_as_other_tokens_are(self):
         for headers in ({"Authorization": "Bearer " + self.token}, {"X_Api_Key": self.token}):
@@ -68,7 +68,7 @@ class TickAddress(WebTestCase):
         self.check(self.bob.get("/tick"), 401)
         self.check(self.bob.post("/tick", Sec_Fetch_Site="cross-site"), 403)
         self.check(self.bob.post("/tick", Content_Type="text/plain"), 415)
-        self.assertEqual(self.queue.rhythm.state()["last_source"], "request")
+        self.assertEqual(self.queue.tick_history.state()["last_source"], "request")
 
     def test_without_a_token_or_with_an_empty_one_nobody_may(self):
         for path in ("/tick", "/tick?token=", "/tick?token"):

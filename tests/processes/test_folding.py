@@ -18,7 +18,7 @@ import jobqueue
 jobqueue.FOLD_ROWS, jobqueue.FOLD_LEAST_ROWS = 200, 1
 queue = jobqueue.JobQueue(sys.argv[1], patience=60)
 newest = queue.database.value("SELECT max(id) FROM activity")
-while queue.fold.mark() < newest:
+while queue.rollup.mark() < newest:
     queue.tick.run("server", start=False)
 """ % str(ROOT)
 
@@ -38,11 +38,11 @@ class TestBackfill(TestCase):
         write_history(self.database, rows)
         children = [self.start() for _ in range(PROCESSES)]
         for share in range(1, 10):      # at each tenth of the way two die, wherever they are
-            wait_until(lambda part=share: self.queue.fold.mark() > len(rows) * part / 10, 120)
+            wait_until(lambda part=share: self.queue.rollup.mark() > len(rows) * part / 10, 120)
             for place in chance.sample(range(PROCESSES), 2):
                 children[place].kill()
                 children[place] = self.start()
         self.assertEqual([child.wait(120) for child in children], [0] * PROCESSES)
-        self.assertEqual(self.queue.fold.mark(), len(rows))
+        self.assertEqual(self.queue.rollup.mark(), len(rows))
         self.assertEqual(jobqueue.recall(self.database, "folded"), len(rows))
         assert_counted(self, self.database)

@@ -32,7 +32,7 @@ queue = jobqueue.JobQueue(patience=60)
 queue.starter.start_needed = lambda *_: 0
 while time.time() < float(sys.argv[1]):
     time.sleep(0.001)
-while queue.firing.next_due() <= time.time():
+while queue.schedule_runner.next_due() <= time.time():
     queue.tick.run("test")
 """
 

@@ -1537,7 +1537,7 @@ def spent(action, times=1):
         most = max(most, time.process_time() - began)
     return most
 def fold():
-    while queue.fold.fold():
+    while queue.rollup.fold():
         pass
 def read(days, step):
     return lambda: queue.metrics.read(

@@ -29,7 +29,7 @@ class AlertsCase(TestCase):
         """Time passes, and somebody looks, as a tick does."""
         for _ in range(times):
             self.clock.advance(seconds)
-            self.queue.fold.fold()
+            self.queue.rollup.fold()
             self.queue.alerts.check(self.clock.now())
 
     def pass_time(self, seconds):
@@ -319,12 +319,12 @@ class TestConditions(AlertsCase):
         task = self.add()
         self.break_starts()
         self.clock.advance(2 * HOUR)
-        self.queue.firing.fire(self.clock.now())
+        self.queue.schedule_runner.fire(self.clock.now())
         self.pass_time(1800)
         self.assertEqual(self.open(), ["no_worker"])
         [message] = self.messages()
         self.assertIn("Therefore: the oldest task", "\n".join(message["lines"]))
-        self.assertIn("Therefore: the schedule 1 (add): runs were late", "\n".join(message["lines"]))
+        self.assertIn("Therefore: the schedule 1 (add): at 10:00 UTC runs were late", "\n".join(message["lines"]))
         self.live()
         while self.claim():
             pass
@@ -357,12 +357,12 @@ class TestConditions(AlertsCase):
     def test_a_schedule_that_was_late_by_more_than_ten_minutes_opens_until_its_next_run(self):
         self.schedule("every 10m")
         self.clock.advance(2 * HOUR)
-        self.queue.firing.fire(self.clock.now())
+        self.queue.schedule_runner.fire(self.clock.now())
         self.look(times=2)
         self.assertEqual(self.open(), ["missed"])
         self.run_one()
         self.clock.advance(600)
-        self.queue.firing.fire(self.clock.now())
+        self.queue.schedule_runner.fire(self.clock.now())
         self.run_one()
         self.pass_time(360)
         self.assertEqual(self.open(), [])
@@ -371,7 +371,7 @@ class TestConditions(AlertsCase):
         self.schedule("every 10m")
         self.declare()
         self.clock.advance(601)
-        self.queue.firing.fire(self.clock.now())
+        self.queue.schedule_runner.fire(self.clock.now())
         self.look(times=2)
         self.assertEqual(self.open(), ["problem"])
 

@@ -224,7 +224,7 @@ class TestRestore(TestCase):
         self.close()
         jobqueue.repair_journal(self.data, shared=True)
         self.queue = self.another_queue()
-        self.queue.rhythm.record("server")
+        self.queue.tick_history.record("server")
         self.close()
         with mock.patch.object(jobqueue, "Clock", self.clock):
             self.refuse(jobqueue.Conflict, "did two minutes ago")

@@ -774,7 +774,7 @@ class TestBrokenFiles(DatabaseCase):
 
     def test_two_databases(self):
         (self.data / "jobqueue-copy.db").write_bytes(self.path.read_bytes())
-        with self.refused(jobqueue.SetupError, "exactly one is expected. Move away"):
+        with self.refused(jobqueue.SetupError, "exactly one is expected. Move the unused"):
             jobqueue.JobQueue(self.data, self.clock, environment={})
 
     def test_a_folder_that_vanished_is_a_new_start_only_if_nothing_is_left_of_it(self):

@@ -103,9 +103,9 @@ class Waits(ForecastCase):
         self.assertIsNone(told["before"])
 
     def test_far_ones_are_reckoned(self):
-        ids = self.add_many("bob", jobqueue.LANE_ROWS + 100)
-        ids += self.add_many("eve", jobqueue.LANE_ROWS, options={"priority": -1})
-        for before in (jobqueue.LANE_ROWS + 50, len(ids) - 1):
+        ids = self.add_many("bob", jobqueue.PLANNED_ROWS + 100)
+        ids += self.add_many("eve", jobqueue.PLANNED_ROWS, options={"priority": -1})
+        for before in (jobqueue.PLANNED_ROWS + 50, len(ids) - 1):
             told = self.told(ids[before])
             self.assertEqual(told["before"], before)
             self.check_range(told["expected_start"], 60 * before, 60 * before)
@@ -116,7 +116,7 @@ class Waits(ForecastCase):
         self.queue.queues.change("few", {"max_running": 2}, "ana", new=True)
         self.queue.queues.change("slow", {"rate": {"count": 1, "seconds": 100}}, "ana", new=True)
         for name, seconds in (("few", 30), ("slow", 100)):
-            ids = self.add_many("bob", jobqueue.LANE_ROWS + 100, options={"queue": name})
+            ids = self.add_many("bob", jobqueue.PLANNED_ROWS + 100, options={"queue": name})
             self.check_range(self.told(ids[-1])["expected_start"], seconds * 599, seconds * 599)
 
     def test_other_queues_take_turns(self):
@@ -148,7 +148,7 @@ class Waits(ForecastCase):
         self.assertIsNotNone(self.told(task_id)["expected_end"])
 
     def test_a_far_one_before_which_all_was_claimed_since_begins_now(self):
-        ids = self.add_many("bob", jobqueue.LANE_ROWS + 1)
+        ids = self.add_many("bob", jobqueue.PLANNED_ROWS + 1)
         forecast = self.queue.forecast
         forecast.of_task(self.queue.tasks.get(ids[0]))
         self.write("DELETE FROM task WHERE id<?", (ids[-1],))
@@ -382,7 +382,7 @@ class Workers(ForecastCase):
         self.write("DELETE FROM worker")
         for _ in range(3):
             self.clock.advance(300)
-            self.queue.rhythm.record("cron")
+            self.queue.tick_history.record("cron")
         self.change_settings(worker_mode="cron")
         self.clock.advance(100)
         self.check_range(self.told(self.add())["expected_start"], 200, 200)

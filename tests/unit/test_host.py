@@ -139,7 +139,7 @@ class TestChecks(HostTestCase):
         for lags, holder, verdict in ((0, None, "ok"), (1, None, "note"), (0, "process 7", "note")):
             said = {"version": "15.1", "lags": lags, "holder": holder}
             with mock.patch.object(self.database, "journal", None), \
-                    mock.patch.object(self.database, "promises", lambda said=said: said, create=True):
+                    mock.patch.object(self.database, "server_facts", lambda said=said: said, create=True):
                 self.assertEqual(self.verdict("Journal", "PostgreSQL 15.1"), verdict)
                 self.assertEqual(self.verdict("Backup", "jobqueue.py export FILE"), "note")
 

@@ -20,18 +20,18 @@ class Keep(TestCase):
             self.round_begins().prune()
 
     def round_begins(self):
-        self.queue.fold.fold()          # as the tick does before
-        self.queue.keeping._round = None
-        self.queue.keeping._rounds.hasten(0)
-        return self.queue.keeping
+        self.queue.rollup.fold()          # as the tick does before
+        self.queue.retention._round = None
+        self.queue.retention._rounds.hasten(0)
+        return self.queue.retention
 
     def prune(self):
         """A whole round, as ticks would do it; how many of its portions removed something."""
         self.round_begins()
         worked = 0
         while True:
-            worked += self.queue.keeping.prune()
-            if self.queue.keeping._round is None:
+            worked += self.queue.retention.prune()
+            if self.queue.retention._round is None:
                 return worked
 
     def finish(self, count=1, kind="succeeded", **options):

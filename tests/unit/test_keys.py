@@ -106,7 +106,7 @@ class TestUniqueKeys(TestCase):
     def test_a_running_task_hands_its_key_on(self):
         first = self.keyed()
         row = self.claim()
-        added = self.queue.add_all([KEYED, KEYED], self.owner_id("bob"), asker=first)
+        added = self.queue.add_all([KEYED, KEYED], self.owner_id("bob"), adding_task_id=first)
         self.assertEqual((added.ids, added.new), ([2, 2], 1))
         self.assertEqual((self.row(first)["unique_key"], self.row(2)["unique_key"]), (None, "nightly"))
         self.end(row)
@@ -115,7 +115,7 @@ class TestUniqueKeys(TestCase):
     def test_another_running_task_does_not_hand_it_on(self):
         first, other = self.keyed(), self.add("bob")
         self.claim()
-        self.assertEqual(self.queue.add_all([KEYED], self.owner_id("bob"), asker=other).ids, [first])
+        self.assertEqual(self.queue.add_all([KEYED], self.owner_id("bob"), adding_task_id=other).ids, [first])
 
 
 class TestRemovedOnSuccess(TestCase):

@@ -176,7 +176,7 @@ class TestActivity(TestCase):
             record_activity(transaction, 1, "rare")
             for _ in range(400):
                 record_activity(transaction, 2, "often")
-        self.patch(jobqueue, "SEARCH_ROWS", 8)
+        self.patch(jobqueue, "SEARCH_IDS", 8)
         self.patch(jobqueue, "SEARCH_SECONDS", -1)      # one range of ids in each request
         found, before, requests = [], None, 0
         while requests == 0 or before is not None:

@@ -68,7 +68,7 @@ class Folding(TestCase):
 
     def fold(self, queue=None):
         """Fold all that is there."""
-        while (queue or self.queue).fold.fold():
+        while (queue or self.queue).rollup.fold():
             pass
 
     def note(self, event="added", **row):
@@ -90,12 +90,12 @@ class TestFold(Folding):
             transaction.insert_all("activity", [
                 {"at": self.clock.now(), "event": "added"}] * 3 * jobqueue.FOLD_ROWS)
         self.queue.tick.run()
-        mark = self.queue.fold.mark()
+        mark = self.queue.rollup.mark()
         self.clock.advance(0.9)
         self.assertFalse(self.queue.tick.maybe("worker"))
         self.clock.advance(0.1)
         self.assertTrue(self.queue.tick.maybe("worker"))
-        self.assertEqual(self.queue.fold.mark(), mark + jobqueue.FOLD_ROWS)
+        self.assertEqual(self.queue.rollup.mark(), mark + jobqueue.FOLD_ROWS)
 
     def test_every_hour_equals_a_recount(self):
         write_history(self.database, history(8, self.clock.now(), 200))
@@ -120,15 +120,15 @@ class TestFold(Folding):
     def test_who_folds_at_the_same_time_counts_nothing_twice(self):
         write_history(self.database, history(2, self.clock.now()))
         other = self.another_queue()
-        tally = other.fold.tally
+        tally = other.rollup.tally
 
         def late(mark):
             found = tally(mark)
             self.fold()                 # somebody else was faster
             return found
 
-        other.fold.tally = late
-        other.fold.fold()
+        other.rollup.tally = late
+        other.rollup.fold()
         assert_counted(self, self.database)
 
     def test_sums_and_mark_are_stored_together_or_not_at_all(self):
@@ -137,19 +137,19 @@ class TestFold(Folding):
         with self.assertRaises(TypeError):
             self.fold()
         self.assertEqual(self.database.value("SELECT count(*) FROM hour"), 0)
-        self.assertEqual(self.queue.fold.mark(), 0)
+        self.assertEqual(self.queue.rollup.mark(), 0)
 
     def test_few_rows_wait_a_minute_and_many_do_not(self):
         self.patch(jobqueue, "FOLD_LEAST_ROWS", 10)
         self.note()
         self.clean(59)
-        self.assertEqual(self.queue.fold.mark(), 0)
+        self.assertEqual(self.queue.rollup.mark(), 0)
         self.clean(2)
-        self.assertEqual(self.queue.fold.mark(), 1)
+        self.assertEqual(self.queue.rollup.mark(), 1)
         for _ in range(10):
             self.note()
         self.clean()
-        self.assertEqual(self.queue.fold.mark(), 11)
+        self.assertEqual(self.queue.rollup.mark(), 11)
 
     def test_late_and_early_rows_find_their_own_hour(self):
         now = self.clock.now() // HOUR * HOUR + 1800
@@ -190,7 +190,7 @@ class TestFold(Folding):
         newest = self.database.value("SELECT max(id) FROM activity")
         for _ in range(newest // 100 + 1):
             self.clean()
-        self.assertEqual(self.queue.fold.mark(), newest)
+        self.assertEqual(self.queue.rollup.mark(), newest)
         assert_counted(self, self.database)
 
     def test_a_long_attempt_is_busy_in_each_of_its_hours(self):
@@ -235,10 +235,10 @@ class TestKept(Folding):
     def test_activity_that_is_not_folded_is_not_pruned(self):
         self.add()
         self.cancel(1)
-        self.patch(self.queue.fold, "fold", lambda: False)
+        self.patch(self.queue.rollup, "fold", lambda: False)
         for _ in range(100):
             self.clean(DAY)
-            self.queue.keeping._rounds.hasten(0)
+            self.queue.retention._rounds.hasten(0)
         self.assertEqual(self.database.value("SELECT count(*) FROM activity WHERE event='added'"), 1)
 
     def test_old_hours_go_and_the_sum_of_all_time_stays(self):
@@ -246,10 +246,10 @@ class TestKept(Folding):
         self.add()
         for _ in range(30):
             self.clean(DAY)
-            self.queue.keeping._rounds.hasten(0)
-            self.queue.keeping.prune()
-            while self.queue.keeping._round:
-                self.queue.keeping.prune()
+            self.queue.retention._rounds.hasten(0)
+            self.queue.retention.prune()
+            while self.queue.retention._round:
+                self.queue.retention.prune()
         spans = [row[0] for row in self.database.all("SELECT span FROM hour WHERE added>0")]
         self.assertEqual(spans, [0])
         [sums] = self.queue.metrics.all_time().values()
@@ -381,14 +381,14 @@ class TestMoved(ExportTestCase):
 
     def test_an_import_counts_nothing_twice_and_loses_nothing(self):
         write_history(self.database, history(3, self.clock.now()))
-        self.queue.fold.fold()
+        self.queue.rollup.fold()
         write_history(self.database, history(1, self.clock.now(), seed=2))
         before = self.numbers(self.queue)
         lines = list(jobqueue.export_lines(self.queue))
         there = self.another_queue(data=self.folder / "there", environment=place_for(self, empty=True))
         jobqueue.import_lines(there, lines)
         self.clock.advance(61)
-        while there.fold.fold():
+        while there.rollup.fold():
             pass
         after = self.numbers(there)
         self.assertEqual(set(after), set(before))

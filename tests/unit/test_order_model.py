@@ -185,7 +185,7 @@ class TestOrderModel(TestCase):
 
     def test_the_comparison_sees_a_task_that_is_not_judged_anew(self):
         with (
-            mock.patch.object(jobqueue.Followers, "waits_again", lambda *_: 0),
+            mock.patch.object(jobqueue.Followers, "reopen_edges", lambda *_: 0),
             self.assertRaises(AssertionError),
         ):
             self.play(0)

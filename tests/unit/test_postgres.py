@@ -218,10 +218,10 @@ class Server(unittest.TestCase):
         queue = self.open(address)
         self.addCleanup(queue.close)
         with postgres.connect(address) as link, mock.patch.object(
-                jobqueue, "SERVER_PROMISES", jobqueue.SERVER_PROMISES.replace("10 minutes", "0 s")):
-            self.assertIsNone(queue.database.promises()["holder"])
+                jobqueue, "SERVER_FACTS", jobqueue.SERVER_FACTS.replace("10 minutes", "0 s")):
+            self.assertIsNone(queue.database.server_facts()["holder"])
             link.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
-            self.assertEqual(queue.database.promises()["holder"],
+            self.assertEqual(queue.database.server_facts()["holder"],
                              "process %d" % link.info.backend_pid)
 
     @unittest.skipUnless(shutil.which("pgbouncer"), "there is no PgBouncer")

@@ -110,7 +110,7 @@ class TestWhoTicks(TestCase):
         self.assertEqual(len(self.started), 2)
 
     def test_a_request_leaves_long_work_to_others(self):
-        with mock.patch.object(self.queue.keeping, "prune") as prune:
+        with mock.patch.object(self.queue.retention, "prune") as prune:
             self.look_in("request")
             self.clock.advance(10)
             self.assertFalse(prune.called)
@@ -141,24 +141,24 @@ class TestState(TestCase):
 
     @property
     def period(self):
-        return self.queue.rhythm.state()["period"]
+        return self.queue.tick_history.state()["period"]
 
     def test_nothing_is_known_at_first(self):
-        self.assertEqual(self.queue.rhythm.state(), {
+        self.assertEqual(self.queue.tick_history.state(), {
             "last_at": None, "last_source": None, "period": None, "cron": None, "resident": False})
 
     def test_who_came_last_is_told(self):
         self.come("request", 0, 70)
-        state = self.queue.rhythm.state()
+        state = self.queue.tick_history.state()
         self.assertEqual((state["last_source"], state["last_at"][11:19]), ("request", "08:01:10"))
         self.come("cron", 30)
-        self.assertEqual(self.queue.rhythm.state()["last_source"], "cron")
+        self.assertEqual(self.queue.tick_history.state()["last_source"], "cron")
 
     def test_cron_tells_its_period_when_it_has_come_twice(self):
         self.every(QUARTER, 1)
-        self.assertEqual(self.queue.rhythm.state()["cron"]["period"], None)
+        self.assertEqual(self.queue.tick_history.state()["cron"]["period"], None)
         self.every(QUARTER, 1)
-        self.assertEqual(self.queue.rhythm.state()["cron"], {
+        self.assertEqual(self.queue.tick_history.state()["cron"], {
             "last_at": "2027-01-15T08:30:00.000Z", "period": 900})
         self.assertEqual(self.period, 900)
 
@@ -196,10 +196,10 @@ class TestState(TestCase):
 
     def test_a_server_is_there_as_long_as_it_says_so(self):
         self.every(1, 120, "server")
-        self.assertTrue(self.queue.rhythm.state()["resident"])
+        self.assertTrue(self.queue.tick_history.state()["resident"])
         self.assertEqual(self.period, TICK_SECONDS)
         self.clock.advance(3 * NOTE_SECONDS)
-        self.assertFalse(self.queue.rhythm.state()["resident"])
+        self.assertFalse(self.queue.tick_history.state()["resident"])
         self.assertIsNone(self.period)
 
     def test_a_server_writes_once_a_minute_and_its_ticks_are_known_to_itself(self):
@@ -215,7 +215,7 @@ class TestState(TestCase):
     def test_a_worker_that_never_ends_is_as_good_as_a_server(self):
         self.reserve("service")
         self.write("UPDATE worker SET state='idle'")
-        self.assertTrue(self.queue.rhythm.state()["resident"])
+        self.assertTrue(self.queue.tick_history.state()["resident"])
 
     def test_a_clock_that_jumped_begins_anew(self):
         self.every(QUARTER, 100)

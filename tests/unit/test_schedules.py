@@ -93,12 +93,12 @@ class TestFiring(ScheduleCase):
 
     @about_sqlite("how it plans a statement")
     def test_the_next_one_due_is_known_cheaply(self):
-        self.assertIsNone(self.queue.firing.next_due())
+        self.assertIsNone(self.queue.schedule_runner.next_due())
         self.schedule("daily 12:00")
         self.schedule("daily 10:00")
         paused = self.schedule("daily 09:00")
         self.queue.schedules.change(paused, {"paused": True})
-        self.assertEqual(self.queue.firing.next_due(), self.clock.now() + 2 * HOUR)
+        self.assertEqual(self.queue.schedule_runner.next_due(), self.clock.now() + 2 * HOUR)
         plan = self.database.all("EXPLAIN QUERY PLAN SELECT min(next_at) FROM schedule WHERE paused=0")
         self.assertIn("schedule_next", plan[0]["detail"])
 
@@ -116,14 +116,14 @@ class TestFiring(ScheduleCase):
     def test_others_add_tasks_between_two_that_are_due(self):
         for _ in range(3):
             self.schedule("daily 09:00")
-        order, other = self.queue.firing.order, self.another_queue()
+        order, other = self.queue.schedule_runner.order, self.another_queue()
         other.start_workers = other.catalogue.refresh = lambda **_: None
 
         def order_after_another(row):
             other.enqueue("add", {"a": 2}, "eve")
             return order(row)
 
-        with mock.patch.object(self.queue.firing, "order", order_after_another):
+        with mock.patch.object(self.queue.schedule_runner, "order", order_after_another):
             self.tick(HOUR)
         self.assertEqual([self.queue.get_json(task_id)["owner"] for task_id in self.tasks()],
                          ["eve", "bob"] * 3)
@@ -135,15 +135,15 @@ class TestFiring(ScheduleCase):
             self.clock.advance(HOUR)
             for count in (0, 1, 2, 3):
                 self.assertEqual(len(self.tasks()), count)
-                self.queue.firing.fire(self.clock.now())
+                self.queue.schedule_runner.fire(self.clock.now())
 
     def test_what_cannot_be_added_yet_is_tried_once_a_tick(self):
         for _ in range(3):
             self.schedule("daily 09:00")
         self.clock.advance(HOUR)
         busy = mock.Mock(side_effect=jobqueue.Busy("tasks.py cannot be read"))
-        with mock.patch.object(self.queue.firing, "order", busy):
-            self.queue.firing.fire(self.clock.now())
+        with mock.patch.object(self.queue.schedule_runner, "order", busy):
+            self.queue.schedule_runner.fire(self.clock.now())
         self.assertEqual(busy.call_count, 3)
 
 
@@ -404,9 +404,9 @@ class TestProblems(ScheduleCase):
         schedule_id = self.schedule()
         self.clock.advance(600)
         fails = mock.Mock(side_effect=jobqueue.StorageBroken("disk I/O error"))
-        with mock.patch.object(self.queue.firing, "order", fails):
+        with mock.patch.object(self.queue.schedule_runner, "order", fails):
             with self.refused(jobqueue.StorageBroken):
-                self.queue.firing.fire(self.clock.now())
+                self.queue.schedule_runner.fire(self.clock.now())
         self.assertEqual(self.history(schedule_id), [])
         self.tick()
         self.assertEqual(len(self.tasks()), 1)

@@ -97,9 +97,9 @@ class TestAuto(ModeCase):
 
     def test_a_cron_every_two_hours_is_known_for_four(self):
         self.cron_came(3 * 3600, 3600)
-        self.assertTrue(self.queue.rhythm.visitor("cron")["comes"])
+        self.assertTrue(self.queue.tick_history.visitor("cron")["comes"])
         self.cron_came(7 * 3600, 5 * 3600)
-        self.assertFalse(self.queue.rhythm.visitor("cron")["comes"])
+        self.assertFalse(self.queue.tick_history.visitor("cron")["comes"])
 
     def test_workers_that_were_killed_soon_change_it(self):
         self.is_killed(after=5)

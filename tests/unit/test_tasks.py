@@ -328,14 +328,14 @@ class TestFinding(TaskCase):
         self.assertEqual(self.everything(3, function="add"), (self.bob + self.eve)[::-1])
 
     def test_a_search_goes_through_ranges_of_ids(self):
-        with mock.patch.object(jobqueue, "SEARCH_ROWS", 4):
+        with mock.patch.object(jobqueue, "SEARCH_IDS", 4):
             for limit in (1, 3, 50):
                 self.assertEqual(self.everything(limit, function="add"), (self.bob + self.eve)[::-1])
             self.assertEqual(self.find(text="Bergen")[0], [self.late])
 
     def test_a_search_that_takes_too_long_stops_and_can_be_continued(self):
         self.clock.step = 1
-        with mock.patch.object(jobqueue, "SEARCH_ROWS", 4):
+        with mock.patch.object(jobqueue, "SEARCH_IDS", 4):
             first, before = self.find(text="Bergen" * 1)
             self.assertIsNotNone(before)
             self.assertEqual(self.everything(50, function="add"), (self.bob + self.eve)[::-1])
@@ -361,7 +361,7 @@ class TestFinding(TaskCase):
 
     def test_counts_of_a_search_that_takes_too_long_are_left_out(self):
         self.clock.step = 1
-        with mock.patch.object(jobqueue, "SEARCH_ROWS", 4):
+        with mock.patch.object(jobqueue, "SEARCH_IDS", 4):
             self.assertIsNone(self.queue.tasks.count(Filter(function="add")))
 
     def test_counts_are_capped(self):

@@ -19,7 +19,7 @@ class Child(SimpleNamespace):
     """A runner that is ready at once; whoever waits for it lets time pass."""
 
     def __init__(self, clock):
-        super().__init__(ready=True, ended=False, unread=b"", has_leftovers=False, tasks=0,
+        super().__init__(ready=True, ended=False, unsent=b"", has_leftovers=False, tasks=0,
                          memory=0, identity=(None, None), owner=None, files={}, clock=clock,
                          end=lambda: None, messages=list, is_dead=lambda: False)
 
@@ -149,7 +149,7 @@ class Cron(Host):
 
     def test_its_period_is_known_and_told_to_who_waits(self):
         self.cron(HOUR)
-        self.assertEqual(self.queue.rhythm.state()["cron"]["period"], QUARTER)
+        self.assertEqual(self.queue.tick_history.state()["cron"]["period"], QUARTER)
         self.add()
         self.clock.advance(2)
         said = jobqueue.describe_service(self.queue)
@@ -162,7 +162,7 @@ class Cron(Host):
             queue = self.open()
             with mock.patch.object(jobqueue, "JobQueue", lambda *_, queue=queue, **__: queue):
                 self.assertEqual(jobqueue.main(["tick"]), 0)
-        self.assertEqual(self.queue.rhythm.state()["cron"]["period"], QUARTER)
+        self.assertEqual(self.queue.tick_history.state()["cron"]["period"], QUARTER)
 
 
 class Asleep(Host):

@@ -319,10 +319,10 @@ class TestBehind(TestCase):
     def test_one_that_has_not_read_what_it_was_told_is_replaced(self):
         settings = {"runner_tasks": 10, "runner_memory": 512}
         runners = Runners(self.clock, self.folder, self.queue.catalogue, Mock(), settings)
-        for unread in (b"more", b""):
+        for unsent in (b"more", b""):
             runners.current = Mock(tasks=1, ended=False, has_leftovers=False, memory=0, files={},
-                                   unread=unread)
-            self.assertEqual(runners.is_stale(), bool(unread))
+                                   unsent=unsent)
+            self.assertEqual(runners.is_stale(), bool(unsent))
 
 
 class TestOldCode(TestCase):
@@ -346,7 +346,7 @@ class TestOldCode(TestCase):
     @staticmethod
     def child(data, lock, files, wake):
         """Stands for a runner that reads what it is made of until it announces it."""
-        return Mock(files=files, tasks=0, ended=False, has_leftovers=False, unread=b"", memory=0,
+        return Mock(files=files, tasks=0, ended=False, has_leftovers=False, unsent=b"", memory=0,
                     identity=(1, None))
 
     def is_stale(self):
