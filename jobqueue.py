@@ -6316,7 +6316,7 @@ class Outcome:
         words = error_message and storable(error_message)
         if words and len(words) > ERROR_MAX_CHARACTERS:
             words = words[:ERROR_MAX_CHARACTERS - 1] + "…"
-        self.error_message = words      # the log has the whole message
+        self.error_message = words      # a traceback in the log has more of the message
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
@@ -6324,8 +6324,8 @@ class Outcome:
     def parse(cls, sent, kinds):
         """Return the outcome that a runner or a remote worker sent, of one of these kinds.
 
-        Invalid if it is wrong. Its result must be JSON that every reader understands. Unknown fields are
-        dropped.
+        Raise Invalid if it is wrong. Its result must be JSON that every reader understands. Unknown
+        fields are dropped.
         """
         fields = sent
         if isinstance(sent, dict):
@@ -6366,10 +6366,10 @@ def judge(task, outcome, now,
     """Return the Verdict on a task (its row) whose attempt ended with this outcome.
 
     1. A cancel wins over every outcome but success.
-    2. An error or a timeout needs a retry. A RetryAfter needs none while all retries are left.
+    2. An error or a timeout needs a retry. If max_retries is 0, the first RetryAfter needs none.
     3. After a crash or an interruption the task begins again, unless its on_crash is "fail".
     4. The CRASH_LIMITth crash fails the task. Earlier crashes cost a retry if one is left.
-    5. An interruption needs a retry from the INTERRUPTION_LIMITth on.
+    5. From the INTERRUPTION_LIMITth on, each interruption needs a retry.
     """
     kind, retries_left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
@@ -6402,7 +6402,7 @@ def judge(task, outcome, now,
 
 
 def lease_name(holder, lease):
-    """Return a name for one lease of a holder. It changes with each renewal."""
+    """Return a name for one lease of a holder: a lock file or a claim. It changes with each renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
 
@@ -6433,7 +6433,8 @@ class Leases:
     def mark_suspects(self, now):
         """Mark the leases that are late now as suspect, and clear the marks of all other leases.
 
-        A mark expires after the rest of a lease that missed two renewals.
+        A mark expires after lease_seconds - 2 * RENEW_SECONDS: the rest of a lease after two missed
+        renewals.
         """
         late = self._late(self._database, now)
         marks = recall(self._database, "doubts") or {}
@@ -7100,7 +7101,7 @@ def _warning(row, now):
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
-        "Runs were late, or one run replaced several, at %s."
+        "The run added at %s was late, or replaced several missed runs."
         % time_of_day(row["late_at"]) if was_late else None)
 
 
@@ -7973,7 +7974,7 @@ class Reaper:
     """The Reaper: finds dead workers, removes their rows and ends their tasks.
 
     1. Check each row. A worker is dead if its proven lock is free. It is also dead if its lease is over
-       and has been marked as suspect for one lease. A reserved worker is dead if it did not report in time.
+       and its mark as suspect has expired. A reserved worker is dead if it did not report in time.
     2. Kill processes that a dead worker may have left. One is a runner with the start time in the row. The
        other is a silent worker that still holds its lock. No other pid is ever signalled.
     3. In one transaction remove the rows, unless they have changed, and end the tasks as crashed.
@@ -9153,9 +9154,9 @@ _ROWS = {
     "scrypt_missing": ("Program", BAD, "{why}"),
     "program_open": ("Program", BAD, "every user of this machine can change the program",
                      "chmod o-w {paths}"),
-    "program_of_other": ("Program", NOTE, "the program belongs to {owner}, and runs as {user}: run cron "
-                         "jobs and commands as {user}, too; other sites that run as {user} can change its "
-                         "data"),
+    "program_of_other": ("Program", NOTE, "the program's files belong to {owner}, but it runs as {user}: "
+                         "run cron jobs and commands as {user}, too; other sites that run as {user} can "
+                         "change jobqueue's data"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
     "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
                   "file system has no modes"),
@@ -9168,7 +9169,8 @@ _ROWS = {
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
-    "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise no task can be added soon",
+    "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise it will soon be impossible "
+             "to add tasks",
              "", "", "the disk is nearly full"),
     "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
@@ -9181,22 +9183,23 @@ _ROWS = {
                 "there, or move all files out of the web site: the handbook (Hosts) shows how"),
     "htaccess_missing": ("Exposure", BAD, "the data folder has no .htaccess: a browser that guesses the "
                          "name of a file can fetch it", "move the folder, and write its new path into a "
-                                                        "text file named data in its old place"),
+                         "text file named data in its old place"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open the page This host: it tests whether a "
-                                       "browser can fetch private files"),
+                 "browser can fetch private files"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "headers of {client} about visitors are ignored: if {client} is "
-                      "your host's proxy, write it into trusted_proxies, or set https to always"),
+    "proxy_unknown": ("Web server", NOTE, "{client} sends headers about visitors, which are ignored: if "
+                      "{client} is your host's proxy, write {client} into trusted_proxies, or set https to "
+                      "always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
                         "let the host keep worker.py --service running", "no_worker",
                         "No task starts: worker.py --service is not running."),
     "cron_missing": ("Workers", BAD, "No cron comes", "add a line for cron in your host's panel: the page "
-                                                      "This host shows it",
+                     "This host shows it",
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
@@ -9218,7 +9221,7 @@ _ROWS = {
                      "page This host shows both"),
     "log": ("Journal", BAD, "the database's log has grown to {size} MB, because a program keeps reading "
             "the database: end that program (fuser '{path}' names it)", "", "storage",
-            "A program keeps the database's log from being written back; the log has {size} MB.",
+            "The database's log has grown to {size} MB, because a program keeps reading the database.",
             "the database's log is long", "disk"),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
@@ -9249,7 +9252,8 @@ _ROWS = {
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
-    "missed": ("", NOTE, "{name}: at {at} runs were late, or one run replaced several", "", "", "",
+    "missed": ("", NOTE, "{name}: the run added at {at} was late, or replaced several missed runs",
+               "", "", "",
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),
@@ -10109,12 +10113,14 @@ class DeliverySender:
 # 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
 #    and the standard error of the mean.
 # 2. A Plan gives the first PLANNED_ROWS tasks of each queue to the workers that become free first. It keeps the
-#    order of claims, and the limits of queues and owners. Each task takes its function's mean.
-# 3. The variances of the tasks before a task are added. The time until a start or an end is taken as
-#    lognormal (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+#    order of claims, and the limits of queues and owners. A task takes the mean time of its function's
+#    attempts, multiplied by the expected number of attempts.
+# 3. The variances of the tasks of a worker are added. The time until a start or an end is taken as lognormal
+#    (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
 # 4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 
                    # [from, to], as RFC 3339
+
 
 
 
@@ -10234,14 +10240,14 @@ def before_values(task):
 
 
 def times_of(seconds, unsuccessful=0):
-    """Return the RunTimes of attempts. The variance includes one more deviation, of half their mean."""
+    """Return the RunTimes of attempts. For the variance, one more is assumed, half a mean off."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
 
 
 class Plan:
-    """A plan of the running and pending tasks at one moment: the worker, start and end of each."""
+    """A plan of the running and pending tasks at one moment: when they will start and end."""
 
     def __init__(self, database, runs,
                  crews, homes):
@@ -10255,7 +10261,7 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # For each limited queue (by name) and owner (by id): the moments at which its places are free.
+        # By queue (name) or owner (id) with a limit: when each of its max_running starts is free again.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
@@ -10268,7 +10274,7 @@ class Plan:
                     for name in sorted(self.queues)})
 
     def _run(self, row, crew):
-        """Give a running task to a free worker of its crew."""
+        """Store when a running task ends, and give it to a worker of its crew that is free, if any."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)

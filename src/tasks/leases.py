@@ -38,13 +38,13 @@ if TYPE_CHECKING:
         function: str
         arguments: str                  # JSON text
         attempts: int                   # claims so far, this one included
-        put_backs: int                  # attempts that never began
+        put_backs: int                  # attempts that ran no function
         crashes: int
         timeout: float
         on_crash: str                   # "retry" or "fail"
         created_at: float
         run_at: float | None
-        barred: int                     # 1 if it is for admins, and its admin is no admin any more
+        barred: int                     # 1 if it is for admins, and its user is no active admin
         spare: int | None               # how many more tasks its owner may start; None: any
         claim: str                      # the token that each write about this attempt names
         claimed: float                  # when it was claimed, by this machine's monotonic clock
@@ -102,7 +102,7 @@ class Outcome:
         words = error_message and storable(error_message)
         if words and len(words) > ERROR_MAX_CHARACTERS:
             words = words[:ERROR_MAX_CHARACTERS - 1] + "…"
-        self.error_message = words      # the log has the whole message
+        self.error_message = words      # a traceback in the log has more of the message
         self.retry_after = retry_after  # seconds, instead of the task's own delay
         self.seconds, self.cpu_seconds, self.peak_memory = seconds, cpu_seconds, peak_memory
 
@@ -110,8 +110,8 @@ class Outcome:
     def parse(cls, sent: Any, kinds: Collection[str]) -> Outcome:
         """Return the outcome that a runner or a remote worker sent, of one of these kinds.
 
-        Invalid if it is wrong. Its result must be JSON that every reader understands. Unknown fields are
-        dropped.
+        Raise Invalid if it is wrong. Its result must be JSON that every reader understands. Unknown
+        fields are dropped.
         """
         fields = sent
         if isinstance(sent, dict):
@@ -152,10 +152,10 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
     """Return the Verdict on a task (its row) whose attempt ended with this outcome.
 
     1. A cancel wins over every outcome but success.
-    2. An error or a timeout needs a retry. A RetryAfter needs none while all retries are left.
+    2. An error or a timeout needs a retry. If max_retries is 0, the first RetryAfter needs none.
     3. After a crash or an interruption the task begins again, unless its on_crash is "fail".
     4. The CRASH_LIMITth crash fails the task. Earlier crashes cost a retry if one is left.
-    5. An interruption needs a retry from the INTERRUPTION_LIMITth on.
+    5. From the INTERRUPTION_LIMITth on, each interruption needs a retry.
     """
     kind, retries_left = outcome.kind, task["retries_left"]
     if kind == "succeeded":
@@ -188,7 +188,7 @@ def judge(task: TaskRow, outcome: Outcome, now: float,
 
 
 def lease_name(holder: str, lease: Row) -> str:
-    """Return a name for one lease of a holder. It changes with each renewal."""
+    """Return a name for one lease of a holder: a lock file or a claim. It changes with each renewal."""
     return "%s %r" % (holder, lease["lease_wall"])
 
 
@@ -219,7 +219,8 @@ class Leases:
     def mark_suspects(self, now: float) -> None:
         """Mark the leases that are late now as suspect, and clear the marks of all other leases.
 
-        A mark expires after the rest of a lease that missed two renewals.
+        A mark expires after lease_seconds - 2 * RENEW_SECONDS: the rest of a lease after two missed
+        renewals.
         """
         late = self._late(self._database, now)
         marks: dict[str, Row] = recall(self._database, "doubts") or {}

@@ -43,9 +43,9 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "scrypt_missing": ("Program", BAD, "{why}"),
     "program_open": ("Program", BAD, "every user of this machine can change the program",
                      "chmod o-w {paths}"),
-    "program_of_other": ("Program", NOTE, "the program belongs to {owner}, and runs as {user}: run cron "
-                         "jobs and commands as {user}, too; other sites that run as {user} can change its "
-                         "data"),
+    "program_of_other": ("Program", NOTE, "the program's files belong to {owner}, but it runs as {user}: "
+                         "run cron jobs and commands as {user}, too; other sites that run as {user} can "
+                         "change jobqueue's data"),
     "data_none": ("Data", NOTE, "there is none yet; it is made when the page is opened first"),
     "data_open": ("Data", BAD, "other users can read it", "chmod 700 '{folder}', or move it if its "
                   "file system has no modes"),
@@ -58,7 +58,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "database_closed": ("Disk", BAD, "the database cannot be written", "chmod u+w {paths}"),
     "locks_missing": ("Disk", NOTE, "files cannot be locked (flock), so that the end of a worker "
                       "is noticed late"),
-    "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise no task can be added soon",
+    "disk": ("Disk", BAD, "only {free} MB are left", "remove files: otherwise it will soon be impossible "
+             "to add tasks",
              "", "", "the disk is nearly full"),
     "disk_full": ("Disk", BAD, "", "remove files: the disk is full",
                   "storage", "The disk is full: nothing can be added or recorded."),
@@ -71,22 +72,23 @@ _ROWS: dict[str, tuple[str, ...]] = {
                 "there, or move all files out of the web site: the handbook (Hosts) shows how"),
     "htaccess_missing": ("Exposure", BAD, "the data folder has no .htaccess: a browser that guesses the "
                          "name of a file can fetch it", "move the folder, and write its new path into a "
-                                                        "text file named data in its old place"),
+                         "text file named data in its old place"),
     "unlooked": ("Exposure", NOTE, "", "log in as an admin and open the page This host: it tests whether a "
-                                       "browser can fetch private files"),
+                 "browser can fetch private files"),
     "door_shared": ("Web server", NOTE, "other sites of this machine can read the data",
                     "let WSGIDaemonProcess use a user of your own, as in apache.conf"),
     "http_open": ("Web server", NOTE, "by HTTP, passwords can be read on the way",
                   "open the page by https://: nearly every host offers it"),
-    "proxy_unknown": ("Web server", NOTE, "headers of {client} about visitors are ignored: if {client} is "
-                      "your host's proxy, write it into trusted_proxies, or set https to always"),
+    "proxy_unknown": ("Web server", NOTE, "{client} sends headers about visitors, which are ignored: if "
+                      "{client} is your host's proxy, write {client} into trusted_proxies, or set https to "
+                      "always"),
     "slices_awaited": ("", NOTE, "", "", "cron_wait", MODE_WORDS["slice"] + "."),
     "no_worker": ("", BAD, "tasks wait, and {why}", "", "", "", "no worker starts", "disk"),
     "service_missing": ("Workers", BAD, "No service runs",
                         "let the host keep worker.py --service running", "no_worker",
                         "No task starts: worker.py --service is not running."),
     "cron_missing": ("Workers", BAD, "No cron comes", "add a line for cron in your host's panel: the page "
-                                                      "This host shows it",
+                     "This host shows it",
                      "cron_wait", "Waiting for cron, which has not come lately."),
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
@@ -108,7 +110,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
                      "page This host shows both"),
     "log": ("Journal", BAD, "the database's log has grown to {size} MB, because a program keeps reading "
             "the database: end that program (fuser '{path}' names it)", "", "storage",
-            "A program keeps the database's log from being written back; the log has {size} MB.",
+            "The database's log has grown to {size} MB, because a program keeps reading the database.",
             "the database's log is long", "disk"),
     "damaged": ("Database", BAD, "{name} is damaged: {why}",
                 "stop everything and put a backup in its place"),
@@ -139,7 +141,8 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
-    "missed": ("", NOTE, "{name}: at {at} runs were late, or one run replaced several", "", "", "",
+    "missed": ("", NOTE, "{name}: the run added at {at} was late, or replaced several missed runs",
+               "", "", "",
                "a schedule was missed", "disk,no_worker"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
                 "a schedule waits long", "disk,code,no_worker"),

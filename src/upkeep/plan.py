@@ -3,9 +3,10 @@
 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
    and the standard error of the mean.
 2. A Plan gives the first PLANNED_ROWS tasks of each queue to the workers that become free first. It keeps the
-   order of claims, and the limits of queues and owners. Each task takes its function's mean.
-3. The variances of the tasks before a task are added. The time until a start or an end is taken as
-   lognormal (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+   order of claims, and the limits of queues and owners. A task takes the mean time of its function's
+   attempts, multiplied by the expected number of attempts.
+3. The variances of the tasks of a worker are added. The time until a start or an end is taken as lognormal
+   (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
 4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 """
 from __future__ import annotations
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from .rollup import LatestRun
 
 if TYPE_CHECKING:
-    CrewKey = tuple[str, Optional[str], Optional[str]]  # machine, functions (JSON), limits (JSON)
+    # Workers with the same machine, functions (JSON) and limits (JSON) are a crew.
+    CrewKey = tuple[str, Optional[str], Optional[str]]
     Range = list[str]                   # [from, to], as RFC 3339
 
 PLANNED_ROWS = 500                 # tasks of each queue that are planned
@@ -149,14 +151,14 @@ def before_values(task: QueuedTask) -> tuple[str, int, str, int, int, int]:
 
 
 def times_of(seconds: Sequence[float], unsuccessful: int = 0) -> RunTimes:
-    """Return the RunTimes of attempts. The variance includes one more deviation, of half their mean."""
+    """Return the RunTimes of attempts. For the variance, one more is assumed, half a mean off."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
 
 
 class Plan:
-    """A plan of the running and pending tasks at one moment: the worker, start and end of each."""
+    """A plan of the running and pending tasks at one moment: when they will start and end."""
 
     def __init__(self, database: Database, runs: dict[str, list[LatestRun]],
                  crews: dict[CrewKey, list[WorkerSlot]], homes: dict[int, CrewKey]) -> None:
@@ -170,7 +172,7 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # For each limited queue (by name) and owner (by id): the moments at which its places are free.
+        # By queue (name) or owner (id) with a limit: when each of its max_running starts is free again.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
@@ -183,7 +185,7 @@ class Plan:
                     for name in sorted(self.queues)})
 
     def _run(self, row: Row, crew: list[WorkerSlot]) -> None:
-        """Give a running task to a free worker of its crew."""
+        """Store when a running task ends, and give it to a worker of its crew that is free, if any."""
         end = self.end_of_running(row)
         self._ends[row["queue"]].append(end)
         self._hold(row["queue"], row["owner_id"], end)

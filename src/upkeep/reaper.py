@@ -40,7 +40,7 @@ class Reaper:
     """The Reaper: finds dead workers, removes their rows and ends their tasks.
 
     1. Check each row. A worker is dead if its proven lock is free. It is also dead if its lease is over
-       and has been marked as suspect for one lease. A reserved worker is dead if it did not report in time.
+       and its mark as suspect has expired. A reserved worker is dead if it did not report in time.
     2. Kill processes that a dead worker may have left. One is a runner with the start time in the row. The
        other is a silent worker that still holds its lock. No other pid is ever signalled.
     3. In one transaction remove the rows, unless they have changed, and end the tasks as crashed.

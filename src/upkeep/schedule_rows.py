@@ -187,7 +187,7 @@ def _warning(row: ScheduleRow, now: float) -> str | None:
     if row["paused"] or row["gone_at"] is not None:
         return None
     return why_held_up(row, now) or (
-        "Runs were late, or one run replaced several, at %s."
+        "The run added at %s was late, or replaced several missed runs."
         % time_of_day(row["late_at"]) if was_late else None)
 
 

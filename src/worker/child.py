@@ -1,15 +1,16 @@
 """The worker's side of its runner: pipes, life line, signals.
 
-The runner has a socket for orders and messages, and a pipe for each log. It wakes the worker by another
-pipe, the bell. The life line is a pipe without data. When the worker dies, the kernel closes the worker's
-end of the life line. That kills the runner's process group.
+The runner has a socket for orders and messages, and a pipe for each log. While a batch runs, it wakes the
+worker by another pipe, the bell. The life line is a pipe without data. When the worker dies, the kernel
+closes the worker's end of the life line. That kills the runner's process group.
 
 Several orders are handed over with a pipe that holds a byte for each. The runner reads one byte before it
-begins an order. To take orders back, the worker reads the remaining bytes. So the worker always knows which
-orders have begun.
+begins an order. To take orders back, the worker reads the remaining bytes. Their number tells which
+orders have not begun.
 
-Rules: no pipe and no process of the group outlives end(). A message against the rules ends the runner. The
-group is killed only until its leader is collected: after that another process may have the pid.
+Rules: end() kills every process of the group, and closes all pipes but those of logs. A malformed or
+unexpected message ends the runner. The group is signalled only before its leader is collected: later
+another process may have the pid.
 """
 from __future__ import annotations
 
@@ -104,7 +105,7 @@ class Child:
         self._go: int | None = None     # a batch's pipe, with a byte for each order not begun
         self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
-        self.ended = False              # the channel is closed or broke the rules
+        self.ended = False              # the channel is closed, or a message was malformed
         self.has_leftovers = False      # a task has left changes in the runner
         self.tasks = self.memory = 0    # tasks handed over; peak memory in bytes
         self.files = files              # stamps of the files that the runner imports
@@ -148,8 +149,8 @@ class Child:
     def wait(self, seconds: float, log_end: int | None = None) -> None:
         """Wait for a message, a signal, or output at `log_end`, for `seconds` at most.
 
-        While a batch runs, outcomes and output do not wake the worker. The runner rings the bell
-        for each other message, and for the outcome of the last task.
+        While a batch runs, outcomes and output do not wake the worker. The runner rings the bell for
+        every other message, and for an outcome that is the last or has leftovers.
         """
         poll, events = select.poll(), select.POLLOUT if self.unsent else 0
         if self._go is None:
@@ -167,7 +168,7 @@ class Child:
                 self._flush()
 
     def messages(self) -> Iterator[JsonObject]:
-        """Yield the runner's messages. A message against the rules ends the runner."""
+        """Yield the runner's messages. Set `ended` after a message that is too long or no JSON object."""
         while not self.ended:
             try:
                 data = self._channel.recv(1 << 16)
@@ -192,7 +193,7 @@ class Child:
             yield message
 
     def is_dead(self) -> bool:
-        """Return True once the runner has ended. Then kill the rest of its group, and set `death`."""
+        """Return True if the runner has ended: its group is killed, and `death` is set."""
         if self.death is None:
             ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:

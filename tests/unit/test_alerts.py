@@ -324,7 +324,8 @@ class TestConditions(AlertsCase):
         self.assertEqual(self.open(), ["no_worker"])
         [message] = self.messages()
         self.assertIn("Therefore: the oldest task", "\n".join(message["lines"]))
-        self.assertIn("Therefore: the schedule 1 (add): at 10:00 UTC runs were late", "\n".join(message["lines"]))
+        self.assertIn("Therefore: the schedule 1 (add): the run added at 10:00 UTC was late",
+                      "\n".join(message["lines"]))
         self.live()
         while self.claim():
             pass

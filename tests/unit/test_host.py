@@ -623,7 +623,7 @@ class TestHostOverHttp(WebTestCase):
         said = self.ana.get("/api/host", X_Forwarded_For="203.0.113.9").json
         checks = {one["name"]: one["text"] for one in said["checks"]}
         self.assertIn("a WSGI server", checks["Web server"])
-        self.assertIn("about visitors are ignored", checks["Web server"])
+        self.assertIn("about visitors, which are ignored", checks["Web server"])
         files = {one["name"]: one["text"] for one in said["files"]}
         self.assertIn("://jobs.example.org/", files["crontab"])
 

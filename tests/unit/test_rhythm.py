@@ -265,7 +265,7 @@ class TestWarnings(TestCase):
             schedule_id = self.schedule("*/5 * * * *", catch_up=word)
             self.comes_every(QUARTER)
             self.assertEqual(self.warning(schedule_id),
-                             "Runs were late, or one run replaced several, at %s."
+                             "The run added at %s was late, or replaced several missed runs."
                              % jobqueue.time_of_day(self.clock.now()))
 
     def test_only_what_was_late_is(self):
@@ -283,7 +283,7 @@ class TestWarnings(TestCase):
         self.assertIsNone(self.warning(schedule_id))
         self.clock.advance(HOUR + QUARTER)
         self.queue.tick.run("request")
-        self.assertIn("Runs were late", self.warning(schedule_id))
+        self.assertIn("was late, or replaced", self.warning(schedule_id))
         self.clock.advance(DAY)
         self.assertIsNone(self.warning(schedule_id))
 
@@ -309,7 +309,7 @@ class TestWarnings(TestCase):
         self.comes_every(QUARTER)
         check = next(one for one in jobqueue.check_host(self.queue).checks if one.name == "Schedules")
         self.assertEqual(check.verdict, "note")
-        self.assertRegex(check.text, r"4 schedules; the schedule 1 \(add\): Runs were late.*; and 2 more")
+        self.assertRegex(check.text, r"4 schedules; the schedule 1 \(add\): The run added at .*; and 2 more")
 
 
 class TestWords(unittest.TestCase):
