@@ -6,13 +6,15 @@
     between.calls                           # the kinds of all calls so far, with what happened
     between.close()
 
-Kinds are "hello", "tasks", and of turns what they hold: "turn start hold end claim leave". A harm in
+Kinds are "hello", "tasks", and of turns what they hold: "turn start hold end claim leave". Other requests
+have their method and the first part of their path: "get tasks", "post files". A harm in
 `harm` is done to the next call whose kind has that word (or those words); when the list is used up calls
 pass again. `always` is done to all.
 
     before      502, and the site never hears of it        html    the site does it, a page is answered
     after       the site does it, the answer is dropped    half    ... and so is half of the answer
     twice       the site gets it twice                     late    ... the second time with the next call
+    busy        503 and Retry-After: 1, not passed on
 
 With `certificate` (a file with certificate and key) it speaks HTTPS. Cutter harms bytes, not calls;
 Acceptor is what it and other servers of a single protocol begin with.
@@ -32,8 +34,10 @@ import time
 from urllib.parse import urlsplit
 
 
-def kind_of(path, body):
+def kind_of(method, path, body):
     """What a call is, in words."""
+    if "/api/worker/" not in path:
+        return "%s %s" % (method.lower(), path.split("?")[0].split("/")[2])
     name = path.split("/api/worker/")[-1].split("/")[0]
     if name != "turn":
         return name
@@ -56,6 +60,8 @@ class Between:
 
             def do_POST(self):
                 between.pass_on(self)
+
+            do_GET = do_POST
 
             def log_message(self, *_):
                 pass
@@ -84,17 +90,20 @@ class Between:
 
     def pass_on(self, handler):
         """One call."""
-        length = int(handler.headers["Content-Length"] or -1)
+        is_read = handler.command == "GET"
+        length = int(handler.headers["Content-Length"] or (0 if is_read else -1))
         body = handler.rfile.read(max(0, length))
-        if len(body) != length or "Content-Type" not in handler.headers:
-            handler.close_connection = True     # who sent it died meanwhile
+        if len(body) != length or not is_read and "Content-Type" not in handler.headers:
+            handler.close_connection = True     # the client died meanwhile
             return None
-        kind = kind_of(handler.path, body)
+        kind = kind_of(handler.command, handler.path, body)
         harm = self._harm_for(kind)
         self.calls.append((kind, harm))
         if harm == "before":
             return self._answer(handler, 502, "text/html", b"<h1>Bad Gateway</h1>")
-        asked = handler.path, dict(handler.headers), body
+        if harm == "busy":
+            return self._answer(handler, 503, "text/html", b"<h1>Busy</h1>", more={"Retry-After": "1"})
+        asked = handler.path, dict(handler.headers), body, handler.command
         for late in self._late[:]:
             self._late.remove(late)
             self._ask(*late)
@@ -115,18 +124,20 @@ class Between:
         else:
             self._answer(handler, status, media, answer, len(answer) // 2 if harm == "half" else None)
 
-    def _answer(self, handler, status, media, body, cut=None):
+    def _answer(self, handler, status, media, body, cut=None, more=()):
         with contextlib.suppress(OSError):
             handler.send_response(status)
             handler.send_header("Content-Type", media)
             handler.send_header("Content-Length", str(len(body)))
+            for name in more:
+                handler.send_header(name, more[name])
             handler.end_headers()
             handler.wfile.write(body[:cut])
             if cut is not None:
                 handler.close_connection = True
                 handler.connection.shutdown(socket.SHUT_RDWR)
 
-    def _ask(self, path, headers, body):
+    def _ask(self, path, headers, body, method="POST"):
         """(status, media type, body) of the site."""
         if self._cgi:
             return self._run_cgi(path, headers, body)
@@ -136,7 +147,7 @@ class Between:
             keep = {name: headers[name] for name in headers if name.lower() in (
                 "x-api-key", "content-type", "idempotency-key", "user-agent")}
             try:
-                link.request("POST", path, body, keep)
+                link.request(method, path, body, keep)
                 answer = link.getresponse()
                 return answer.status, answer.headers["Content-Type"], answer.read()
             except http.client.HTTPException as error:

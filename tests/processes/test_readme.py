@@ -30,6 +30,10 @@ BLOCKS = {
     "def order_report": "test_five_minutes_to_ones_own_function",
     "-H \"Content-Type: application/json\"": "test_five_minutes_to_ones_own_function",
     "function order_report($city)": "test_adding_from_php",
+    "function add_report($city)": "test_adding_from_php",
+    "JobQueueException $error": "test_a_form_of_php",
+    "def send_message": "test_a_form_of_php",
+    "command(\"newsletter\"": "test_functions_of_all_kinds_are_announced",
     "node:fs": "test_adding_from_javascript",
     "python3 -m unittest": "it runs this test, too",
     "kind: Literal": "test_functions_of_all_kinds_are_announced",
@@ -212,6 +216,26 @@ class Newcomer(unittest.TestCase):
         said = self.shell(code + "echo order_report(\"L'Aquila\");", program=("php", "-r"))
         task = self.site.wait(int(said))
         self.assertEqual(task["arguments"], {"city": "L'Aquila", "month": "2026-01-31"})
+        self.assertEqual(self.by_class("function add_report($city)", "echo add_report(\"L'Aquila\");"),
+                         str(task["id"] + 1))
+
+    def by_class(self, words, call):
+        """Run a block that uses the class for PHP, and then `call`; what it prints."""
+        self.site.run("token", "add", "site", "--file", "token.txt")
+        code = block(words).replace("<?php", "").replace(ELSEWHERE, str(self.site.home))
+        address = self.site.start_server()
+        for example in ("http://127.0.0.1:8000/", "https://example.org/jq/"):
+            code = code.replace(example, address)
+        return self.shell(call[:-1] + code if call.endswith("+") else code + call, program=("php", "-r"))
+
+    def test_a_form_of_php(self):
+        need(shutil.which("php"), "php")
+        self.first_admin()
+        self.site.write_tasks(block("def send_message"))
+        said = self.by_class("JobQueueException $error", "$_POST = ['sender' => 'eve@example.org',"
+                             " 'message' => 'Hello'];+")
+        self.assertEqual(said, "Thank you. Your message has the number 1.")
+        self.assertEqual(self.site.json("show", 1)["arguments"]["sender"], "eve@example.org")
 
     def test_adding_from_javascript(self):
         need(shutil.which("node"), "node")
@@ -232,9 +256,9 @@ class Newcomer(unittest.TestCase):
     def test_functions_of_all_kinds_are_announced(self):
         self.first_admin()
         self.site.write_tasks(block("kind: Literal") + block("external(\"render\"")
-                              + block("\"detect.py\""))
+                              + block("\"detect.py\"") + block("command(\"newsletter\""))
         said = self.site.run("functions").stdout
-        for name in ("convert", "Convert a picture.", "detect", "refresh_cache", "render"):
+        for name in ("convert", "Convert a picture.", "detect", "refresh_cache", "render", "newsletter"):
             self.assertIn(name, said)
 
     def test_the_pages_own_sample_runs_and_is_the_readmes(self):
