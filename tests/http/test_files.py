@@ -385,7 +385,7 @@ class Serving(FileCase):
         self.change_settings(max_files_mb=1)
         task_id = self.leave(a=b"x" * (MEBIBYTE * 2 // 3), b=b"x" * (MEBIBYTE * 2 // 3), c=b"x")
         self.assertEqual(self.listed(task_id), ["a", "c"])
-        self.assertIn("large: b\n", self.bob.get("/api/tasks/%d/log" % task_id).json["text"])
+        self.assertIn("large): b\n", self.bob.get("/api/tasks/%d/log" % task_id).json["text"])
 
     def test_a_retry_replaces_what_was_left(self):
         task_id = self.leave(kind="fail", why__txt=b"because")
