@@ -20,9 +20,20 @@ let texts = {};
 /** How those look that have values in them. @type {[RegExp, string][]} */
 let patterns = [];
 
-/** What may stand at a place. @param {string} _ @param {string} name */
-const placePattern = (_, name) => `(?<${name}>${
+/** The pattern of a place. @param {string} name */
+const placePattern = (name) => `(?<${name}>${
   NUMBERS.test(name) ? NUMBER : TOKENS.test(name) ? '\\S+' : '(?:(?!; |\\.$).)+?'})`;
+
+/** The pattern of a text with values. A name that comes again has the same value. @param {string} key */
+function textPattern(key) {
+  /** @type {Set<string>} */
+  const names = new Set();
+  return new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, (_, name) => {
+    if (names.has(name)) return `\\k<${name}>`;
+    names.add(name);
+    return placePattern(name);
+  })}$`, 's');
+}
 
 /** Reads them, unless the page is in English. */
 async function load() {
@@ -34,7 +45,7 @@ async function load() {
   const keys = Object.keys(texts).filter((key) => key.includes('{'));
   const length = (/** @type {string} */ key) => key.replace(PLACE, '').length;
   patterns = keys.sort((one, other) => length(other) - length(one)).map((key) => [
-    new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, placePattern)}$`, 's'), texts[key]]);
+    textPattern(key), texts[key]]);
 }
 
 /** A text of the server, or undefined. @param {string} english @returns {string|undefined} */

@@ -160,6 +160,10 @@ class Languages(BrowserTestCase):
                 "Alle Worker sind beschäftigt, und: Ein Worker konnte nicht gestartet werden (Grenze für "
                 "Prozesse).",
             "The running time of search is not known yet.": "Die Laufzeit von search ist noch nicht bekannt.",
+            "192.0.2.7 sends headers about visitors, which are ignored: if 192.0.2.7 is your host's proxy, "
+            "write 192.0.2.7 into trusted_proxies, or set https to always":
+                "192.0.2.7 sendet Kopfzeilen über Besucher, die ignoriert werden: Ist 192.0.2.7 der Proxy "
+                "Ihres Hosts, tragen Sie 192.0.2.7 in trusted_proxies ein, oder setzen Sie https auf always",
             "no task is run: set NbMaxWorker to 1 or more: it is 0; no cron has come; else":
                 "keine Aufgabe wird ausgeführt: setzen Sie NbMaxWorker auf 1 oder mehr: Es ist 0; kein Cron "
                 "kam; else",
