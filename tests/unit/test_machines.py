@@ -427,7 +427,7 @@ class TestWhoMayRead(TestCase):
         with mock.patch("os.getuid", return_value=33), mock.patch.object(jobqueue, "user_name", names.get):
             check = self.look("Program")
         self.assertEqual(check.verdict, "note")
-        self.assertIn("belongs to ana, and runs as www-data: run cron jobs and commands as www-data",
+        self.assertIn("belong to ana, but it runs as www-data: run cron jobs and commands as www-data",
                       check.text)
 
     def test_what_is_not_empty_has_a_name_that_nobody_can_guess(self):
