@@ -36,18 +36,17 @@ final class JobQueueException extends RuntimeException
 }
 
 /**
- * A jobqueue, reached by its address and an API token.
+ * A site with jobqueue, reached by its address and an API token.
  *
  * A busy site (429, 503) is asked again after Retry-After. A request without an answer is repeated if that is
  * safe: reads are, and adds have an Idempotency-Key, so that each task is added once.
  */
 final class JobQueue
 {
-    private const TRIES = 5;                // of a request, within the patience
     private const POLL_SECONDS = [0.2, 0.5, 1, 2, 5];   // pauses of wait(); the last one repeats
 
     private string $address;
-    private string $token;
+    private string $token;                  // kept out of arguments, which traces show
     private float $timeout;
     private float $patience;
     private bool $isCurl;
@@ -55,8 +54,8 @@ final class JobQueue
     /**
      * @param string $address the page's address, such as https://example.org/jq/
      * @param string $tokenFile the file with the API token
-     * @param float $timeout seconds for one answer
-     * @param float $patience seconds for a request with its repetitions
+     * @param float $timeout seconds without progress that end a request
+     * @param float $patience seconds after which no request is repeated
      */
     public function __construct(string $address, string $tokenFile, float $timeout = 20, float $patience = 60)
     {
@@ -64,16 +63,16 @@ final class JobQueue
             throw new JobQueueException('The address must be the page\'s, such as https://example.org/jq/, '
                 . 'without a name or password.', 0, 'invalid');
         }
-        $token = is_file($tokenFile) ? trim((string) file_get_contents($tokenFile)) : '';
+        $token = trim((string) @file_get_contents($tokenFile));
         if (!preg_match('/^[!-~]+$/D', $token)) {
-            throw new JobQueueException("The token file $tokenFile must hold an API token and nothing else.",
-                0, 'invalid');
+            throw new JobQueueException("The token file $tokenFile cannot be read, or holds no API token.", 0,
+                'invalid');
         }
         $this->address = rtrim($address, '/');
         $this->token = $token;
         $this->timeout = $timeout;
         $this->patience = $patience;
-        $this->isCurl = function_exists('curl_init');
+        $this->isCurl = function_exists('curl_init') && function_exists('curl_exec');
         if (!$this->isCurl && !ini_get('allow_url_fopen')) {
             throw new JobQueueException('PHP needs the extension curl, or allow_url_fopen = On.', 0, 'invalid');
         }
@@ -84,7 +83,8 @@ final class JobQueue
      *
      * @param array<string, mixed> $arguments by name
      * @param array<string, mixed> $options such as queue, priority, delay, run_at, unique_key, after
-     * @param string|null $key an Idempotency-Key, to repeat the add in a later request; null: a new one
+     * @param string|null $key an Idempotency-Key of 1 to 200 characters, to repeat the add in a later
+     *     request; null: a new one
      * @return array<string, mixed> the task; only its id, if it was removed meanwhile
      */
     public function enqueue(string $function, array $arguments = [], array $options = [],
@@ -150,7 +150,8 @@ final class JobQueue
     /** Delete a task with its log and files; a running one is stopped. */
     public function delete(int $id): void
     {
-        $this->json('POST', "/api/tasks/$id?as=DELETE", '');    // hosts refuse the method DELETE, not POST
+        // As POST: some hosts refuse the method DELETE.
+        $this->json('POST', "/api/tasks/$id?as=DELETE", '', [], false, '');
     }
 
     /**
@@ -160,7 +161,7 @@ final class JobQueue
      */
     public function upload(string $path, ?string $name = null): string
     {
-        $content = is_file($path) ? file_get_contents($path) : false;
+        $content = @is_file($path) ? @file_get_contents($path) : false;
         if ($content === false) {
             throw new JobQueueException("The file $path cannot be read.", 0, 'invalid');
         }
@@ -181,6 +182,10 @@ final class JobQueue
      */
     private function add(array $content, ?string $key): array
     {
+        $key = $key ?? bin2hex(random_bytes(16));
+        if (!preg_match('/^[!-~]([ -~]{0,198}[!-~])?$/D', $key)) {
+            throw new JobQueueException('The key must have 1 to 200 printable characters.', 0, 'invalid');
+        }
         try {
             $body = json_encode($content, JSON_THROW_ON_ERROR | JSON_PRESERVE_ZERO_FRACTION | JSON_UNESCAPED_UNICODE
                 | JSON_UNESCAPED_SLASHES);
@@ -189,7 +194,7 @@ final class JobQueue
                 'invalid');
         }
         return $this->json('POST', '/api/tasks', $body, ['Content-Type: application/json',
-            'Idempotency-Key: ' . ($key ?? bin2hex(random_bytes(16)))], true);
+            "Idempotency-Key: $key"], true, isset($content[0]) ? 'ids' : 'id');
     }
 
     /**
@@ -197,11 +202,11 @@ final class JobQueue
      * @return array<string, mixed>
      */
     private function json(string $method, string $path, ?string $body, array $headers = [],
-                          bool $isSafe = false): array
+                          bool $isSafe = false, string $wanted = 'id'): array
     {
         $text = $this->ask($method, $path, $body, $headers ?: ['Content-Type: application/json'], $isSafe);
-        $answer = $text === '' ? [] : json_decode($text, true);
-        if (!is_array($answer)) {
+        $answer = $text === '' && $wanted === '' ? [] : json_decode($text, true);
+        if (!is_array($answer) || $wanted !== '' && !isset($answer[$wanted])) {
             throw new JobQueueException("$this->address is not the address of a jobqueue.", 0, 'foreign');
         }
         return $answer;
@@ -216,8 +221,7 @@ final class JobQueue
     private function ask(string $method, string $path, ?string $body, array $headers, bool $isSafe): string
     {
         $end = microtime(true) + $this->patience;
-        $headers[] = "X-Api-Key: $this->token";
-        for ($try = 1;; $try++) {
+        for ($try = 0;; $try++) {
             [$status, $kind, $retryAfter, $answer] = $this->isCurl
                 ? $this->sendByCurl($method, $path, $body, $headers)
                 : $this->sendByStream($method, $path, $body, $headers);
@@ -225,10 +229,10 @@ final class JobQueue
                 return $answer;
             }
             $error = $this->refusal($status, $kind, $retryAfter, $answer, $isSafe);
-            $isBusy = in_array($status, [429, 503], true);
+            $isBusy = $status === 429 || $status === 503 && ($isSafe || $error->reason !== 'foreign');
             $isLost = $isSafe && in_array($status, [0, 502, 504], true);
-            $pause = $retryAfter ?? min(8, 2 ** ($try - 1)) * 0.25;
-            if (!$isBusy && !$isLost || $try >= self::TRIES || microtime(true) + $pause > $end) {
+            $pause = max($retryAfter ?? 0, min(8, 0.25 * 2 ** $try));
+            if (!$isBusy && !$isLost || microtime(true) + $pause > $end) {
                 throw $error;
             }
             self::pause($pause);
@@ -243,12 +247,13 @@ final class JobQueue
             return new JobQueueException("$this->address cannot be reached: $answer.$next", 0, 'unreachable');
         }
         $problem = strpos($kind, 'json') === false ? null : json_decode($answer, true);
-        if (!is_array($problem) || !isset($problem['code'], $problem['detail'])) {
+        if (!is_array($problem) || ($problem['status'] ?? null) !== $status
+            || !is_string($problem['code'] ?? null) || !is_string($problem['detail'] ?? null)) {
             return new JobQueueException("Something in front of $this->address answered with $status.", $status,
                 'foreign', [], $retryAfter);
         }
-        return new JobQueueException($problem['detail'], $status, $problem['code'], $problem['errors'] ?? [],
-            $retryAfter);
+        return new JobQueueException($problem['detail'], $status, $problem['code'],
+            (array) ($problem['errors'] ?? []), $retryAfter);
     }
 
     /**
@@ -261,8 +266,9 @@ final class JobQueue
         $link = curl_init($this->address . $path);
         curl_setopt_array($link, [
             CURLOPT_CUSTOMREQUEST => $method, CURLOPT_RETURNTRANSFER => true, CURLOPT_FOLLOWLOCATION => false,
-            CURLOPT_HTTPHEADER => array_merge($headers, ['Expect:']),
-            CURLOPT_TIMEOUT_MS => (int) ($this->timeout * 1000),
+            CURLOPT_HTTPHEADER => array_merge($headers, ["X-Api-Key: $this->token", 'Expect:']),
+            CURLOPT_CONNECTTIMEOUT_MS => max(1, (int) ($this->timeout * 1000)),
+            CURLOPT_LOW_SPEED_LIMIT => 1024, CURLOPT_LOW_SPEED_TIME => max(1, (int) ceil($this->timeout)),
             CURLOPT_HEADERFUNCTION => function ($link, string $line) use (&$retryAfter): int {
                 $retryAfter = self::readRetryAfter($line) ?? $retryAfter;
                 return strlen($line);
@@ -282,13 +288,19 @@ final class JobQueue
     private function sendByStream(string $method, string $path, ?string $body, array $headers): array
     {
         $context = stream_context_create(['http' => [
-            'method' => $method, 'header' => array_merge($headers, ['Connection: close']),
+            'method' => $method, 'header' => array_merge($headers, [
+                "X-Api-Key: $this->token", 'Connection: close'], $body === '' ? ['Content-Length: 0'] : []),
             'ignore_errors' => true, 'follow_location' => 0, 'timeout' => $this->timeout,
-            'protocol_version' => 1.1] + ($body === null ? [] : ['content' => $body])]);
-        error_clear_last();
-        $stream = @fopen($this->address . $path, 'rb', false, $context);
+            'protocol_version' => 1.0] + ($body === null ? [] : ['content' => $body])]);
+        $why = [];
+        set_error_handler(function (int $level, string $text) use (&$why): bool {
+            $why[] = rtrim(preg_replace('/^fopen\(.*?\): /s', '', $text), ' .!');
+            return true;
+        });
+        $stream = fopen($this->address . $path, 'rb', false, $context);
+        restore_error_handler();
         if ($stream === false) {
-            return [0, '', null, preg_replace('/^.*: /s', '', error_get_last()['message'] ?? 'no answer')];
+            return [0, '', null, implode('; ', $why)];
         }
         [$status, $kind, $retryAfter, $length] = [0, '', null, null];
         foreach (stream_get_meta_data($stream)['wrapper_data'] as $line) {
@@ -301,7 +313,7 @@ final class JobQueue
             }
             $retryAfter = self::readRetryAfter($line) ?? $retryAfter;
         }
-        $answer = (string) stream_get_contents($stream);
+        $answer = (string) stream_get_contents($stream, $length ?? -1);
         $isWhole = !stream_get_meta_data($stream)['timed_out'] && ($length === null || strlen($answer) >= $length);
         fclose($stream);
         return $isWhole ? [$status, $kind, $retryAfter, $answer] : [0, '', null, 'the answer broke off'];

@@ -70,7 +70,8 @@ class PhpCase(unittest.TestCase):
         path = self.site.home / "script.php"
         path.write_text(SCRIPT % (str(CLIENT), text))
         done = subprocess.run(
-            ["php", "-d", "error_reporting=-1", "-d", "display_errors=stderr",
+            ["php", "-d", "error_reporting=-1", "-d", "zend.exception_ignore_args=0",
+             "-d", "display_errors=stderr",
              "-d", "disable_functions=%s" % self.disabled, str(path), address or self.address,
              str(token or self.token)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", timeout=180)
@@ -107,6 +108,8 @@ class Streams(PhpCase):
                         " ['file' => $id])['id']); return $jobs->file($task['id'], 'loud.txt');"
                         % str(source))
         self.assertEqual(text, "HELLO")
+        source.write_text("")
+        self.assertRegex(self.php("return $jobs->upload(%r);" % str(source)), "^f_")
 
     def test_a_task_is_cancelled_and_deleted(self):
         task = self.php("return $jobs->cancel($jobs->enqueue('echo', [], ['delay' => 3600])['id']);")
@@ -160,8 +163,33 @@ class Streams(PhpCase):
         self.assertGreaterEqual(time.monotonic() - start, 2)
         self.assertEqual(task["status"], "scheduled")
         between.harm["post tasks"] = ["busy"] * 9
-        busy = self.php("return $jobs->enqueue('echo');", between.address)
+        busy = self.php("global $argv; $jobs = new JobQueue($argv[1], $argv[2], 5, 3);"
+                        " return $jobs->enqueue('echo');", between.address)
         self.assertEqual((busy["status"], busy["retry"]), (503, 1))
+        self.assertLess(len(between.calls), 9)
+
+    def test_a_key_repeats_an_add_and_cannot_hold_a_header(self):
+        ids = self.php("return [$jobs->enqueue('echo', [], ['delay' => 600], 'order 7')['id'],"
+                       " $jobs->enqueue('echo', [], ['delay' => 600], 'order 7')['id']];")
+        self.assertEqual(ids[0], ids[1])
+        for key in ('""', r'"a\r\nX-Api-Key: zz"'):
+            with self.subTest(key):
+                refused = self.php("return $jobs->enqueue('echo', [], [], %s);" % key)
+                self.assertEqual(refused["reason"], "invalid")
+
+    def test_no_trace_shows_the_token(self):
+        shown = self.php("try { $jobs->get(999999); } catch (JobQueueException $error) {"
+                         " return print_r($error->getTrace(), true); }")
+        self.assertIn("ask", shown)
+        self.assertNotIn(self.token.read_text().strip(), shown)
+
+    def test_a_cancel_is_not_repeated_after_a_gateways_503(self):
+        task = self.php("return $jobs->enqueue('echo', [], ['delay' => 3600]);")
+        between = self.between()
+        between.always = "busy"
+        refused = self.php("return $jobs->cancel(%d);" % task["id"], between.address)
+        self.assertEqual(refused["reason"], "foreign")
+        self.assertEqual(len(between.calls), 1)
 
     def test_a_cancel_without_an_answer_is_not_repeated(self):
         task = self.php("return $jobs->enqueue('echo', [], ['delay' => 3600]);")
