@@ -28,11 +28,12 @@ const placePattern = (name) => `(?<${name}>${
 function textPattern(key) {
   /** @type {Set<string>} */
   const names = new Set();
-  return new RegExp(`^${key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, (_, name) => {
+  const body = key.replace(/[.()|*+?]/g, '\\$&').replace(PLACE, (_, name) => {
     if (names.has(name)) return `\\k<${name}>`;
     names.add(name);
     return placePattern(name);
-  })}$`, 's');
+  });
+  return new RegExp(`^${body}$`, 's');
 }
 
 /** Reads them, unless the page is in English. */
