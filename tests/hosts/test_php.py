@@ -168,6 +168,14 @@ class Streams(PhpCase):
         self.assertEqual((busy["status"], busy["retry"]), (503, 1))
         self.assertLess(len(between.calls), 9)
 
+    def test_a_full_quota_is_an_error_that_says_when_to_come_again(self):
+        self.addCleanup(self.site.run, "user", "quota", "eve", "none")
+        eve = self.site.home / "eve.txt"
+        eve.write_text(self.site.token("eve"))
+        self.site.run("user", "quota", "eve", 1)
+        full = self.php("for (;;) { $jobs->enqueue('echo', [], ['delay' => 3600]); }", token=eve)
+        self.assertEqual((full["status"], full["reason"], full["retry"]), (429, "too_many", 60))
+
     def test_a_key_repeats_an_add_and_cannot_hold_a_header(self):
         ids = self.php("return [$jobs->enqueue('echo', [], ['delay' => 600], 'order 7')['id'],"
                        " $jobs->enqueue('echo', [], ['delay' => 600], 'order 7')['id']];")
