@@ -4595,10 +4595,10 @@ class Settings:
 # Queues and their limits: which queues may start a task now.
 #
 # A queue has a name and limits: paused, max_running, rate, machines. A claim reads the queues that are
-# served_by() its machine, and claims as many tasks as a queue has room() for. To keep the rate, each start
+# served_by() its machine, and claims no more tasks than a queue has room() for. To keep the rate, each start
 # moves the time in the column rate_next_at. Owners at their own max_running are skipped.
 
-RATE_SLACK_SECONDS = 0.05       # a start that is less late does not delay the next start
+RATE_SLACK_SECONDS = 0.05       # a start that is late by at most this does not delay the next
 
 QUEUE_LIMITS = {
     "paused": {"type": "boolean"},
@@ -4619,7 +4619,7 @@ QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
-# The priority of a queue's first pending task, and of its first task whose owner may start one.
+# The priority of a queue's first pending task, and of its first one whose owner is not at a limit.
 HEAD = ("(SELECT priority FROM task %s WHERE status=PENDING AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
 HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=PENDING "
@@ -4653,13 +4653,13 @@ def next_start(queue, now):
     """
     interval = queue["rate_seconds"] / queue["rate_count"]
     due = queue["rate_next_at"] or 0
-    if due > now + interval + 5.0:          # clocks differ by less: one was set back
+    if due > now + interval + 5.0:          # a clock was set back, or the rate was raised
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
 def is_limited(queue):
-    """Return True if a queue has limits. Users must not avoid its limits with another queue."""
+    """Return True if a queue has limits. Then only admins may choose another queue for its functions."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
@@ -4723,7 +4723,10 @@ class Queues:
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name, machine, owner_id=None):
-        """Return why pending tasks of a queue (or only an owner's) do not start; Blocked() if they may."""
+        """Return why pending tasks of a queue do not start; Blocked() if they may.
+
+        With `owner_id`: why this owner's tasks do not start.
+        """
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return Blocked()
@@ -4752,7 +4755,7 @@ class Queues:
         return Blocked()
 
     def machines(self):
-        """Return the names of the machines that have workers."""
+        """Return the names of the machines that have workers, without those that stop."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
@@ -4804,7 +4807,7 @@ class Queues:
 
     @staticmethod
     def _pause(row, changes, who, now):
-        """Return the columns to change. A pause of a paused queue can only change the reason."""
+        """Return the columns to change. Pausing a paused queue again changes only the reason."""
         if not changes.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
         values = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}
@@ -10112,11 +10115,12 @@ class DeliverySender:
 #
 # 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
 #    and the standard error of the mean.
-# 2. A Plan gives the first PLANNED_ROWS tasks of each queue to the workers that become free first. It keeps the
-#    order of claims, and the limits of queues and owners. A task takes the mean time of its function's
-#    attempts, multiplied by the expected number of attempts.
-# 3. The variances of the tasks of a worker are added. The time until a start or an end is taken as lognormal
-#    (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+# 2. A Plan gives the first PLANNED_ROWS tasks of each queue to workers in the order in which they become
+#    free. It keeps the order of claims, and the limits of queues and owners. A task takes the mean time of
+#    its function's attempts, multiplied by the expected number of attempts.
+# 3. The variances of the tasks of a worker are added. That of a start is divided by the number of workers that
+#    share the work before it. The time until a start or an end is assumed to be lognormal (the method of
+#    Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
 # 4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 
                    # [from, to], as RFC 3339
@@ -10125,15 +10129,16 @@ class DeliverySender:
 
 
 PLANNED_ROWS = 500                 # tasks of each queue that are planned
-MIX_ROWS = 10_000               # to predict a start, functions of at most this many earlier tasks are read
-BEFORE_MAX = 200_000            # to predict a start, at most this many earlier tasks are counted
-# From this progress and running time (seconds) on, the end is predicted from the progress.
+MIX_ROWS = 10_000               # at most this many tasks before a task are read, to learn their functions
+BEFORE_MAX = 200_000            # at most this many tasks before a task are counted
+# After this progress and running time (seconds), the end of a task is predicted from its progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
 PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
 TRIED = ("succeeded", "failed", "retried")      # statuses of the attempts whose times are used
-PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
+PERCENTILE = 0.8416             # standard deviations from the median to the 20th or 80th percentile
 PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in seconds
-# Pairs (limit, step): a moment less than `limit` seconds ahead is rounded to `step` seconds, outwards.
+# Pairs (limit, step). An end of a range that is less than `limit` seconds ahead is rounded to `step`
+# seconds: the earlier end down, the later end up.
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
@@ -10215,7 +10220,7 @@ class WorkerSlot:
 
 
 class Choice(NamedTuple):
-    """The start of a task, its worker, and how many workers share the work before it."""
+    """The start of a task, its worker, and how many workers may work on the tasks before it."""
 
     start: "Moment"
     place: "WorkerSlot | None"
@@ -10240,7 +10245,7 @@ def before_values(task):
 
 
 def times_of(seconds, unsuccessful=0):
-    """Return the RunTimes of attempts. For the variance, one more is assumed, half a mean off."""
+    """Return the RunTimes of attempts. The variance counts one more time, half a mean off."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
@@ -10261,7 +10266,7 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # By queue (name) or owner (id) with a limit: when each of its max_running starts is free again.
+        # For each limited queue (name) and owner (id): when each of its max_running slots becomes free.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
@@ -10282,7 +10287,7 @@ class Plan:
             place.free = end
 
     def end_of_running(self, row):
-        """Return the end of a running task (its row), even if it began after the plan was made."""
+        """Return when a running task, given by its row, will end. It may be newer than the plan."""
         elapsed = max(0.0, self.now - row["started_at"])
         progress = row["progress"] or 0
         longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
@@ -10306,7 +10311,7 @@ class Plan:
             ranks[task.queue, task.priority] += 1
             order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
         for *_, task in sorted(order):
-            if task.priority < least:   # behind tasks of another queue that were not read
+            if task.priority < least:   # unread tasks of another queue may come first
                 self.planned[task.id] = Expected(NEVER, NEVER)
                 continue
             start, place, places = self._choose(task)
@@ -10352,7 +10357,8 @@ class Plan:
     def of_pending(self, task):
         """Return the start and end of a pending task.
 
-        A task that was added after the plan was made begins when the planned task behind it was to begin.
+        If a task is not in the plan, it begins when the planned task behind it was to begin. Without such a
+        task it comes after the planned ones.
         """
         if task.id in self.planned:
             return self.planned[task.id]
@@ -10370,7 +10376,10 @@ class Plan:
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name):
-        """Return when all present tasks of a queue will have ended; None if it is empty."""
+        """Return when the running and pending tasks of a queue will have ended; None if there are none.
+
+        If not all of them are planned, this is the start of a task behind them.
+        """
         last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
         ends += self._ends.get(name, ())
@@ -10387,7 +10396,7 @@ class Plan:
         lane = self.lanes[task.queue]
         done = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
-        if not mix:                     # the tasks before it were claimed after the plan was made
+        if not mix:                     # no pending task is left before it
             return NOW
         if not done or last.at == math.inf or work == math.inf:
             return NEVER

@@ -2000,7 +2000,7 @@ class LogPipe:
 # closes the worker's end of the life line. That kills the runner's process group.
 #
 # Several orders are handed over with a pipe that holds a byte for each. The runner reads one byte before it
-# begins an order. To take orders back, the worker reads the remaining bytes. Their number tells which
+# begins an order. To take orders back, the worker reads the remaining bytes. If it reads n bytes, the last n
 # orders have not begun.
 #
 # Rules: end() kills every process of the group, and closes all pipes but those of logs. A malformed or
@@ -2024,7 +2024,7 @@ class Fork:
 
 
 class Started(NamedTuple):
-    """A started runner that waits for its descriptors: its process, and the worker's end of its channel."""
+    """A runner that was started and has no descriptors yet: its process, and our end of its channel."""
 
     process: "Process"
     channel: "socket.socket"
@@ -2072,7 +2072,7 @@ class Child:
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unsent = b""               # bytes that could not be sent yet: no order may follow
+        self.unsent = b""               # bytes not sent yet; while there are any, no order is sent
         self._go = None     # a batch's pipe, with a byte for each order not begun
         self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
@@ -2120,8 +2120,8 @@ class Child:
     def wait(self, seconds, log_end=None):
         """Wait for a message, a signal, or output at `log_end`, for `seconds` at most.
 
-        While a batch runs, outcomes and output do not wake the worker. The runner rings the bell for
-        every other message, and for an outcome that is the last or has leftovers.
+        While a batch runs, it waits for at most 0.01 s, and only the bell ends the wait earlier. The
+        runner rings it for each message but outcomes that are not the last and have no leftovers.
         """
         poll, events = select.poll(), select.POLLOUT if self.unsent else 0
         if self._go is None:
@@ -2139,7 +2139,10 @@ class Child:
                 self._flush()
 
     def messages(self):
-        """Yield the runner's messages. Set `ended` after a message that is too long or no JSON object."""
+        """Yield the runner's messages.
+
+        Set `ended` if the channel is closed, or after a message that is too long or no JSON object.
+        """
         while not self.ended:
             try:
                 data = self._channel.recv(1 << 16)
@@ -2164,7 +2167,7 @@ class Child:
             yield message
 
     def is_dead(self):
-        """Return True if the runner has ended: its group is killed, and `death` is set."""
+        """Return True if the runner has ended. The first such call kills its group and sets `death`."""
         if self.death is None:
             ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is None:
@@ -2182,7 +2185,7 @@ class Child:
                 os.killpg(self.process.pid, number)
 
     def end(self):
-        """Kill the group, wait for the runner, and close everything."""
+        """Kill the group, wait for the runner, and close everything but the log pipes."""
         if self.death is None:
             self.signal(signal.SIGKILL)
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)

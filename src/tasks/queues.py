@@ -1,7 +1,7 @@
 """Queues and their limits: which queues may start a task now.
 
 A queue has a name and limits: paused, max_running, rate, machines. A claim reads the queues that are
-served_by() its machine, and claims as many tasks as a queue has room() for. To keep the rate, each start
+served_by() its machine, and claims no more tasks than a queue has room() for. To keep the rate, each start
 moves the time in the column rate_next_at. Owners at their own max_running are skipped.
 """
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..store.log_and_activity import record_activity
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row, Schema
 
-RATE_SLACK_SECONDS = 0.05       # a start that is less late does not delay the next start
+RATE_SLACK_SECONDS = 0.05       # a start that is late by at most this does not delay the next
 
 QUEUE_LIMITS: dict[str, Schema] = {
     "paused": {"type": "boolean"},
@@ -44,7 +44,7 @@ QUEUE_COUNTS = ("pending", "running", "scheduled", "waiting")
 SPARE = ("CASE WHEN user.max_running IS NOT NULL THEN user.max_running-(SELECT count(*) "
          "FROM task %s WHERE owner_id=user.id AND status=RUNNING) END" % BY_TURN)
 AT_LIMIT = "(SELECT id FROM user WHERE %s<=0)" % SPARE
-# The priority of a queue's first pending task, and of its first task whose owner may start one.
+# The priority of a queue's first pending task, and of its first one whose owner is not at a limit.
 HEAD = ("(SELECT priority FROM task %s WHERE status=PENDING AND task.queue=queue.name "
         "ORDER BY priority DESC LIMIT 1)" % BY_CLAIM)
 HEAD_BESIDE = ("(SELECT max((SELECT max(priority) FROM task %s WHERE owner_id=user.id AND status=PENDING "
@@ -78,13 +78,13 @@ def next_start(queue: Row, now: float) -> NextStart:
     """
     interval: float = queue["rate_seconds"] / queue["rate_count"]
     due: float = queue["rate_next_at"] or 0
-    if due > now + interval + 5.0:          # clocks differ by less: one was set back
+    if due > now + interval + 5.0:          # a clock was set back, or the rate was raised
         due = now
     return NextStart(max(due, now - RATE_SLACK_SECONDS), interval)
 
 
 def is_limited(queue: Row) -> bool:
-    """Return True if a queue has limits. Users must not avoid its limits with another queue."""
+    """Return True if a queue has limits. Then only admins may choose another queue for its functions."""
     return queue["paused"] > 0 or any(
         queue[name] is not None for name in ("max_running", "rate_count", "machines"))
 
@@ -148,7 +148,10 @@ class Queues:
         return self._json(self._row(self._database, name), machine)
 
     def blocked(self, name: str, machine: str, owner_id: int | None = None) -> Blocked:
-        """Return why pending tasks of a queue (or only an owner's) do not start; Blocked() if they may."""
+        """Return why pending tasks of a queue do not start; Blocked() if they may.
+
+        With `owner_id`: why this owner's tasks do not start.
+        """
         row = self._database.one("SELECT * FROM queue WHERE name=?", (name,))
         if row is None:
             return Blocked()
@@ -177,7 +180,7 @@ class Queues:
         return Blocked()
 
     def machines(self) -> list[str]:
-        """Return the names of the machines that have workers."""
+        """Return the names of the machines that have workers, without those that stop."""
         return [row[0] for row in self._database.all(
             "SELECT DISTINCT machine FROM worker WHERE state<>'stopping' ORDER BY machine")]
 
@@ -229,7 +232,7 @@ class Queues:
 
     @staticmethod
     def _pause(row: Row, changes: JsonObject, who: str, now: float) -> JsonObject:
-        """Return the columns to change. A pause of a paused queue can only change the reason."""
+        """Return the columns to change. Pausing a paused queue again changes only the reason."""
         if not changes.get("paused", row["paused"]):
             return {"paused": 0, "paused_by": None, "paused_at": None, "paused_why": None}
         values: JsonObject = {} if row["paused"] else {"paused": 1, "paused_by": who, "paused_at": now}

@@ -2,11 +2,12 @@
 
 1. Metrics keep the times of the latest attempts of each function. RunTimes has their mean, their variance
    and the standard error of the mean.
-2. A Plan gives the first PLANNED_ROWS tasks of each queue to the workers that become free first. It keeps the
-   order of claims, and the limits of queues and owners. A task takes the mean time of its function's
-   attempts, multiplied by the expected number of attempts.
-3. The variances of the tasks of a worker are added. The time until a start or an end is taken as lognormal
-   (Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
+2. A Plan gives the first PLANNED_ROWS tasks of each queue to workers in the order in which they become
+   free. It keeps the order of claims, and the limits of queues and owners. A task takes the mean time of
+   its function's attempts, multiplied by the expected number of attempts.
+3. The variances of the tasks of a worker are added. That of a start is divided by the number of workers that
+   share the work before it. The time until a start or an end is assumed to be lognormal (the method of
+   Fenton and Wilkinson). A forecast is the range from its 20th to its 80th percentile.
 4. The start of a task behind the planned ones is extrapolated from the queue's pace.
 """
 from __future__ import annotations
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
     Range = list[str]                   # [from, to], as RFC 3339
 
 PLANNED_ROWS = 500                 # tasks of each queue that are planned
-MIX_ROWS = 10_000               # to predict a start, functions of at most this many earlier tasks are read
-BEFORE_MAX = 200_000            # to predict a start, at most this many earlier tasks are counted
-# From this progress and running time (seconds) on, the end is predicted from the progress.
+MIX_ROWS = 10_000               # at most this many tasks before a task are read, to learn their functions
+BEFORE_MAX = 200_000            # at most this many tasks before a task are counted
+# After this progress and running time (seconds), the end of a task is predicted from its progress.
 PROGRESS_LEAST, PROGRESS_SECONDS = 0.05, 10.0
 PROGRESS_DEVIATION = 0.2            # standard deviation of that prediction, as a share of the remaining time
 TRIED = ("succeeded", "failed", "retried")      # statuses of the attempts whose times are used
-PERCENTILE = 0.8416             # standard deviations from the median to the 20th and the 80th
+PERCENTILE = 0.8416             # standard deviations from the median to the 20th or 80th percentile
 PAUSE_MAX = 30 * 86400          # longest predicted pause before a retry, in seconds
-# Pairs (limit, step): a moment less than `limit` seconds ahead is rounded to `step` seconds, outwards.
+# Pairs (limit, step). An end of a range that is less than `limit` seconds ahead is rounded to `step`
+# seconds: the earlier end down, the later end up.
 ROUNDED = ((60, 10), (900, 60), (3600, 300), (21600, 900), (86400, 3600), (math.inf, 21600))
 
 
@@ -126,7 +128,7 @@ class WorkerSlot:
 
 
 class Choice(NamedTuple):
-    """The start of a task, its worker, and how many workers share the work before it."""
+    """The start of a task, its worker, and how many workers may work on the tasks before it."""
 
     start: Moment
     place: WorkerSlot | None
@@ -151,7 +153,7 @@ def before_values(task: QueuedTask) -> tuple[str, int, str, int, int, int]:
 
 
 def times_of(seconds: Sequence[float], unsuccessful: int = 0) -> RunTimes:
-    """Return the RunTimes of attempts. For the variance, one more is assumed, half a mean off."""
+    """Return the RunTimes of attempts. The variance counts one more time, half a mean off."""
     count, mean = len(seconds), sum(seconds) / len(seconds)
     variance = (sum((each - mean) ** 2 for each in seconds) + (mean / 2) ** 2) / count
     return RunTimes(mean, variance, math.sqrt(variance / count), unsuccessful / count)
@@ -172,7 +174,7 @@ class Plan:
         self.queues = {name: row for place in self.places for name, row in place.queues.items()}
         most: dict[str | int, int | None] = {name: row["max_running"] for name, row in self.queues.items()}
         most.update(map(tuple, database.all("SELECT id, max_running FROM user")))
-        # By queue (name) or owner (id) with a limit: when each of its max_running starts is free again.
+        # For each limited queue (name) and owner (id): when each of its max_running slots becomes free.
         self._limits = {key: [NOW] * count for key, count in most.items()
                         if count is not None and count < len(self.places)}
         self._rates = {name: next_start(row, self.now) for name, row in self.queues.items()
@@ -193,7 +195,7 @@ class Plan:
             place.free = end
 
     def end_of_running(self, row: Row) -> Moment:
-        """Return the end of a running task (its row), even if it began after the plan was made."""
+        """Return when a running task, given by its row, will end. It may be newer than the plan."""
         elapsed: float = max(0.0, self.now - row["started_at"])
         progress: float = row["progress"] or 0
         longer = [run.seconds - elapsed for run in self.runs.get(row["function"], ())
@@ -217,7 +219,7 @@ class Plan:
             ranks[task.queue, task.priority] += 1
             order.append((-task.priority, ranks[task.queue, task.priority], task.queue, task))
         for *_, task in sorted(order):
-            if task.priority < least:   # behind tasks of another queue that were not read
+            if task.priority < least:   # unread tasks of another queue may come first
                 self.planned[task.id] = Expected(NEVER, NEVER)
                 continue
             start, place, places = self._choose(task)
@@ -263,7 +265,8 @@ class Plan:
     def of_pending(self, task: QueuedTask) -> Expected:
         """Return the start and end of a pending task.
 
-        A task that was added after the plan was made begins when the planned task behind it was to begin.
+        If a task is not in the plan, it begins when the planned task behind it was to begin. Without such a
+        task it comes after the planned ones.
         """
         if task.id in self.planned:
             return self.planned[task.id]
@@ -281,7 +284,10 @@ class Plan:
         return self._expect(task, Moment(seconds), 1)
 
     def empty_at(self, name: str) -> Moment | None:
-        """Return when all present tasks of a queue will have ended; None if it is empty."""
+        """Return when the running and pending tasks of a queue will have ended; None if there are none.
+
+        If not all of them are planned, this is the start of a task behind them.
+        """
         last = QueuedTask(INTEGER_MAX, 0, name, "", -INTEGER_MAX, 0, 0, 0, 0.0, 0.0)
         ends = [self._reach(last)] if name in self.rest else []
         ends += self._ends.get(name, ())
@@ -298,7 +304,7 @@ class Plan:
         lane = self.lanes[task.queue]
         done = sum(means.get(each.function, 0.0) for each in lane[1:])
         first, last = (self.planned[each.id].start for each in (lane[0], lane[-1]))
-        if not mix:                     # the tasks before it were claimed after the plan was made
+        if not mix:                     # no pending task is left before it
             return NOW
         if not done or last.at == math.inf or work == math.inf:
             return NEVER
