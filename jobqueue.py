@@ -4285,7 +4285,7 @@ STATE = {                       # {name: content of the row's JSON}
     "rhythm": "the process that did the last maintenance; the last visits of cron and others",
     "sample_task": "the id of the last sample task that the page added",
     "start_failure": "why a worker could not start, how often, and when it is tried again",
-    "tasks_files": "who has read which tasks.py lately",
+    "tasks_files": "the files that programs read as tasks.py lately",
     "used_code": "digest of the last setup code that was used",
     "workers_lost": "by machine: workers that were lost young, the last time, their tasks"}
 EXPORTED_STATE = ("catalogue", "folded")

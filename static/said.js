@@ -45,8 +45,8 @@ async function load() {
   texts = await answer.json();
   const keys = Object.keys(texts).filter((key) => key.includes('{'));
   const length = (/** @type {string} */ key) => key.replace(PLACE, '').length;
-  patterns = keys.sort((one, other) => length(other) - length(one)).map((key) => [
-    textPattern(key), texts[key]]);
+  patterns = keys.sort((one, other) => length(other) - length(one))
+    .map((key) => [textPattern(key), texts[key]]);
 }
 
 /** A text of the server, or undefined. @param {string} english @returns {string|undefined} */
