@@ -67,6 +67,8 @@ Contents (each room uses only the rooms above it)
     access/remote_workers.py       Workers that ask over HTTP, from machines without the database.
     access/python_task.py          Task and current_task(): a task as users' own code sees it.
     access/python_interface.py     JobQueue, Function, @task, @schedule, command, http_request, external.
+    access/django_project.py       Django's tasks as functions: the names of Django's interface, and django_project() for tasks.py.
+    access/django_backend.py       DjangoBackend: jobqueue as the backend of a Django site's tasks.
     access/host.py                 This host: doors, a browser's reach, a sample task, lines to copy.
     access/findings.py             The findings of `check` and of the page This host.
     access/import_checks.py        Import checks: every value of an export is checked before it is stored, as the API would.
@@ -105,12 +107,14 @@ def put_behind_python(folder: str) -> None:
 put_behind_python(os.path.dirname(os.path.realpath(__file__)))
 
 import bisect
+import builtins
 import codecs
 import collections
 import contextlib
 import errno
 import fcntl
 import functools
+import importlib
 import io
 import itertools
 import json
@@ -1286,6 +1290,8 @@ def preview(rule, at, count):
 
 
 SUMMARY_MAX_CHARACTERS = 120
+# The name under which a task of Django keeps how many of its arguments are positional.
+POSITIONAL_COUNT = "*"
 
 
 def text_like(pattern, message):
@@ -1579,6 +1585,14 @@ def unmask(value, stored):
     return value
 
 
+def shown_arguments(arguments_text):
+    """Return the arguments of a task from their JSON text, as people see them."""
+    arguments = json.loads(arguments_text or "null")
+    if arguments:
+        arguments.pop(POSITIONAL_COUNT, None)
+    return arguments
+
+
 def summarize(arguments_text, files=()):
     """Return a task's arguments in words: the values in order, secrets masked, shortened.
 
@@ -1587,7 +1601,7 @@ def summarize(arguments_text, files=()):
     if arguments_text is None:
         return "…"
     try:
-        values = mask(json.loads(arguments_text)).values()
+        values = mask(shown_arguments(arguments_text)).values()
     except RecursionError:              # stored before depth was limited
         return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)
@@ -5732,7 +5746,8 @@ SORTS = {
         (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
 BEGUN = RUNNING, SUCCEEDED, FAILED, CANCELLED
 NEWEST, OLDEST = "-id", "id"
-FIELDS = ("arguments", "result")
+FIELDS = {     # the larger values of a task, and how they are read
+    "arguments": shown_arguments, "result": lambda text: json.loads(text or "null")}
 
 
 def task_json(row, after=None, fields=FIELDS,
@@ -5756,7 +5771,7 @@ def task_json(row, after=None, fields=FIELDS,
         "worker": row["worker_id"], "schedule": row["schedule_id"],
         "created_at": iso(row["created_at"]), "started_at": iso(row["started_at"]),
         "finished_at": iso(row["finished_at"])}
-    return {**shown, **{name: json.loads(row[name] or "null") for name in fields}}
+    return {**shown, **{name: FIELDS[name](row[name]) for name in fields}}
 
 
 class Filter(NamedTuple):
@@ -6266,6 +6281,10 @@ class Actions:
 
 
 
+
+
+
+
 CRASH_LIMIT = 3                 # the third crash fails a task: it may be the task that kills workers
 INTERRUPTION_LIMIT = 5
 ERROR_MAX_CHARACTERS = 2000
@@ -6276,7 +6295,7 @@ REACH_ROWS = 1000               # tasks of a queue that are searched for functio
 # The first pending tasks of a queue, with the columns that a claim reads.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
-        on_crash, task.created_at, run_at, user.name AS owner,
+        priority, max_retries, retries_left, on_crash, task.created_at, run_at, user.name AS owner,
         CASE WHEN admin_id IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
         THEN 1 ELSE 0 END AS barred, %s AS spare
@@ -6701,6 +6720,7 @@ class Claims:
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
+            row["worker_id"] = worker_id
             row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
             UPDATE task SET status=RUNNING, claim=?, attempts=?, worker_id=?, lease_boot=?,
@@ -11429,6 +11449,13 @@ REQUEST_SCHEMA = titled("NewTask", object_of(
     **OPTION_SCHEMAS))
 
 
+# A request of our DjangoBackend has this key. Django checks neither the arguments nor whether the function
+# is known: the worker imports it.
+DJANGO_MARK = "django"
+DJANGO_FUNCTION = {"options": TASK_DEFAULTS, "who": "nobody", "schema": {
+    "type": "object", "properties": {}}}
+
+
 class Frame(NamedTuple):
     """A request without its arguments. `make` makes an Order of their JSON text, if there are no errors."""
 
@@ -11530,10 +11557,13 @@ class Requests:
         rest = {key: value for key, value in request.items() if key != "arguments"}
         if last and rest == last.rest:
             return last
-        errors = check_value(REQUEST_SCHEMA, rest, "")
+        is_django = person is None and DJANGO_MARK in rest
+        fields = {key: value for key, value in rest.items() if key != DJANGO_MARK} if is_django else rest
+        errors = check_value(REQUEST_SCHEMA, fields, "")
         if any(error["field"] == "function" for error in errors):
             raise Invalid("", errors)
-        function = self.function(rest["function"], person)
+        function = ({"name": rest["function"], **DJANGO_FUNCTION} if is_django else
+                    self.function(rest["function"], person))
         errors = errors or self._check_choices(rest, function["options"], person)
         make = functools.partial(Order, function["name"], options=function["options"])
         if errors:
@@ -12013,7 +12043,9 @@ class TaskContext:
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once the folder was used
-        self.ask_results: "Callable[[], list[Any]]" = list    # the runner sets one that asks the worker
+        # The runner sets functions that ask the worker.
+        self.ask_results: "Callable[[], list[Any]]" = list
+        self.ask_task: "Callable[[int], Any]" = int
 
     def progress(self, n: "float", total: "float" = 1, message: "str | None" = None) -> None:
         """Report that `n` of `total` is done. The `message` may name the current step.
@@ -12635,6 +12667,548 @@ def external(__name: "str", *, queue: "str", who: "Who" = "user", **rest: "Any")
     if queue == TASK_DEFAULTS["queue"]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (__name, queue))
     return _declare(__name, "external", None, who, {**rest, "queue": queue})
+
+
+# access/django_project.py ----------------------------------------------------
+#
+# Django's tasks as functions: the names of Django's interface, and django_project() for tasks.py.
+#
+# django_project() sets Django up and declares the tasks of the installed apps, each as a DjangoFunction. The
+# backend of the site is in access/django_backend.
+#
+# Rules: importing jobqueue imports no Django. The arguments of Django's tasks are JSON values, as Django
+# stores them: they are neither converted nor checked against type hints. Only the form of the page uses the
+# hints.
+
+                    # a Task of Django; no Django is installed beside the type checker
+
+
+project_folders = []         # folders of the projects that tasks.py names
+project_settings = []        # the settings of each
+
+
+class DjangoNames(NamedTuple):
+    """The classes and modules of Django's task interface, by one set of names for all its versions."""
+
+    package: "str"                        # django.tasks or django_tasks
+    backend: "type"
+    task: "type"
+    result: "Any"
+    error: "Any"
+    context: "Any"
+    statuses: "Mapping[str, Any]"         # by our words of statuses
+    invalid: "type[Exception]"
+    missing: "type[Exception]"            # there is no such result
+    backends: "Any"                       # the handler of the setting TASKS
+    signals: "Any"
+    normalize: "Callable[[Any], Any]"     # returns a value as JSON has it, or raises TypeError
+
+
+@functools.lru_cache(maxsize=None)
+def django_names():
+    """Import Django's task interface; ImportError if this Python has none."""
+    for package in ("django.tasks", "django_tasks"):
+        try:
+            importlib.import_module(package)
+            break
+        except ModuleNotFoundError as error:
+            if error.name not in ("django", package):
+                raise
+    else:
+        raise ImportError("jobqueue.DjangoBackend needs Django 6.0 or newer, or the package django-tasks "
+                          "(pip install django-tasks). The Python %s has neither." % sys.executable)
+    modules = []
+    for name in (package, package + ".base", package + ".task", package + ".backends.base",
+                 package + ".exceptions", package + ".utils", "django.utils.json"):
+        try:
+            modules.append(importlib.import_module(name))
+        except ModuleNotFoundError:     # each version has some of them
+            continue
+
+    def find(*names):
+        return next(getattr(module, name) for name in names for module in modules
+                    if hasattr(module, name))
+    status = find("TaskResultStatus", "ResultStatus")
+    ready, successful = status.READY, getattr(status, "SUCCESSFUL", None) or status.SUCCEEDED
+    return DjangoNames(
+        package, find("BaseTaskBackend"), find("Task"), find("TaskResult"), find("TaskError"),
+        find("TaskContext"),
+        {"pending": ready, "scheduled": ready, "waiting": ready, "running": status.RUNNING,
+         "succeeded": successful, "failed": status.FAILED, "cancelled": status.FAILED},
+        find("InvalidTask", "InvalidTaskError"), find("TaskResultDoesNotExist", "ResultDoesNotExist"),
+        find("task_backends", "tasks"), importlib.import_module(package + ".signals"),
+        find("normalize_json", "json_normalize"))
+
+
+class DjangoFunction(Function[..., "Any"]):
+    """A Function that runs a task of Django. Its name is the path of the task: blog.tasks.send_mail."""
+
+    def __init__(self, task, who):
+        options = {name: getattr(task, name, None) for name in TASK_OPTIONS}
+        options["queue"] = task.queue_name
+        chosen = {name: value for name, value in options.items() if value is not None}
+        super().__init__(task.module_path, "django", task.func, {**TASK_DEFAULTS, **chosen}, who, None)
+        self.task = task
+        code = getattr(task.func, "__code__", None)
+        if code:
+            self.place = CodePlace(code.co_filename, code.co_firstlineno)
+
+
+class CallArguments(NamedTuple):
+    """The arguments of a call in Python."""
+
+    args: "list[Any]"
+    kwargs: "JsonObject"
+
+
+@functools.lru_cache(maxsize=None)
+def _signature(function, takes_context):
+    """Return the signature of a task's function, without the context, which Django adds to each call."""
+    import inspect
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    return signature.replace(parameters=parameters[1:] if takes_context else parameters)
+
+
+def signature_of(task):
+    """Return the signature with which a task of Django is enqueued."""
+    return _signature(task.func, task.takes_context)
+
+
+def join_arguments(task, args, kwargs):
+    """Return the arguments of a call by name, and how many of them are positional.
+
+    Raise TypeError if the function cannot be called with them.
+    """
+    by_name = {}
+    bound = signature_of(task).bind(*args, **kwargs)
+    for name, value in bound.arguments.items():
+        parameter = bound.signature.parameters[name]
+        if parameter.kind is parameter.VAR_KEYWORD:
+            if by_name.keys() & value.keys():
+                raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
+                                % (task.module_path, ", ".join(sorted(by_name.keys() & value.keys()))))
+            by_name.update(value)
+        else:
+            by_name[name] = list(value) if parameter.kind is parameter.VAR_POSITIONAL else value
+    if args:
+        by_name[POSITIONAL_COUNT] = len(args)
+    return by_name
+
+
+def split_arguments(task, by_name):
+    """Return stored arguments as the call had them. Those of the page's form are all passed by name."""
+    kwargs = dict(by_name)
+    args = []
+    count = kwargs.pop(POSITIONAL_COUNT, 0)
+    for parameter in signature_of(task).parameters.values():
+        name = parameter.name
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            args += kwargs.pop(name, None) or []
+        elif name in kwargs and (parameter.kind is parameter.POSITIONAL_ONLY or (
+                parameter.kind is parameter.POSITIONAL_OR_KEYWORD and len(args) < count)):
+            args.append(kwargs.pop(name))
+    return CallArguments(args, kwargs)
+
+
+def django_project(settings, path=None, *, who="admin"):
+    """Declare the tasks of a Django project. This is for tasks.py.
+
+    `settings` is the module of its settings, such as "mysite.settings". `path` is the folder of the
+    project, which has manage.py; without it that is the folder of tasks.py. `who` may add these tasks on
+    the page: "user", "admin" or "nobody". Tasks are found in the module `tasks` of each installed app.
+    """
+    folder = os.path.abspath(TASKS_FILE.parent / (path or ""))
+    if not os.path.isdir(folder):
+        raise ValueError("django_project: %s is no folder: path must be the folder that has manage.py"
+                         % folder)
+    if project_settings and project_settings != [settings]:
+        raise ValueError("django_project: one process can run one project only, and %s is set up already"
+                         % project_settings[0])
+    project_settings[:], project_folders[:] = [settings], [folder]
+    if folder not in sys.path:
+        sys.path.insert(sys.path.index(str(HOME)) if str(HOME) in sys.path else 0, folder)
+    os.environ["DJANGO_SETTINGS_MODULE"] = settings
+    try:
+        django = importlib.import_module("django")
+    except ImportError:
+        raise ImportError("django_project: %s has no Django: let jobqueue's setting `python` name the "
+                          "Python of the site's virtual environment" % sys.executable) from None
+    django.setup()
+    importlib.import_module("django.utils.module_loading").autodiscover_modules("tasks")
+    for task in seen_tasks.values():
+        declare_django(task, who)
+
+
+seen_tasks = {}  # {path: the first Task of our backend with it}
+
+
+def declare_django(task, who):
+    """Declare a task of Django as a Function; return it."""
+    function = DjangoFunction(task, who)
+    declared[function.name] = function
+    return function
+
+
+def find_django(name):
+    """Return the function of a task's path, also if its module was not imported before; None if none."""
+    if not project_settings or "." not in name:
+        return None
+    task = find_task(name)
+    return None if task is None else declare_django(task, "nobody")
+
+
+def find_task(path):
+    """Return the Django task with this path; None if there is none."""
+    import_string = importlib.import_module("django.utils.module_loading").import_string
+    try:
+        task = import_string(path)
+    except (ImportError, ValueError):
+        return None
+    return task if isinstance(task, django_names().task) else None
+
+
+# access/django_backend.py ----------------------------------------------------
+#
+# DjangoBackend: jobqueue as the backend of a Django site's tasks.
+#
+#     TASKS = {"default": {"BACKEND": "jobqueue.DjangoBackend"}}
+#
+# The class is made when Django asks for it, of the classes of django.tasks (Django 6.0 and newer) or of the
+# package django-tasks (Django 4.2 to 5.2). enqueue() adds a task to the queue, get_result() reads it. Inside a
+# running task both ask the worker, since a runner never opens the database.
+#
+# Rules: the id of a result has a signature, so that visitors of a site cannot guess the ids of others. A
+# task is enqueued although the catalogue does not know its function: the worker imports it.
+
+                  # a TaskResult of Django
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+
+OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TASKS, in OPTIONS
+# Fields that a Task has beside Django's own: they are keywords of using(), and since Django 6.1 of @task.
+EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
+                "unique_key", "after", "after_failure")
+TRACEBACK = "Traceback (most recent call last):"
+# Exceptions that stand for the ends of attempts without one, by our types of errors.
+ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
+               "WorkerLost": "builtins.ChildProcessError", "Interrupted": "builtins.InterruptedError"}
+EVENT_PATHS = {"retry": "builtins.TimeoutError", "crashed": "builtins.ChildProcessError",
+               "interrupted": "builtins.InterruptedError", "cancelled": "asyncio.CancelledError"}
+ID_SALT, ID_CHARACTERS = "jobqueue.DjangoBackend", 20
+
+
+def result_view(queue, task_id, owner_id=None):
+    """Return a task for get_result(); NotFound if there is none, or it is not this owner's."""
+    row, db = queue.tasks.get(task_id, owner_id), queue.database
+    events = db.all("SELECT event, at, attempt, worker_id, message FROM activity WHERE task_id=? ORDER BY id",
+                    (task_id,))
+    unbegun = {event["attempt"] for event in events if event["event"] == "put_back"}
+    starts = [event for event in events if event["event"] == "started" and event["attempt"] not in unbegun]
+    ends = [event for event in events if event["event"] in ("failed", *EVENT_PATHS)]
+    shown = queue.tasks.full_json(row)
+    return {
+        "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
+        "run_at": row["run_at"] if len(starts) < 2 else None,     # a retry has set a later time
+        "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
+        "created_at": row["created_at"],
+        "started_at": starts[0]["at"] if starts else row["started_at"],
+        "attempted_at": starts[-1]["at"] if starts else row["started_at"],
+        "finished_at": row["finished_at"],
+        "errors": [_error_of(db, row, event, event is ends[-1]) for event in ends],
+        "workers": [str(event["worker_id"]) for event in starts]}
+
+
+def _error_of(db, row, end, is_last):
+    """Return the error of an attempt. The log has its traceback, until it is removed."""
+    trace = ""
+    for piece in db.all("SELECT text FROM log WHERE task_id=? AND attempt=? ORDER BY start DESC LIMIT 3",
+                        (row["id"], end["attempt"])):
+        trace = piece["text"] + trace
+        if trace.startswith(TRACEBACK):     # the worker stores it as a piece of its own
+            break
+    else:
+        trace = ""
+    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2].lstrip(), re.MULTILINE)
+    path = last[0] if trace and last else EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    if is_last and row["error_type"]:
+        path = ERROR_PATHS.get(row["error_type"], row["error_type"])
+    if "." not in path:
+        path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
+    return {"path": path, "traceback": trace or end["message"] or ""}
+
+
+def sign_id(task_id, key=None):
+    """Return the id of a result: the task's number and a signature by the site's SECRET_KEY."""
+    crypto = importlib.import_module("django.utils.crypto")
+    signature = crypto.salted_hmac(ID_SALT, str(task_id), secret=key).hexdigest()
+    return "%d-%s" % (task_id, signature[:ID_CHARACTERS])
+
+
+def read_id(result_id):
+    """Return the task's number of the id of a result; None if it was not signed by this site."""
+    import hmac
+    settings = importlib.import_module("django.conf").settings
+    number = re.match(r"([1-9][0-9]{0,15})-", result_id) if isinstance(result_id, str) else None
+    if number and any(hmac.compare_digest(sign_id(int(number[1]), key).encode(), result_id.encode())
+                      for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)):
+        return int(number[1])
+    return None
+
+
+def moment(at):
+    """Return seconds since 1970 as Django has times: aware with USE_TZ, else in the local zone."""
+    if at is None:
+        return None
+    zone = timezone.utc if importlib.import_module("django.conf").settings.USE_TZ else None
+    return datetime.fromtimestamp(at, zone)
+
+
+def make_result(view, task, alias):
+    """Return Django's TaskResult of a task."""
+    names, (args, kwargs) = django_names(), split_arguments(task, view["arguments"])
+    result = names.result(
+        task=task, id=sign_id(view["id"]), status=names.statuses[view["status"]], args=args, kwargs=kwargs,
+        enqueued_at=moment(view["created_at"]), started_at=moment(view["started_at"]),
+        last_attempted_at=moment(view["attempted_at"]), finished_at=moment(view["finished_at"]),
+        backend=alias, worker_ids=view["workers"], errors=[
+            names.error(exception_class_path=error["path"], traceback=error["traceback"])
+            for error in view["errors"]])
+    object.__setattr__(result, "_return_value", view["result"])
+    return result
+
+
+def task_of(view, alias):
+    """Return the Task of a result with the options that it was enqueued with; None if it is gone."""
+    import dataclasses
+    task = find_task(view["function"])
+    if task is None:
+        return None
+    changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
+               "run_after": moment(view["run_at"])}
+    changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
+    with contextlib.suppress(django_names().invalid):       # the setting TASKS has changed since
+        task = dataclasses.replace(task, **changes) if changes else task
+    return task
+
+
+def write_tasks_file(settings, folder):
+    """Write a tasks.py that names the Django project, unless there is one. SetupError if that fails."""
+    import tempfile
+    place = "" if os.path.abspath(folder) == str(TASKS_FILE.parent) else ", path=%r" % folder
+    line = "django_project(%r%s)" % (settings, place)
+    if TASKS_FILE.exists():
+        return
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=TASKS_FILE.parent, suffix=".new", encoding="utf-8") as file:
+            file.write("from jobqueue import django_project\n\n%s\n" % line)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.link(file.name, TASKS_FILE)
+    except FileExistsError:             # another process was quicker
+        pass
+    except OSError as error:
+        raise SetupError("%s cannot be written (%s). Make it with the two lines: from jobqueue import "
+                         "django_project; %s" % (TASKS_FILE, error.strerror, line)) from None
+
+
+class DjangoBackendMethods:
+    """The methods of DjangoBackend. A class made of this and of Django's BaseTaskBackend is the backend."""
+
+    supports_defer = supports_async_task = supports_get_result = supports_priority = True
+    alias: "str"
+    task_class: "Any"
+    _queues: "dict[tuple[int, str], JobQueue]" = {}   # by process id and folder
+
+    def __init__(self, alias, params):
+        base = super()
+        base.__init__(alias, {"ENQUEUE_ON_COMMIT": False, **params})    # of django-tasks before 0.9
+        self.options = params.get("OPTIONS", {})
+        self._is_declared = False
+
+    def validate_task(self, task):
+        """Raise InvalidTask if this backend cannot run a task."""
+        base = super()
+        base.validate_task(task)
+        invalid = django_names().invalid
+        chosen = {name: getattr(task, name, None) for name in EXTRA_FIELDS if name != "after"}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        errors = check_value(REQUEST_SCHEMA, {**chosen, "function": "", "queue": task.queue_name}, "")
+        if errors:
+            raise invalid(join_errors(errors))
+        if getattr(task, "enqueue_on_commit", None):
+            raise invalid("enqueue_on_commit is not possible, because the queue is a database of its own. "
+                          "Use transaction.on_commit(partial(task.enqueue, ...)).")
+        seen_tasks.setdefault(task.module_path, task)
+
+    def enqueue(self, task, args, kwargs):
+        """Add a task to the queue; return its TaskResult."""
+        self.validate_task(task)
+        arguments = self._arguments(task, args, kwargs)
+        request = {"function": task.module_path, "arguments": arguments, DJANGO_MARK: True,
+                               "queue": task.queue_name, "priority": task.priority}
+        request.update({name: getattr(task, name, None) for name in EXTRA_FIELDS
+                        if getattr(task, name, None) is not None})
+        if request.get("after") is not None:
+            request["after"] = self._predecessors(request["after"])
+        if task.run_after is not None:
+            request["run_at"] = task.run_after.astimezone(timezone.utc).isoformat()
+        place = TaskContext.running
+        if place:
+            added, created_at = place.enqueue([request]), None
+        else:
+            self._declare_project()
+            queue = self.queue()
+            owner_id = queue.users.owner(self.options.get("owner"))["id"]
+            added = Added(*queue.add_orders(queue.requests.check([request]), owner_id).values())
+            created_at = queue.database.value("SELECT created_at FROM task WHERE id=?", (added.ids[0],))
+            queue.start_workers()
+        if not added.new:               # an unfinished task has the unique_key
+            return self.get_result(sign_id(added.ids[0]))
+        result = make_result({
+            "id": added.ids[0], "function": task.module_path, "queue": task.queue_name,
+            "priority": task.priority, "run_at": None, "status": "pending", "arguments": arguments,
+            "result": None, "created_at": created_at or datetime.now().timestamp(), "started_at": None,
+            "attempted_at": None, "finished_at": None, "errors": [], "workers": []}, task, self.alias)
+        django_names().signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id):
+        """Return the TaskResult with this id; TaskResultDoesNotExist if there is none."""
+        task_id, place = read_id(result_id), TaskContext.running
+        missing = django_names().missing
+        if task_id is None:
+            raise missing("%r is no id of a result of this site" % (result_id,))
+        try:
+            view = place.ask_task(task_id) if place else result_view(self.queue(), task_id)
+        except NotFound:
+            raise missing("task %d was deleted" % task_id) from None
+        task = task_of(view, self.alias)
+        if task is None:
+            raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
+        return make_result(view, task, self.alias)
+
+    def check(self, **kwargs):
+        """Yield what is wrong with the settings, for `manage.py check`."""
+        checks, base = importlib.import_module("django.core.checks"), super()
+        yield from getattr(base, "check")(**kwargs) or ()
+        for name in sorted(self.options.keys() - OWN_OPTIONS):
+            yield checks.Error("OPTIONS of the task backend %r has the unknown key %r." % (self.alias, name),
+                               hint="Known are: %s." % ", ".join(sorted(OWN_OPTIONS)), id="jobqueue.E001")
+        for name in sorted(getattr(self, "queues")):
+            errors = check_value(OPTION_SCHEMAS["queue"], name, "")
+            if errors:
+                yield checks.Error("The queue %r of the task backend %r %s." % (
+                    name, self.alias, errors[0]["message"]), id="jobqueue.E002")
+        if getattr(self, "enqueue_on_commit", False):
+            yield checks.Error("ENQUEUE_ON_COMMIT is not possible with jobqueue, because the queue is a "
+                               "database of its own.", id="jobqueue.E003",
+                               hint="Remove it, and use transaction.on_commit().")
+        try:
+            folder = data_folder(self.options.get("data"))
+            database_address(folder)
+        except JobQueueError as error:
+            yield checks.Error(error.detail, id="jobqueue.E004")
+        if TASKS_FILE.exists() and "django_project" not in TASKS_FILE.read_text("utf-8", "replace"):
+            yield checks.Warning("%s does not name this project, so that no worker runs its tasks."
+                                 % TASKS_FILE, id="jobqueue.W001",
+                                 hint="Add: from jobqueue import django_project; django_project(%r, path=%r)"
+                                      % self._project())
+
+    def queue(self):
+        """Return the JobQueue of this process."""
+        folder = self.options.get("data")
+        if folder is None:
+            return default_queue()
+        key = os.getpid(), str(folder)
+        return self._queues.get(key) or self._queues.setdefault(key, JobQueue(folder))
+
+    def _arguments(self, task, args, kwargs):
+        normalize = django_names().normalize
+        arguments = json.loads(dump_json(join_arguments(
+            task, normalize(list(args)), normalize(dict(kwargs)))))
+        return arguments
+
+    def _predecessors(self, after):
+        """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""
+        ids = []
+        for item in after if isinstance(after, (list, tuple, set, frozenset)) else [after]:
+            given = getattr(item, "id", item)
+            task_id = read_id(given) if isinstance(given, str) else given
+            if task_id is None:
+                raise django_names().invalid("after: %r is no id of a result of this site" % given)
+            ids.append(task_id)
+        return ids
+
+    def _project(self):
+        """Return the module of the site's settings, and the folder that holds its package."""
+        module = self.options.get("settings") or str(getattr(
+            importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None) or "")
+        folder = self.options.get("project")
+        if folder is None and module:
+            top = sys.modules.get(module.partition(".")[0])
+            places = [*getattr(top, "__path__", ()), getattr(top, "__file__", None)]
+            folder = next((os.path.dirname(os.path.abspath(path)) for path in places if path), "")
+        return module, str(folder or "")
+
+    def _declare_project(self):
+        """Write a tasks.py for the worker at the first use, unless there is one."""
+        if not self._is_declared:
+            write_tasks_file(*self._project())
+            self._is_declared = True
+
+
+def _make_task_class(names):
+    """Return Django's Task with the options of our tasks as further fields."""
+    import dataclasses
+
+    def using(self, **options):
+        """Return a variant of the task with these options. Those of jobqueue may be among them."""
+        extra = {name: options.pop(name) for name in EXTRA_FIELDS if name in options}
+        base = names.task
+        changed = base.using(self, **options)
+        return dataclasses.replace(changed, **extra) if extra else changed
+    # They count for no comparison: a result that was read has not all of them.
+    fields = [(name, "object", dataclasses.field(default=None, compare=False)) for name in EXTRA_FIELDS]
+    return dataclasses.make_dataclass(
+        "DjangoTask", fields, bases=(names.task,), frozen=True,
+        namespace={"using": using, "__module__": __name__, "__doc__": names.task.__doc__})
+
+
+def __getattr__(name):
+    """Make DjangoBackend, or the class of its tasks, when it is first asked for."""
+    if name not in ("DjangoBackend", "DjangoTask"):
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    names = django_names()
+    task_class = _make_task_class(names)
+    backend = type("DjangoBackend", (DjangoBackendMethods, names.backend), {
+        "__module__": __name__, "task_class": task_class,
+        "__doc__": "The task backend of Django that adds tasks to jobqueue."})
+    globals().update(DjangoBackend=backend, DjangoTask=task_class)
+    return globals()[name]
 
 
 # access/host.py --------------------------------------------------------------

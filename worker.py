@@ -21,6 +21,7 @@ Contents (each room uses only the rooms above it)
     worker/task_files.py     Files that a task is given and leaves.
     worker/outcomes.py       Outcomes: how an attempt ended, as JSON that can always be sent.
     worker/leftovers.py      Leftovers: changes of the process by a task, which would affect the next task.
+    worker/django_tasks.py   Running Django's tasks.
     worker/runner.py         The child's side: runs one attempt after another.
     worker/log.py            The log pipe: an attempt's output on its way to the database.
     worker/child.py          The worker's side of its runner: pipes, life line, signals.
@@ -71,7 +72,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from datetime import date, time as clock_time, timedelta
+from datetime import date, datetime, time as clock_time, timedelta
 from enum import Enum
 from itertools import chain
 from pathlib import Path
@@ -79,10 +80,10 @@ from types import CoroutineType
 from urllib.parse import quote, unquote, urlencode, urlsplit
 
 import jobqueue
-from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Added, Every, Fail, FileSite, Function,
-                      Generic, JobQueue, JobQueueError, NamedTuple, Outcome, RetryAfter,
-                      TaskContext, append_log, argument_value, check_value, declared, dump_json,
-                      host_umask, integer_within, is_deep, number_within, plain_value,
+from jobqueue import (RESULT_MAX_DEPTH, TYPE_CHECKING, Added, DjangoFunction, Every, Fail,
+                      FileSite, Function, Generic, JobQueue, JobQueueError, NamedTuple, Outcome,
+                      RetryAfter, TaskContext, append_log, argument_value, check_value, declared,
+                      dump_json, host_umask, integer_within, is_deep, number_within, plain_value,
                       read_retry_after, storable, text_like)
 
 # A copy that broke off lacks the last lines of worker.py. refuse_half() looks for them in the last 1,000
@@ -450,7 +451,7 @@ def parameter_help(text: "str") -> "dict[str, str]":
 def documentation(function: "Function") -> "str":
     """Return a Python function's docstring without its indentation; "" for other kinds."""
     from inspect import getdoc
-    return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
+    return (getdoc(function.target) or "").strip() if function.kind in ("python", "django") else ""
 
 
 def refused(declaration: "Function | ScheduleLine", words: "str") -> "ValueError":
@@ -499,7 +500,9 @@ class Parameters:
         """Return the hint of each parameter; NOTHING if it has none. Set `others` and `_signature`, too."""
         import inspect
         kinds: "dict[str, TypeHint]" = {}
-        signature, hints = inspect.signature(target), type_hints(target)
+        hints = type_hints(target)
+        signature = jobqueue.signature_of(self.function.task) if isinstance(
+            self.function, DjangoFunction) else inspect.signature(target)
         for parameter in signature.parameters.values():
             hint = hints.get(parameter.name, NOTHING)
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -634,10 +637,23 @@ def describe(function: "Function") -> "AnnouncedFunction":
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
     description = re.split(section, rest.strip(), flags=re.MULTILINE)[0].strip()
-    return {"name": function.name, "title": title or function.name.replace("_", " "),
+    name = function.name.rpartition(".")[2] if function.kind == "django" else function.name
+    return {"name": function.name, "title": title or name.replace("_", " "),
             "description": description, "schema": Parameters(function).schema(),
             "options": function.options, "who": function.who,
             "external": function.kind == "external"}
+
+
+def describe_any(function: "Function") -> "AnnouncedFunction":
+    """Return a function as the catalogue stores it. A Django task without a usable signature has no form."""
+    try:
+        return describe(function)
+    except ValueError:
+        if function.kind != "django":
+            raise
+        return {"name": function.name, "title": function.name, "description": "", "who": "nobody",
+                "schema": {"type": "object", "properties": {}, "required": [], "additionalProperties": True},
+                "options": function.options, "external": False}
 
 
 def describe_schedules() -> "list[JsonObject]":
@@ -662,8 +678,9 @@ def describe_schedules() -> "list[JsonObject]":
 
 
 def is_owners(file: "str") -> "bool":
-    """Return whether a file is the owner's: in the folder of tasks.py or ours, but in no package."""
-    folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
+    """Return whether a file is the owner's: in a folder of the owner or ours, but in no package."""
+    folders = tuple("%s/" % folder for folder in (
+        jobqueue.TASKS_FILE.parent, jobqueue.HOME, *jobqueue.project_folders))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
             and not re.search("/(site|dist)-packages/", file))
 
@@ -763,7 +780,7 @@ def read_functions() -> "Announcement":
             queue = function.options["queue"]
             if function.kind != "external" and queue in external:
                 raise ValueError("%s: the queue %s is for external functions" % (function.name, queue))
-        functions = [describe(function) for function in declared.values()]
+        functions = [describe_any(function) for function in declared.values()]
         announcement: "Announcement" = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be reported, too
@@ -1576,6 +1593,105 @@ def is_c_loaded():
         for path in [str(getattr(module, "__file__", "")) for module in list(_MODULES.values())])
 
 
+# worker/django_tasks.py ------------------------------------------------------
+#
+# Running Django's tasks.
+#
+# A task runs as a request of Django does: old connections to its database are closed before it, and all
+# connections after it. So a waiting worker holds none, however long CONN_MAX_AGE is. The signals task_started
+# and task_finished are sent here. A process that is killed sends no task_finished.
+
+THREADS_SECONDS = 0.1                   # the thread of async_to_sync() ends a moment after its call
+
+
+def run_django(function, order, context):
+    """Run a task of Django; return its outcome."""
+    names, task, threads = jobqueue.django_names(), function.task, threading.active_count()
+    result = running_result(function, order, context)
+    arguments = [*result.args]
+    if task.takes_context:
+        arguments.insert(0, names.context(task_result=result))
+    try:
+        begin_request()
+        names.signals.task_started.send(sender=type(task.get_backend()), task_result=result)
+        value = task.call(*arguments, **result.kwargs)
+    except BaseException as error:      # any exception of the owner's code is the attempt's error
+        outcome = outcome_of_exception(error)
+        finish(result, outcome, error, order["more"])
+    else:                               # Django refuses a value that is not JSON
+        outcome = outcome_of_result(value, names.normalize)
+        finish(result, outcome, None, order["more"])
+    try:
+        end_request(threads)
+    except Exception as error:          # the task has run: only its log shows this
+        print(outcome_of_exception(error)["traceback"], file=sys.stderr)
+    return outcome
+
+
+def running_result(function, order, context):
+    """Return Django's TaskResult of the attempt that begins now."""
+    more, now, task = order["more"], datetime.now().timestamp(), function.task
+    view = {
+        "id": order["id"], "function": function.name, "queue": more["queue"] or task.queue_name,
+        "priority": task.priority if more["priority"] is None else more["priority"],
+        "run_at": more["run_at"], "status": "running", "arguments": json.loads(order["arguments"]),
+        "result": None, "created_at": more["created_at"], "started_at": now, "attempted_at": now,
+        "finished_at": None, "errors": [], "workers": [str(more["worker_id"] or "")] * order["attempt"]}
+    if order["attempt"] > 1:            # earlier attempts have left errors
+        try:
+            view = context.ask_task(order["id"])
+        except JobQueueError:           # a worker of another machine cannot ask
+            view["run_at"] = None
+    return jobqueue.make_result(view, jobqueue.task_of(view, task.backend) or task, task.backend)
+
+
+def finish(result, outcome, error,
+           more):
+    """Write the outcome into Django's TaskResult, and send task_finished unless the task is tried again."""
+    names, path = jobqueue.django_names(), outcome.get("error_type", "")
+    if error is not None:
+        kind = type(error)
+        path = "%s.%s" % (kind.__module__, kind.__qualname__)
+        if kind.__module__ != "builtins" and outcome["kind"] != "succeeded":
+            outcome["error_type"] = path
+    status = "succeeded" if outcome["kind"] == "succeeded" else "failed"
+    changes = {"status": names.statuses[status],
+                               "finished_at": jobqueue.moment(datetime.now().timestamp())}
+    if status == "succeeded":
+        changes["_return_value"] = json.loads(outcome["result"])
+    else:
+        result.errors.append(names.error(
+            exception_class_path=path if "." in path else "builtins." + path,
+            traceback=outcome.get("traceback", "")))
+        left, first = more["retries_left"] or 0, more["retries_left"] == more["max_retries"]
+        if outcome["kind"] == "error" and (left > 0 or isinstance(error, RetryAfter) and first):
+            return
+    for name, value in changes.items():
+        object.__setattr__(result, name, value)
+    names.signals.task_finished.send_robust(sender=type(result.task.get_backend()), task_result=result)
+
+
+def begin_request():
+    """Forget queries and old connections, as Django does at the beginning of a request."""
+    db = importlib.import_module("django.db")
+    db.reset_queries()
+    db.close_old_connections()
+
+
+def end_request(threads):
+    """Close connections and caches, and forget the language and the zone that the task has chosen.
+
+    Wait a moment until no more than `threads` run: a thread that is left costs a new runner.
+    """
+    importlib.import_module("django.db").connections.close_all()
+    importlib.import_module("django.core.cache").close_caches()
+    importlib.import_module("django.utils.translation").deactivate()
+    importlib.import_module("django.utils.timezone").deactivate()
+    until = time.monotonic() + THREADS_SECONDS
+    while threading.active_count() > threads and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
 # worker/runner.py ------------------------------------------------------------
 #
 # The child's side: runs one attempt after another.
@@ -1588,6 +1704,9 @@ def is_c_loaded():
 # Rules: the runner never touches the database. If a task changes this process, the next task must not see
 # that. Some changes are undone. The rest is reported, and the worker replaces the runner. A fork of the
 # runner never sends messages to the worker.
+
+
+
 
 
 
@@ -1739,6 +1858,7 @@ class Runner:
                               order["claim"], self._data, self._report, self._enqueue)
         files = TaskFiles(order.get("site"), order["given"], context, self._data)
         context.ask_results = functools.partial(self._results, files)
+        context.ask_task = self._task
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before, began = self._used, time.monotonic()
@@ -1776,10 +1896,13 @@ class Runner:
             setattr(sys, name, stream)
 
     def _outcome(self, order, context, files):
-        function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
+        name = order["function"]
+        function = BUILT_IN.get(name) or declared.get(name) or jobqueue.find_django(name)
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",
-                    "error_message": "tasks.py does not declare %s" % order["function"]}
+                    "error_message": "tasks.py does not declare %s" % name}
+        if isinstance(function, DjangoFunction):
+            return run_django(function, {**order}, context)
         try:
             result = self._call(function, json.loads(order["arguments"]), context, files)
         except BaseException as error:  # any exception of the owner's code is the attempt's error
@@ -1858,6 +1981,10 @@ class Runner:
                 results = json.load(answer)["results"]
             return results
         return self._ask({"results": True})["results"]
+
+    def _task(self, task_id):
+        """Return a task of the same owner, for get_result() of Django."""
+        return self._ask({"task": task_id})["task"]
 
     def _ask(self, *messages):
         """Send messages; return the worker's answer, or raise its refusal."""
@@ -2229,6 +2356,8 @@ BATCH_AFTER = 8                         # quick ends of a function in a row, aft
 BATCH_SECONDS = 0.05                    # an outcome in a batch may wait so long to be recorded
 TEMPORARY_ERRORS = jobqueue.StorageFull, jobqueue.Busy
 
+# Columns that a task of Django sees in its context.
+ORDER_COLUMNS = ("queue", "priority", "run_at", "created_at", "max_retries", "retries_left", "worker_id")
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
@@ -2307,6 +2436,10 @@ class WatchedAttempt:
         """Answer with the results of the predecessors; return False if that is not allowed here."""
         raise NotImplementedError
 
+    def _answer_task(self, task_id):
+        """Answer with a task of the same owner, for get_result() of Django."""
+        raise NotImplementedError
+
     # Common to all kinds.
 
     def make_run_order(self):
@@ -2317,7 +2450,8 @@ class WatchedAttempt:
         return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
                 "given": self.given_names(), "id": row["id"], "owner": row["owner"],
                 "crashes": row["crashes"], "claim": row["claim"],
-                "function": row["function"], "arguments": row["arguments"]}
+                "function": row["function"], "arguments": row["arguments"],
+                "more": {name: row.get(name) for name in ORDER_COLUMNS}}
 
     def end(self, kind, why=None):
         """Record why the attempt must end; only the first reason counts."""
@@ -2338,6 +2472,8 @@ class WatchedAttempt:
             if not message.get("more"):
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
+        elif isinstance(message.get("task"), int):
+            self._answer_task(message["task"])
         else:
             return message.get("results") is True and self._answer_results()
         return True
@@ -2477,6 +2613,9 @@ class Attempt(WatchedAttempt):
     def _answer_results(self):
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         return True
+
+    def _answer_task(self, task_id):
+        self._answer(lambda: {"task": jobqueue.result_view(self._queue, task_id, self.row["owner_id"])})
 
     def _answer(self, find):
         try:
@@ -3573,6 +3712,10 @@ class RemoteAttempt(WatchedAttempt):
 
     def _answer_results(self):
         return False                    # the runner asks the site for results
+
+    def _answer_task(self, task_id):
+        self.reply({"refused": Refusal("Denied", "A worker of another machine cannot read task %d."
+                                       % task_id, [], None)})
 
 
 class Addition(NamedTuple):

@@ -51,16 +51,17 @@ ROOMS = {
         upkeep/finding_table upkeep/conditions upkeep/alerts upkeep/notifications
         upkeep/plan upkeep/forecast upkeep/tick
         access/people access/accounts access/requests access/remote_workers access/python_task
-        access/python_interface access/host access/findings access/import_checks access/backup
+        access/python_interface access/django_project access/django_backend access/host access/findings
+        access/import_checks access/backup
         web/http_answer web/http_request web/handlers_tasks web/handlers_site web/routes web/openapi
         web/application web/connections web/servers web/printing web/serve web/clients web/command_rows
         web/commands_tasks web/commands_site web/command_line
         """.split(),
     "worker.py": """
         worker/head worker/python_types worker/signatures worker/commands worker/requests
-        worker/task_files worker/outcomes worker/leftovers worker/runner worker/log worker/child
-        worker/attempt worker/place worker/runners worker/recorder worker/worker worker/remote_site
-        worker/remote worker/entry
+        worker/task_files worker/outcomes worker/leftovers worker/django_tasks worker/runner worker/log
+        worker/child worker/attempt worker/place worker/runners worker/recorder worker/worker
+        worker/remote_site worker/remote worker/entry
         """.split(),
 }
 # Rooms that keep their types in the built file: people's own code uses them beside an editor or a type

@@ -128,7 +128,9 @@ class TaskContext:
         self._data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once the folder was used
-        self.ask_results: Callable[[], list[Any]] = list    # the runner sets one that asks the worker
+        # The runner sets functions that ask the worker.
+        self.ask_results: Callable[[], list[Any]] = list
+        self.ask_task: Callable[[int], Any] = int
 
     def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
         """Report that `n` of `total` is done. The `message` may name the current step.

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     _Value = TypeVar("_Value")
 
 SUMMARY_MAX_CHARACTERS = 120
+# The name under which a task of Django keeps how many of its arguments are positional.
+POSITIONAL_COUNT = "*"
 
 
 def text_like(pattern: str, message: str) -> Schema:
@@ -322,6 +324,14 @@ def unmask(value: Any, stored: Any) -> Any:
     return value
 
 
+def shown_arguments(arguments_text: str | None) -> JsonObject | None:
+    """Return the arguments of a task from their JSON text, as people see them."""
+    arguments: JsonObject | None = json.loads(arguments_text or "null")
+    if arguments:
+        arguments.pop(POSITIONAL_COUNT, None)
+    return arguments
+
+
 def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str:
     """Return a task's arguments in words: the values in order, secrets masked, shortened.
 
@@ -330,7 +340,7 @@ def summarize(arguments_text: str, files: Iterable[tuple[str, str]] = ()) -> str
     if arguments_text is None:
         return "…"
     try:
-        values = mask(json.loads(arguments_text)).values()
+        values = mask(shown_arguments(arguments_text)).values()
     except RecursionError:              # stored before depth was limited
         return "…"
     words = ", ".join(value if isinstance(value, str) else dump_json(value) for value in values)

@@ -53,6 +53,8 @@ from src.access.requests import *
 from src.access.remote_workers import *
 from src.access.python_task import *
 from src.access.python_interface import *
+from src.access.django_project import *
+from src.access.django_backend import *
 from src.access.host import *
 from src.access.findings import *
 from src.access.import_checks import *

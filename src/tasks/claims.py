@@ -236,6 +236,7 @@ class Claims:
         for place, row in enumerate(rows):
             row["claim"] = UNCONFIRMED + reach.claims[place] if reach else random_token()
             row["attempts"] += 1
+            row["worker_id"] = worker_id
             row["claimed"] = self._clock.monotonic()
         taken = transaction.many("""
             UPDATE task SET status=RUNNING, claim=?, attempts=?, worker_id=?, lease_boot=?,

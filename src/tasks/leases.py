@@ -40,12 +40,16 @@ if TYPE_CHECKING:
         attempts: int                   # claims so far, this one included
         put_backs: int                  # attempts that ran no function
         crashes: int
+        priority: int
+        max_retries: int
+        retries_left: int
         timeout: float
         on_crash: str                   # "retry" or "fail"
         created_at: float
         run_at: float | None
         barred: int                     # 1 if it is for admins, and its user is no active admin
         spare: int | None               # how many more tasks its owner may start; None: any
+        worker_id: int                  # the worker that claimed it
         claim: str                      # the token that each write about this attempt names
         claimed: float                  # when it was claimed, by this machine's monotonic clock
 
@@ -59,7 +63,7 @@ REACH_ROWS = 1000               # tasks of a queue that are searched for functio
 # The first pending tasks of a queue, with the columns that a claim reads.
 HEADS = """
     SELECT task.id, owner_id, queue, function, arguments, attempts, put_backs, crashes, timeout,
-        on_crash, task.created_at, run_at, user.name AS owner,
+        priority, max_retries, retries_left, on_crash, task.created_at, run_at, user.name AS owner,
         CASE WHEN admin_id IS NOT NULL AND NOT EXISTS (
             SELECT 1 FROM user WHERE id=admin_id AND role='admin' AND disabled=0)
         THEN 1 ELSE 0 END AS barred, %s AS spare

@@ -17,7 +17,7 @@ from ..base.limits import (CANCELLED, COUNT_MAX, FAILED, INTEGER_MAX, PAGE_ROWS,
                            STATUS_WORDS, SUCCEEDED)
 from ..base.errors import Malformed, NotFound
 from ..base.time_and_text import iso, storable
-from ..base.values import FILE_KEY, SECRET_TEXTS, mask, summarize
+from ..base.values import FILE_KEY, SECRET_TEXTS, mask, shown_arguments, summarize
 from ..store.connection import (BY_CLAIM, BY_ID, BY_OWNER, BY_TURN, CONTAINS, LOOK_SECONDS, SEARCH_SECONDS,
                                 THEN_JOIN, Reader)
 from ..store.database import Database, Page
@@ -66,7 +66,8 @@ SORTS: dict[str, Callable[[TaskRow, float], Any]] = {
         (now if row["status"] == RUNNING else row["finished_at"]) or row["started_at"])}
 BEGUN = RUNNING, SUCCEEDED, FAILED, CANCELLED
 NEWEST, OLDEST = "-id", "id"
-FIELDS = ("arguments", "result")
+FIELDS: dict[str, Callable[[str | None], Any]] = {     # the larger values of a task, and how they are read
+    "arguments": shown_arguments, "result": lambda text: json.loads(text or "null")}
 
 
 def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable[str] = FIELDS,
@@ -90,7 +91,7 @@ def task_json(row: TaskRow, after: Sequence[int] | None = None, fields: Iterable
         "worker": row["worker_id"], "schedule": row["schedule_id"],
         "created_at": iso(row["created_at"]), "started_at": iso(row["started_at"]),
         "finished_at": iso(row["finished_at"])}
-    return {**shown, **{name: json.loads(row[name] or "null") for name in fields}}
+    return {**shown, **{name: FIELDS[name](row[name]) for name in fields}}
 
 
 class Filter(NamedTuple):

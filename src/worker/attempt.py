@@ -43,6 +43,8 @@ BATCH_AFTER = 8                         # quick ends of a function in a row, aft
 BATCH_SECONDS = 0.05                    # an outcome in a batch may wait so long to be recorded
 TEMPORARY_ERRORS = jobqueue.StorageFull, jobqueue.Busy
 
+# Columns that a task of Django sees in its context.
+ORDER_COLUMNS = ("queue", "priority", "run_at", "created_at", "max_retries", "retries_left", "worker_id")
 RUNNER_KINDS = "succeeded", "error", "fail", "unknown_function"
 REPORT_SCHEMA = {"type": "object", "required": ["progress", "message"], "properties": {
     "progress": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
@@ -121,6 +123,10 @@ class WatchedAttempt:
         """Answer with the results of the predecessors; return False if that is not allowed here."""
         raise NotImplementedError
 
+    def _answer_task(self, task_id: int) -> None:
+        """Answer with a task of the same owner, for get_result() of Django."""
+        raise NotImplementedError
+
     # Common to all kinds.
 
     def make_run_order(self) -> RunOrder | None:
@@ -131,7 +137,8 @@ class WatchedAttempt:
         return {"attempt": row["attempts"] - row["put_backs"], "site": self.site(),
                 "given": self.given_names(), "id": row["id"], "owner": row["owner"],
                 "crashes": row["crashes"], "claim": row["claim"],
-                "function": row["function"], "arguments": row["arguments"]}
+                "function": row["function"], "arguments": row["arguments"],
+                "more": {name: row.get(name) for name in ORDER_COLUMNS}}
 
     def end(self, kind: str, why: str | None = None) -> None:
         """Record why the attempt must end; only the first reason counts."""
@@ -152,6 +159,8 @@ class WatchedAttempt:
             if not message.get("more"):
                 requests, self._requests = self._requests, []
                 self._enqueue(requests)
+        elif isinstance(message.get("task"), int):
+            self._answer_task(message["task"])
         else:
             return message.get("results") is True and self._answer_results()
         return True
@@ -291,6 +300,9 @@ class Attempt(WatchedAttempt):
     def _answer_results(self) -> bool:
         self._answer(lambda: {"results": self._queue.tasks.results_before(self.row["id"])})
         return True
+
+    def _answer_task(self, task_id: int) -> None:
+        self._answer(lambda: {"task": jobqueue.result_view(self._queue, task_id, self.row["owner_id"])})
 
     def _answer(self, find: Callable[[], ToRunner]) -> None:
         try:

@@ -19,6 +19,7 @@ from jobqueue import (TYPE_CHECKING, FileSite, JobQueueError, NamedTuple, Outcom
                       integer_within, number_within, text_like)
 
 from .requests import http_opener
+from .runner import Refusal
 from .child import Child
 from .attempt import WatchedAttempt
 
@@ -339,6 +340,10 @@ class RemoteAttempt(WatchedAttempt):
 
     def _answer_results(self) -> bool:
         return False                    # the runner asks the site for results
+
+    def _answer_task(self, task_id: int) -> None:
+        self.reply({"refused": Refusal("Denied", "A worker of another machine cannot read task %d."
+                                       % task_id, [], None)})
 
 
 class Addition(NamedTuple):

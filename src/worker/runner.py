@@ -27,8 +27,8 @@ from pathlib import Path
 from types import CoroutineType
 
 import jobqueue
-from jobqueue import (TYPE_CHECKING, Added, Fail, Function, NamedTuple, TaskContext, declared, dump_json,
-                      host_umask, storable)
+from jobqueue import (TYPE_CHECKING, Added, DjangoFunction, Fail, Function, NamedTuple, TaskContext, declared,
+                      dump_json, host_umask, storable)
 
 from .signatures import Parameters, read_functions, working_folder
 from .commands import BUILT_IN, run_command, run_script
@@ -36,11 +36,12 @@ from .requests import run_request
 from .task_files import TaskFiles
 from .outcomes import outcome_of_exception, outcome_of_result
 from .leftovers import Leftovers, text_streams
+from .django_tasks import run_django
 
 if TYPE_CHECKING:
     from typing import Any, TextIO, TypedDict
 
-    from jobqueue import Announcement, FieldError, FileSite, JsonObject
+    from jobqueue import Announcement, FieldError, FileSite, JsonObject, ResultView
 
     from .outcomes import Report, OutcomeMessage
 
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         enqueue: list[JsonObject]       # requests for tasks
         more: bool                      # True if the next line has more of these requests
         results: bool                   # True asks for the results of the predecessors
+        task: int                       # asks for the task with this id
         outcome: OutcomeMessage
 
     class RunOrder(TypedDict):
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
         claim: str
         function: str
         arguments: str                  # JSON text
+        more: JsonObject                # columns of the task; None where a site did not send them
         site: FileSite | None           # the site that has its files, if they are not here
         given: dict[str, str]           # names of its given files that are here, by their keys
 
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
         created: int                    # how many of the ids are new
         ids: list[int]                  # ids of the requested tasks, of new and of existing ones
         results: list[Any]
+        task: ResultView
         refused: Refusal
 
 LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
@@ -194,6 +198,7 @@ class Runner:
                               order["claim"], self._data, self._report, self._enqueue)
         files = TaskFiles(order.get("site"), order["given"], context, self._data)
         context.ask_results = functools.partial(self._results, files)
+        context.ask_task = self._task
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before, began = self._used, time.monotonic()
@@ -231,10 +236,13 @@ class Runner:
             setattr(sys, name, stream)
 
     def _outcome(self, order: RunOrder, context: TaskContext, files: TaskFiles) -> OutcomeMessage:
-        function = BUILT_IN.get(order["function"]) or declared.get(order["function"])
+        name = order["function"]
+        function = BUILT_IN.get(name) or declared.get(name) or jobqueue.find_django(name)
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",
-                    "error_message": "tasks.py does not declare %s" % order["function"]}
+                    "error_message": "tasks.py does not declare %s" % name}
+        if isinstance(function, DjangoFunction):
+            return run_django(function, {**order}, context)
         try:
             result = self._call(function, json.loads(order["arguments"]), context, files)
         except BaseException as error:  # any exception of the owner's code is the attempt's error
@@ -313,6 +321,10 @@ class Runner:
                 results: list[Any] = json.load(answer)["results"]
             return results
         return self._ask({"results": True})["results"]
+
+    def _task(self, task_id: int) -> ResultView:
+        """Return a task of the same owner, for get_result() of Django."""
+        return self._ask({"task": task_id})["task"]
 
     def _ask(self, *messages: ToWorker) -> ToRunner:
         """Send messages; return the worker's answer, or raise its refusal."""

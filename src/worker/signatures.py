@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, Function, argument_value, declared, storable
+from jobqueue import TYPE_CHECKING, DjangoFunction, Function, argument_value, declared, storable
 
 from .python_types import ANY, NOTHING, ValueType, is_unclear, resolve
 
@@ -68,7 +68,7 @@ def parameter_help(text: str) -> dict[str, str]:
 def documentation(function: Function) -> str:
     """Return a Python function's docstring without its indentation; "" for other kinds."""
     from inspect import getdoc
-    return (getdoc(function.target) or "").strip() if function.kind == "python" else ""
+    return (getdoc(function.target) or "").strip() if function.kind in ("python", "django") else ""
 
 
 def refused(declaration: Function | ScheduleLine, words: str) -> ValueError:
@@ -117,7 +117,9 @@ class Parameters:
         """Return the hint of each parameter; NOTHING if it has none. Set `others` and `_signature`, too."""
         import inspect
         kinds: dict[str, TypeHint] = {}
-        signature, hints = inspect.signature(target), type_hints(target)
+        hints = type_hints(target)
+        signature = jobqueue.signature_of(self.function.task) if isinstance(
+            self.function, DjangoFunction) else inspect.signature(target)
         for parameter in signature.parameters.values():
             hint = hints.get(parameter.name, NOTHING)
             if parameter.kind is parameter.VAR_KEYWORD:
@@ -252,10 +254,23 @@ def describe(function: Function) -> AnnouncedFunction:
     title, _, rest = documentation(function).partition("\n")
     section = r"^\s*(?:Args|Arguments|Parameters|Returns|Raises|Yields|Examples?):?\s*$|^\s*:\w+"
     description = re.split(section, rest.strip(), flags=re.MULTILINE)[0].strip()
-    return {"name": function.name, "title": title or function.name.replace("_", " "),
+    name = function.name.rpartition(".")[2] if function.kind == "django" else function.name
+    return {"name": function.name, "title": title or name.replace("_", " "),
             "description": description, "schema": Parameters(function).schema(),
             "options": function.options, "who": function.who,
             "external": function.kind == "external"}
+
+
+def describe_any(function: Function) -> AnnouncedFunction:
+    """Return a function as the catalogue stores it. A Django task without a usable signature has no form."""
+    try:
+        return describe(function)
+    except ValueError:
+        if function.kind != "django":
+            raise
+        return {"name": function.name, "title": function.name, "description": "", "who": "nobody",
+                "schema": {"type": "object", "properties": {}, "required": [], "additionalProperties": True},
+                "options": function.options, "external": False}
 
 
 def describe_schedules() -> list[JsonObject]:
@@ -280,8 +295,9 @@ def describe_schedules() -> list[JsonObject]:
 
 
 def is_owners(file: str) -> bool:
-    """Return whether a file is the owner's: in the folder of tasks.py or ours, but in no package."""
-    folders = tuple("%s/" % folder for folder in (jobqueue.TASKS_FILE.parent, jobqueue.HOME))
+    """Return whether a file is the owner's: in a folder of the owner or ours, but in no package."""
+    folders = tuple("%s/" % folder for folder in (
+        jobqueue.TASKS_FILE.parent, jobqueue.HOME, *jobqueue.project_folders))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
             and not re.search("/(site|dist)-packages/", file))
 
@@ -381,7 +397,7 @@ def read_functions() -> Announcement:
             queue = function.options["queue"]
             if function.kind != "external" and queue in external:
                 raise ValueError("%s: the queue %s is for external functions" % (function.name, queue))
-        functions = [describe(function) for function in declared.values()]
+        functions = [describe_any(function) for function in declared.values()]
         announcement: Announcement = {
             "functions": functions, "schedules": describe_schedules(), "error": None}
     except BaseException as error:      # SystemExit in tasks.py must be reported, too

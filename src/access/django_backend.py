@@ -1,0 +1,371 @@
+"""DjangoBackend: jobqueue as the backend of a Django site's tasks.
+
+    TASKS = {"default": {"BACKEND": "jobqueue.DjangoBackend"}}
+
+The class is made when Django asks for it, of the classes of django.tasks (Django 6.0 and newer) or of the
+package django-tasks (Django 4.2 to 5.2). enqueue() adds a task to the queue, get_result() reads it. Inside a
+running task both ask the worker, since a runner never opens the database.
+
+Rules: the id of a result has a signature, so that visitors of a site cannot guess the ids of others. A
+task is enqueued although the catalogue does not know its function: the worker imports it.
+"""
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from ..base.head import TYPE_CHECKING
+from ..base.limits import TASKS_FILE
+from ..base.errors import JobQueueError, NotFound, SetupError, join_errors
+from ..base.time_and_text import dump_json
+from ..base.values import OPTION_SCHEMAS, TASK_OPTIONS, check_value
+from ..base.options import data_folder, database_address
+from ..tasks.adding import Added
+from .requests import DJANGO_MARK, REQUEST_SCHEMA
+from .python_task import TaskContext
+from .python_interface import JobQueue, default_queue
+from .django_project import (DjangoNames, django_names, find_task, join_arguments, seen_tasks,
+                             split_arguments)
+
+if TYPE_CHECKING:
+    from typing import Any, TypedDict
+
+    from ..base.types import JsonObject, TaskRow
+    from ..store.connection import Reader
+    from .django_project import DjangoTask
+
+if TYPE_CHECKING:
+    class AttemptError(TypedDict):
+        """The end of an attempt without success."""
+
+        path: str                       # of the class of the exception
+        traceback: str
+
+    class ResultView(TypedDict):
+        """A task as get_result() needs it. Times are seconds since 1970."""
+
+        id: int
+        function: str
+        queue: str
+        priority: int
+        run_at: float | None
+        status: str                     # one of STATUS_WORDS
+        arguments: JsonObject
+        result: Any
+        created_at: float | None
+        started_at: float | None        # of the first attempt
+        attempted_at: float | None      # of the last one
+        finished_at: float | None
+        errors: list[AttemptError]
+        workers: list[str]              # one for each attempt
+
+    DjangoResult = Any                  # a TaskResult of Django
+
+OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TASKS, in OPTIONS
+# Fields that a Task has beside Django's own: they are keywords of using(), and since Django 6.1 of @task.
+EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
+                "unique_key", "after", "after_failure")
+TRACEBACK = "Traceback (most recent call last):"
+# Exceptions that stand for the ends of attempts without one, by our types of errors.
+ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
+               "WorkerLost": "builtins.ChildProcessError", "Interrupted": "builtins.InterruptedError"}
+EVENT_PATHS = {"retry": "builtins.TimeoutError", "crashed": "builtins.ChildProcessError",
+               "interrupted": "builtins.InterruptedError", "cancelled": "asyncio.CancelledError"}
+ID_SALT, ID_CHARACTERS = "jobqueue.DjangoBackend", 20
+
+
+def result_view(queue: JobQueue, task_id: int, owner_id: int | None = None) -> ResultView:
+    """Return a task for get_result(); NotFound if there is none, or it is not this owner's."""
+    row, db = queue.tasks.get(task_id, owner_id), queue.database
+    events = db.all("SELECT event, at, attempt, worker_id, message FROM activity WHERE task_id=? ORDER BY id",
+                    (task_id,))
+    unbegun = {event["attempt"] for event in events if event["event"] == "put_back"}
+    starts = [event for event in events if event["event"] == "started" and event["attempt"] not in unbegun]
+    ends = [event for event in events if event["event"] in ("failed", *EVENT_PATHS)]
+    shown = queue.tasks.full_json(row)
+    return {
+        "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
+        "run_at": row["run_at"] if len(starts) < 2 else None,     # a retry has set a later time
+        "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
+        "created_at": row["created_at"],
+        "started_at": starts[0]["at"] if starts else row["started_at"],
+        "attempted_at": starts[-1]["at"] if starts else row["started_at"],
+        "finished_at": row["finished_at"],
+        "errors": [_error_of(db, row, event, event is ends[-1]) for event in ends],
+        "workers": [str(event["worker_id"]) for event in starts]}
+
+
+def _error_of(db: Reader, row: TaskRow, end: Any, is_last: bool) -> AttemptError:
+    """Return the error of an attempt. The log has its traceback, until it is removed."""
+    trace = ""
+    for piece in db.all("SELECT text FROM log WHERE task_id=? AND attempt=? ORDER BY start DESC LIMIT 3",
+                        (row["id"], end["attempt"])):
+        trace = piece["text"] + trace
+        if trace.startswith(TRACEBACK):     # the worker stores it as a piece of its own
+            break
+    else:
+        trace = ""
+    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2].lstrip(), re.MULTILINE)
+    path = last[0] if trace and last else EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    if is_last and row["error_type"]:
+        path = ERROR_PATHS.get(row["error_type"], row["error_type"])
+    if "." not in path:
+        path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
+    return {"path": path, "traceback": trace or end["message"] or ""}
+
+
+def sign_id(task_id: int, key: Any = None) -> str:
+    """Return the id of a result: the task's number and a signature by the site's SECRET_KEY."""
+    crypto = importlib.import_module("django.utils.crypto")
+    signature = crypto.salted_hmac(ID_SALT, str(task_id), secret=key).hexdigest()
+    return "%d-%s" % (task_id, signature[:ID_CHARACTERS])
+
+
+def read_id(result_id: Any) -> int | None:
+    """Return the task's number of the id of a result; None if it was not signed by this site."""
+    import hmac
+    settings = importlib.import_module("django.conf").settings
+    number = re.match(r"([1-9][0-9]{0,15})-", result_id) if isinstance(result_id, str) else None
+    if number and any(hmac.compare_digest(sign_id(int(number[1]), key).encode(), result_id.encode())
+                      for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)):
+        return int(number[1])
+    return None
+
+
+def moment(at: float | None) -> datetime | None:
+    """Return seconds since 1970 as Django has times: aware with USE_TZ, else in the local zone."""
+    if at is None:
+        return None
+    zone = timezone.utc if importlib.import_module("django.conf").settings.USE_TZ else None
+    return datetime.fromtimestamp(at, zone)
+
+
+def make_result(view: ResultView, task: DjangoTask, alias: str) -> DjangoResult:
+    """Return Django's TaskResult of a task."""
+    names, (args, kwargs) = django_names(), split_arguments(task, view["arguments"])
+    result = names.result(
+        task=task, id=sign_id(view["id"]), status=names.statuses[view["status"]], args=args, kwargs=kwargs,
+        enqueued_at=moment(view["created_at"]), started_at=moment(view["started_at"]),
+        last_attempted_at=moment(view["attempted_at"]), finished_at=moment(view["finished_at"]),
+        backend=alias, worker_ids=view["workers"], errors=[
+            names.error(exception_class_path=error["path"], traceback=error["traceback"])
+            for error in view["errors"]])
+    object.__setattr__(result, "_return_value", view["result"])
+    return result
+
+
+def task_of(view: ResultView, alias: str) -> DjangoTask | None:
+    """Return the Task of a result with the options that it was enqueued with; None if it is gone."""
+    import dataclasses
+    task = find_task(view["function"])
+    if task is None:
+        return None
+    changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
+               "run_after": moment(view["run_at"])}
+    changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
+    with contextlib.suppress(django_names().invalid):       # the setting TASKS has changed since
+        task = dataclasses.replace(task, **changes) if changes else task
+    return task
+
+
+def write_tasks_file(settings: str, folder: str) -> None:
+    """Write a tasks.py that names the Django project, unless there is one. SetupError if that fails."""
+    import tempfile
+    place = "" if os.path.abspath(folder) == str(TASKS_FILE.parent) else ", path=%r" % folder
+    line = "django_project(%r%s)" % (settings, place)
+    if TASKS_FILE.exists():
+        return
+    try:
+        with tempfile.NamedTemporaryFile("w", dir=TASKS_FILE.parent, suffix=".new", encoding="utf-8") as file:
+            file.write("from jobqueue import django_project\n\n%s\n" % line)
+            file.flush()
+            os.chmod(file.name, 0o644)
+            os.link(file.name, TASKS_FILE)
+    except FileExistsError:             # another process was quicker
+        pass
+    except OSError as error:
+        raise SetupError("%s cannot be written (%s). Make it with the two lines: from jobqueue import "
+                         "django_project; %s" % (TASKS_FILE, error.strerror, line)) from None
+
+
+class DjangoBackendMethods:
+    """The methods of DjangoBackend. A class made of this and of Django's BaseTaskBackend is the backend."""
+
+    supports_defer = supports_async_task = supports_get_result = supports_priority = True
+    alias: str
+    task_class: Any
+    _queues: dict[tuple[int, str], JobQueue] = {}   # by process id and folder
+
+    def __init__(self, alias: str, params: JsonObject) -> None:
+        base: Any = super()
+        base.__init__(alias, {"ENQUEUE_ON_COMMIT": False, **params})    # of django-tasks before 0.9
+        self.options: JsonObject = params.get("OPTIONS", {})
+        self._is_declared = False
+
+    def validate_task(self, task: DjangoTask) -> None:
+        """Raise InvalidTask if this backend cannot run a task."""
+        base: Any = super()
+        base.validate_task(task)
+        invalid = django_names().invalid
+        chosen = {name: getattr(task, name, None) for name in EXTRA_FIELDS if name != "after"}
+        chosen = {name: value for name, value in chosen.items() if value is not None}
+        errors = check_value(REQUEST_SCHEMA, {**chosen, "function": "", "queue": task.queue_name}, "")
+        if errors:
+            raise invalid(join_errors(errors))
+        if getattr(task, "enqueue_on_commit", None):
+            raise invalid("enqueue_on_commit is not possible, because the queue is a database of its own. "
+                          "Use transaction.on_commit(partial(task.enqueue, ...)).")
+        seen_tasks.setdefault(task.module_path, task)
+
+    def enqueue(self, task: DjangoTask, args: Any, kwargs: Any) -> DjangoResult:
+        """Add a task to the queue; return its TaskResult."""
+        self.validate_task(task)
+        arguments = self._arguments(task, args, kwargs)
+        request: JsonObject = {"function": task.module_path, "arguments": arguments, DJANGO_MARK: True,
+                               "queue": task.queue_name, "priority": task.priority}
+        request.update({name: getattr(task, name, None) for name in EXTRA_FIELDS
+                        if getattr(task, name, None) is not None})
+        if request.get("after") is not None:
+            request["after"] = self._predecessors(request["after"])
+        if task.run_after is not None:
+            request["run_at"] = task.run_after.astimezone(timezone.utc).isoformat()
+        place = TaskContext.running
+        if place:
+            added, created_at = place.enqueue([request]), None
+        else:
+            self._declare_project()
+            queue = self.queue()
+            owner_id = queue.users.owner(self.options.get("owner"))["id"]
+            added = Added(*queue.add_orders(queue.requests.check([request]), owner_id).values())
+            created_at = queue.database.value("SELECT created_at FROM task WHERE id=?", (added.ids[0],))
+            queue.start_workers()
+        if not added.new:               # an unfinished task has the unique_key
+            return self.get_result(sign_id(added.ids[0]))
+        result = make_result({
+            "id": added.ids[0], "function": task.module_path, "queue": task.queue_name,
+            "priority": task.priority, "run_at": None, "status": "pending", "arguments": arguments,
+            "result": None, "created_at": created_at or datetime.now().timestamp(), "started_at": None,
+            "attempted_at": None, "finished_at": None, "errors": [], "workers": []}, task, self.alias)
+        django_names().signals.task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def get_result(self, result_id: str) -> DjangoResult:
+        """Return the TaskResult with this id; TaskResultDoesNotExist if there is none."""
+        task_id, place = read_id(result_id), TaskContext.running
+        missing = django_names().missing
+        if task_id is None:
+            raise missing("%r is no id of a result of this site" % (result_id,))
+        try:
+            view: ResultView = place.ask_task(task_id) if place else result_view(self.queue(), task_id)
+        except NotFound:
+            raise missing("task %d was deleted" % task_id) from None
+        task = task_of(view, self.alias)
+        if task is None:
+            raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
+        return make_result(view, task, self.alias)
+
+    def check(self, **kwargs: Any) -> Iterator[Any]:
+        """Yield what is wrong with the settings, for `manage.py check`."""
+        checks, base = importlib.import_module("django.core.checks"), super()
+        yield from getattr(base, "check")(**kwargs) or ()
+        for name in sorted(self.options.keys() - OWN_OPTIONS):
+            yield checks.Error("OPTIONS of the task backend %r has the unknown key %r." % (self.alias, name),
+                               hint="Known are: %s." % ", ".join(sorted(OWN_OPTIONS)), id="jobqueue.E001")
+        for name in sorted(getattr(self, "queues")):
+            errors = check_value(OPTION_SCHEMAS["queue"], name, "")
+            if errors:
+                yield checks.Error("The queue %r of the task backend %r %s." % (
+                    name, self.alias, errors[0]["message"]), id="jobqueue.E002")
+        if getattr(self, "enqueue_on_commit", False):
+            yield checks.Error("ENQUEUE_ON_COMMIT is not possible with jobqueue, because the queue is a "
+                               "database of its own.", id="jobqueue.E003",
+                               hint="Remove it, and use transaction.on_commit().")
+        try:
+            folder = data_folder(self.options.get("data"))
+            database_address(folder)
+        except JobQueueError as error:
+            yield checks.Error(error.detail, id="jobqueue.E004")
+        if TASKS_FILE.exists() and "django_project" not in TASKS_FILE.read_text("utf-8", "replace"):
+            yield checks.Warning("%s does not name this project, so that no worker runs its tasks."
+                                 % TASKS_FILE, id="jobqueue.W001",
+                                 hint="Add: from jobqueue import django_project; django_project(%r, path=%r)"
+                                      % self._project())
+
+    def queue(self) -> JobQueue:
+        """Return the JobQueue of this process."""
+        folder = self.options.get("data")
+        if folder is None:
+            return default_queue()
+        key = os.getpid(), str(folder)
+        return self._queues.get(key) or self._queues.setdefault(key, JobQueue(folder))
+
+    def _arguments(self, task: DjangoTask, args: Any, kwargs: Any) -> JsonObject:
+        normalize = django_names().normalize
+        arguments: JsonObject = json.loads(dump_json(join_arguments(
+            task, normalize(list(args)), normalize(dict(kwargs)))))
+        return arguments
+
+    def _predecessors(self, after: Any) -> list[Any]:
+        """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""
+        ids = []
+        for item in after if isinstance(after, (list, tuple, set, frozenset)) else [after]:
+            given = getattr(item, "id", item)
+            task_id = read_id(given) if isinstance(given, str) else given
+            if task_id is None:
+                raise django_names().invalid("after: %r is no id of a result of this site" % given)
+            ids.append(task_id)
+        return ids
+
+    def _project(self) -> tuple[str, str]:
+        """Return the module of the site's settings, and the folder that holds its package."""
+        module: str = self.options.get("settings") or str(getattr(
+            importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None) or "")
+        folder = self.options.get("project")
+        if folder is None and module:
+            top: Any = sys.modules.get(module.partition(".")[0])
+            places = [*getattr(top, "__path__", ()), getattr(top, "__file__", None)]
+            folder = next((os.path.dirname(os.path.abspath(path)) for path in places if path), "")
+        return module, str(folder or "")
+
+    def _declare_project(self) -> None:
+        """Write a tasks.py for the worker at the first use, unless there is one."""
+        if not self._is_declared:
+            write_tasks_file(*self._project())
+            self._is_declared = True
+
+
+def _make_task_class(names: DjangoNames) -> type:
+    """Return Django's Task with the options of our tasks as further fields."""
+    import dataclasses
+
+    def using(self: Any, **options: Any) -> Any:
+        """Return a variant of the task with these options. Those of jobqueue may be among them."""
+        extra = {name: options.pop(name) for name in EXTRA_FIELDS if name in options}
+        base: Any = names.task
+        changed = base.using(self, **options)
+        return dataclasses.replace(changed, **extra) if extra else changed
+    # They count for no comparison: a result that was read has not all of them.
+    fields = [(name, "object", dataclasses.field(default=None, compare=False)) for name in EXTRA_FIELDS]
+    return dataclasses.make_dataclass(
+        "DjangoTask", fields, bases=(names.task,), frozen=True,
+        namespace={"using": using, "__module__": __name__, "__doc__": names.task.__doc__})
+
+
+def __getattr__(name: str) -> Any:
+    """Make DjangoBackend, or the class of its tasks, when it is first asked for."""
+    if name not in ("DjangoBackend", "DjangoTask"):
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    names = django_names()
+    task_class = _make_task_class(names)
+    backend = type("DjangoBackend", (DjangoBackendMethods, names.backend), {
+        "__module__": __name__, "task_class": task_class,
+        "__doc__": "The task backend of Django that adds tasks to jobqueue."})
+    globals().update(DjangoBackend=backend, DjangoTask=task_class)
+    return globals()[name]
