@@ -15820,6 +15820,9 @@ def describe_api(document):
 # An Application finds the route of a request in ROUTES, checks its user and its input, calls the handler, and
 # turns errors into answers.
 
+
+
+
 SCOPES = {WORKER: "worker", METRICS: "metrics"}     # the scope that an admin's token needs for such a route
 # The address of a new object, by the schema of the answer.
 MADE_AT = {"Task": "api/tasks/%(id)d", "ScheduleDetail": "api/schedules/%(id)d",
@@ -16043,6 +16046,22 @@ def application(environ, start_response):
         start_response(status, headers)
         return content if environ["REQUEST_METHOD"] != "HEAD" else [b""]
     return app(environ, start_response)
+
+
+def mount(prefix, site):
+    """Return a WSGI callable with the page at `prefix`, such as "/jobs". All else goes to `site`.
+
+    Use it in the start file of Django or Flask: application = mount("/jobs", application).
+    """
+    prefix = "/" + prefix.strip("/")
+
+    def answer(environ, start_response):
+        path = environ.get("PATH_INFO", "")
+        if path != prefix and not path.startswith(prefix + "/"):
+            return site(environ, start_response)
+        return application({**environ, "SCRIPT_NAME": environ.get("SCRIPT_NAME", "") + prefix,
+                            "PATH_INFO": path[len(prefix):]}, start_response)
+    return answer
 
 
 # web/connections.py ----------------------------------------------------------

@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import threading
+from collections.abc import Callable, Iterable
 from urllib.parse import quote
 
 from ..base.head import TYPE_CHECKING
@@ -31,6 +32,9 @@ from .openapi import describe_api
 if TYPE_CHECKING:
     from .http_answer import Content, Environ, StartResponse
     from .routes import PathParts
+
+if TYPE_CHECKING:
+    WsgiCallable = Callable[[Environ, StartResponse], Iterable[bytes]]
 
 SCOPES = {WORKER: "worker", METRICS: "metrics"}     # the scope that an admin's token needs for such a route
 # The address of a new object, by the schema of the answer.
@@ -255,3 +259,19 @@ def application(environ: Environ, start_response: StartResponse) -> Content:
         start_response(status, headers)
         return content if environ["REQUEST_METHOD"] != "HEAD" else [b""]
     return app(environ, start_response)
+
+
+def mount(prefix: str, site: WsgiCallable) -> WsgiCallable:
+    """Return a WSGI callable with the page at `prefix`, such as "/jobs". All else goes to `site`.
+
+    Use it in the start file of Django or Flask: application = mount("/jobs", application).
+    """
+    prefix = "/" + prefix.strip("/")
+
+    def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path != prefix and not path.startswith(prefix + "/"):
+            return site(environ, start_response)
+        return application({**environ, "SCRIPT_NAME": environ.get("SCRIPT_NAME", "") + prefix,
+                            "PATH_INFO": path[len(prefix):]}, start_response)
+    return answer
