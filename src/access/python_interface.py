@@ -395,7 +395,8 @@ def schedule(rule: str, zone: str | None = None, arguments: Mapping[str, Any] | 
         raise ValueError("schedule(%r): %s" % (rule, join_errors(errors)))
 
     def declare(function: Declared) -> Declared:
-        of = str(getattr(function, "name", None) or getattr(function, "__name__", function))
+        of = str(getattr(function, "module_path", None)         # a task of Django
+                 or getattr(function, "name", None) or getattr(function, "__name__", function))
         scheduled.append(ScheduleLine(of, fields, calling_place()))
         return function
     return declare

@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jobqueue
 from tests.helpers import postgres
@@ -33,6 +35,17 @@ BLOCKS = {
     "function add_report($city)": "test_adding_from_php",
     "JobQueueException $error": "test_a_form_of_php",
     "def send_message": "test_a_form_of_php",
+    "django-admin startproject": "test_a_django_project",
+    "INSTALLED_APPS +=": "test_a_django_project",
+    "def add(a: int, b: int)": "test_a_django_project",
+    "manage.py shell -c": "test_a_django_project",
+    "def ask(result_id)": "test_a_django_project",
+    "django_project(\"mysite.settings\"": "test_a_django_project",
+    "def order():": "test_a_django_project",
+    "@schedule(\"daily 07:00\", zone": "test_a_django_project",
+    "def save(number)": "test_a_django_project",
+    "application = mount(": "test_a_django_project",
+    "from flask import Flask": "test_a_django_project",
     "command(\"newsletter\"": "test_functions_of_all_kinds_are_announced",
     "node:fs": "test_adding_from_javascript",
     "python3 -m unittest": "it runs this test, too",
@@ -236,6 +249,61 @@ class Newcomer(unittest.TestCase):
                              " 'message' => 'Hello'];+")
         self.assertEqual(said, "Thank you. Your message has the number 1.")
         self.assertEqual(self.site.json("show", 1)["arguments"]["sender"], "eve@example.org")
+
+    def test_a_django_project(self):
+        django = os.environ.get("JOBQUEUE_TEST_DJANGO")
+        need(django, "JOBQUEUE_TEST_DJANGO, see tests/README.md")
+        place = tempfile.TemporaryDirectory()       # its name has no space
+        self.addCleanup(place.cleanup)
+        folder = Path(place.name)
+        ours, project = folder / "jobqueue", folder / "mysite"
+        ours.symlink_to(self.site.home)
+        self.environment["PATH"] = "%s/newest/bin:%s" % (django, self.environment["PATH"])
+
+        def code(words):
+            return block(words).replace("/home/me", str(folder))
+
+        def run(text, **how):
+            done = subprocess.run(["sh", "-ec", text], capture_output=True, encoding="utf-8", timeout=120,
+                                  **{"cwd": project, "env": self.environment, **how})
+            self.assertEqual(done.returncode, 0, (text, done.stdout, done.stderr))
+            return done.stdout
+
+        def append(name, text):
+            with open(project / name, "a") as file:
+                file.write(text)
+        start, admin = code("django-admin startproject").splitlines()
+        run(start, cwd=folder)
+        run(admin, input="correct horse\n")
+        append("mysite/settings.py", code("INSTALLED_APPS +="))
+        append("blog/tasks.py", code("def add(a: int, b: int)"))
+        self.assertIn("succeeded", run(code("manage.py shell -c")))
+        written = (self.site.home / "tasks.py").read_text().replace("'", '"')
+        self.assertEqual(written, code("django_project(\"mysite.settings\""))
+        append("blog/tasks.py", code("@schedule(\"daily 07:00\", zone"))
+        (project / "try.py").write_text("\n".join(map(code, (
+            "def ask(result_id)", "def order():", "def save(number)", "from flask import Flask"))) + """
+import time
+result = order()
+save(7)
+while not result.is_finished:
+    time.sleep(0.1)
+    result.refresh()
+print(result.status, ask(add.enqueue(3, 4).id), app.wsgi_app)
+""")
+        (project / "flask.py").write_text("class Flask:\n    def __init__(self, name):\n"
+                                          "        self.wsgi_app = None\n")
+        said = run("python manage.py shell -c 'exec(open(\"try.py\").read())'")
+        self.assertIn("SUCCESSFUL None <function mount", said)
+        [row] = self.site.json("schedule", "list")["schedules"]
+        self.assertEqual((row["function"], row["rule"]), ("blog.tasks.load", "daily 07:00"))
+        append("mysite/wsgi.py", code("application = mount("))
+        self.assertIn("<title>", run("""python -c '
+from mysite.wsgi import application
+from wsgiref.util import setup_testing_defaults
+environ = {"PATH_INFO": "/jobs/"}
+setup_testing_defaults(environ)
+print(b"".join(application(environ, print)).decode())'"""))
 
     def test_adding_from_javascript(self):
         need(shutil.which("node"), "node")
