@@ -13113,7 +13113,7 @@ class DjangoBackendMethods:
         return make_result(view, task, self.alias)
 
     def check(self, **kwargs):
-        """Yield what is wrong with the settings, for `manage.py check`."""
+        """Yield the faults of the settings, for `manage.py check`."""
         checks, base = importlib.import_module("django.core.checks"), super()
         yield from getattr(base, "check")(**kwargs) or ()
         for name in sorted(self.options.keys() - OWN_OPTIONS):

@@ -91,7 +91,7 @@ class TestImports(unittest.TestCase):
 
 # What is imported where it is used, by commands, by what starts a server, and by processes of their own.
 NOT_BY_REQUESTS = set(
-    "argparse base64 csv email email.header email.message email.utils getpass html http.client "
+    "argparse base64 csv dataclasses email email.header email.message email.utils getpass html http.client "
     "http.server importlib importlib.machinery inspect logging psycopg smtplib socket socketserver "
     "ssl urllib.error urllib.request".split())
 
