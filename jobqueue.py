@@ -12816,8 +12816,8 @@ def django_project(settings, path=None, *, who="admin"):
     """Declare the tasks of a Django project. This is for tasks.py.
 
     `settings` is the module of its settings, such as "mysite.settings". `path` is the folder of the
-    project, which has manage.py; without it that is the folder of tasks.py. `who` may add these tasks on
-    the page: "user", "admin" or "nobody". Tasks are found in the module `tasks` of each installed app.
+    project, which has manage.py; without it that is the folder of tasks.py. On the page admins can add
+    these tasks, with who="user" all users. Tasks are found in the module `tasks` of each installed app.
     """
     folder = os.path.abspath(TASKS_FILE.parent / (path or ""))
     if not os.path.isdir(folder):
@@ -12879,7 +12879,7 @@ def find_task(path):
 # package django-tasks (Django 4.2 to 5.2). enqueue() adds a task to the queue, get_result() reads it. Inside a
 # running task both ask the worker, since a runner never opens the database.
 #
-# Rules: the id of a result has a signature, so that visitors of a site cannot guess the ids of others. A
+# Rules: the id of a result has a signature, so that visitors of a site cannot guess further ids. A
 # task is enqueued although the catalogue does not know its function: the worker imports it.
 
                   # a TaskResult of Django
@@ -13157,10 +13157,10 @@ class DjangoBackendMethods:
         """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""
         ids = []
         for item in after if isinstance(after, (list, tuple, set, frozenset)) else [after]:
-            given = getattr(item, "id", item)
-            task_id = read_id(given) if isinstance(given, str) else given
+            item_id = getattr(item, "id", item)
+            task_id = read_id(item_id) if isinstance(item_id, str) else item_id
             if task_id is None:
-                raise django_names().invalid("after: %r is no id of a result of this site" % given)
+                raise django_names().invalid("after: %r is no id of a result of this site" % item_id)
             ids.append(task_id)
         return ids
 

@@ -6,7 +6,7 @@ The class is made when Django asks for it, of the classes of django.tasks (Djang
 package django-tasks (Django 4.2 to 5.2). enqueue() adds a task to the queue, get_result() reads it. Inside a
 running task both ask the worker, since a runner never opens the database.
 
-Rules: the id of a result has a signature, so that visitors of a site cannot guess the ids of others. A
+Rules: the id of a result has a signature, so that visitors of a site cannot guess further ids. A
 task is enqueued although the catalogue does not know its function: the worker imports it.
 """
 from __future__ import annotations
@@ -316,10 +316,10 @@ class DjangoBackendMethods:
         """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""
         ids = []
         for item in after if isinstance(after, (list, tuple, set, frozenset)) else [after]:
-            given = getattr(item, "id", item)
-            task_id = read_id(given) if isinstance(given, str) else given
+            item_id = getattr(item, "id", item)
+            task_id = read_id(item_id) if isinstance(item_id, str) else item_id
             if task_id is None:
-                raise django_names().invalid("after: %r is no id of a result of this site" % given)
+                raise django_names().invalid("after: %r is no id of a result of this site" % item_id)
             ids.append(task_id)
         return ids
 

@@ -89,9 +89,10 @@ def finish(result: DjangoResult, outcome: OutcomeMessage, error: BaseException |
         result.errors.append(names.error(
             exception_class_path=path if "." in path else "builtins." + path,
             traceback=outcome.get("traceback", "")))
-        left, first = more["retries_left"] or 0, more["retries_left"] == more["max_retries"]
-        if outcome["kind"] == "error" and (left > 0 or isinstance(error, RetryAfter) and first):
-            return
+        is_first = more["retries_left"] == more["max_retries"]
+        if outcome["kind"] == "error" and (
+                (more["retries_left"] or 0) > 0 or isinstance(error, RetryAfter) and is_first):
+            return                      # leases.judge() lets it be tried again
     for name, value in changes.items():
         object.__setattr__(result, name, value)
     names.signals.task_finished.send_robust(sender=type(result.task.get_backend()), task_result=result)

@@ -30,7 +30,8 @@ TOGETHER = re.compile("|".join((
 NOT_THE_PAGE = """
 base/options store/schema store/state store/sqlite_connection store/write_lock store/sqlite store/postgres_sql
 store/postgres_connection store/postgres store/data_folder access/remote_workers access/python_task
-access/python_interface access/django_project access/django_backend access/import_checks access/backup web/routes web/openapi web/application
+access/python_interface access/django_project access/django_backend access/import_checks access/backup
+web/routes web/openapi web/application
 web/connections web/servers
 web/printing web/serve web/clients web/command_rows web/commands_tasks web/commands_site web/command_line
 worker/child worker/remote_site worker/remote worker/entry""".split()
