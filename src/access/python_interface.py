@@ -235,14 +235,16 @@ class Function(Generic[P, R]):
     """A function of tasks.py, as @task or command() made it. A call runs it here; enqueue() adds a task."""
 
     def __init__(self, name: str, kind: str, target: Callable[P, R] | JsonObject | list[str] | None,
-                 options: JsonObject, who: str, parameters: JsonObject | None) -> None:
+                 options: JsonObject, who: str, parameters: JsonObject | None,
+                 description: str | None = None, help_texts: Mapping[str, str] = {}) -> None:
         self.name, self.who, self.options = name, who, options
         self.kind = kind                # python, command, http_request, external or script
         self.target: Any = target       # a callable, list or dictionary, by its kind
         self.parameters = parameters    # {name: annotation or default}; None: as in the signature
         self.chosen: UsingOptions = {}  # options of using(), for the tasks that it adds
         self.place = calling_place()
-        self.__doc__ = getattr(target, "__doc__", None)
+        self.help_texts = help_texts    # {parameter: text below its field}, beside those of the docstring
+        self.__doc__ = description or (target.__doc__ if callable(target) else None)
         self.__module__ = getattr(target, "__module__", __name__)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -262,7 +264,8 @@ class Function(Generic[P, R]):
     def using(self, **options: Unpack[UsingOptions]) -> Function[P, R]:
         """Return a Function that adds its tasks with these options, too."""
         variant: Function[P, R] = Function(
-            self.name, self.kind, self.target, self.options, self.who, self.parameters)
+            self.name, self.kind, self.target, self.options, self.who, self.parameters,
+            self.__doc__, self.help_texts)
         variant.chosen = {**self.chosen, **options}
         return variant
 
@@ -313,12 +316,18 @@ def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[st
              who: str, keywords: JsonObject, text: str = "") -> Function[P, R]:
     """Declare a Function and return it.
 
-    Keywords named like options are options; other keywords are parameters. Each {place} in `text` needs a
-    parameter. Each parameter of a command needs a {place}.
+    Keywords named like options are options; other keywords are parameters. A text `description` and a
+    dictionary `help` describe the function and its parameters, unless they have a {place}. Each {place} in
+    `text` needs a parameter. Each parameter of a command needs a {place}.
     """
     options: JsonObject = keywords
     parameters: JsonObject | None = None
+    places, description, help_texts = set(re.findall(PLACE, text)), None, {}
     if kind != "python":
+        if isinstance(keywords.get("description"), str) and "description" not in places:
+            description = keywords.pop("description")
+        if isinstance(keywords.get("help"), Mapping) and "help" not in places:
+            help_texts = keywords.pop("help")
         options = {key: value for key, value in keywords.items() if key in TASK_OPTIONS}
         parameters = {key: value for key, value in keywords.items() if key not in TASK_OPTIONS}
     errors = check_value(object_of(**OPTION_SCHEMAS), options, "")
@@ -326,7 +335,9 @@ def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[st
         errors += wrong("who", "must be one of %s" % ", ".join(WHO_MAY_ADD))
     if name in ("", SCRIPT_FUNCTION, SAMPLE_FUNCTION):
         errors += wrong("its name", "is missing or one of jobqueue's own")
-    places, named = set(re.findall(PLACE, text)), set(parameters or ())
+    named = set(parameters or ())
+    for parameter in sorted(help_texts.keys() - named):
+        errors += wrong("help", "names %s, which is no parameter" % parameter)
     for place in sorted(places - named):
         errors += wrong("{%s}" % place, "is no parameter")
     for place in sorted(named - places if kind == "command" else ()):
@@ -339,7 +350,7 @@ def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[st
     if errors:
         raise ValueError("%s: %s" % (name, join_errors(errors)))
     function: Function[P, R] = Function(
-        name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters)
+        name, kind, target, {**TASK_DEFAULTS, **options}, who, parameters, description, help_texts)
     declared[name] = function
     return function
 
@@ -407,8 +418,8 @@ def command(__name: str, __arguments: Sequence[str | Path], *, who: Who = "user"
             **rest: Any) -> Function[..., NoReturn]:
     """Declare a program and its arguments, with {places} for the parameters. No shell is used.
 
-    Keywords that are options of tasks are options. Other keywords are parameters, with a type or a default
-    value.
+    Keywords that are options of tasks are options. description="..." and help={"parameter": "..."} are
+    shown in the form. Other keywords are parameters, with a type or a default value.
     """
     if isinstance(__arguments, str) or not all(isinstance(part, (str, Path)) for part in __arguments):
         raise TypeError("command(%r): the program and its arguments must be a list of texts" % __name)
@@ -420,7 +431,8 @@ def http_request(__name: str, __method: str, __address: str, *, who: Who = "user
                  headers: Mapping[str, str] | None = None, **rest: Any) -> Function[..., NoReturn]:
     """Declare an HTTP request, with {places} for parameters in the path and the query.
 
-    Parameters without a place become the JSON body, or with GET, HEAD and DELETE the query.
+    Parameters without a place become the JSON body, or with GET, HEAD and DELETE the query. The keywords are
+    as in command().
     """
     if not re.match(r"https?://[^/{}@\s]+(/|$)", __address):
         raise ValueError("http_request(%r): the address must begin with http:// or https:// and a "
@@ -436,7 +448,8 @@ def http_request(__name: str, __method: str, __address: str, *, who: Who = "user
 def external(__name: str, *, queue: str, who: Who = "user", **rest: Any) -> Function[..., NoReturn]:
     """Declare a function that workers in any language run: see static/docs/workers.md.
 
-    Our own workers do not serve its queue, so no other function may use that queue.
+    Our own workers do not serve its queue, so no other function may use that queue. The keywords are as in
+    command().
     """
     if queue == TASK_DEFAULTS["queue"]:
         raise ValueError("external(%r): the queue must be one of its own, not %s" % (__name, queue))

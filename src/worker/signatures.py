@@ -66,9 +66,10 @@ def parameter_help(text: str) -> dict[str, str]:
 
 
 def documentation(function: Function) -> str:
-    """Return a Python function's docstring without its indentation; "" for other kinds."""
-    from inspect import getdoc
-    return (getdoc(function.target) or "").strip() if function.kind in ("python", "django") else ""
+    """Return a function's docstring or description without its indentation."""
+    from inspect import cleandoc, getdoc
+    text = getdoc(function.target) if callable(function.target) else cleandoc(function.__doc__ or "")
+    return (text or "").strip()
 
 
 def refused(declaration: Function | ScheduleLine, words: str) -> ValueError:
@@ -151,7 +152,7 @@ class Parameters:
 
     def schema(self) -> Schema:
         """Return the JSON Schema (2020-12) of the arguments."""
-        helps = parameter_help(documentation(self.function))
+        helps = {**parameter_help(documentation(self.function)), **self.function.help_texts}
         properties = {name: self._property(name, helps.get(name)) for name in self.kinds}
         required = [name for name in self.kinds if name not in self.defaults]
         extra = self.others and (self.others.schema or True)

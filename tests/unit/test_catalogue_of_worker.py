@@ -369,6 +369,28 @@ class TestTasksFile(TestCase):
         self.assertEqual([function["name"] for function in said["functions"]], ["b", "a", "c"])
         self.assertEqual(said["files"], [str(Path(os.path.realpath(self.folder)) / "tasks.py")])
 
+    def test_programs_and_requests_have_a_title_a_description_and_help(self):
+        said = self.announce(
+            "from jobqueue import command, http_request, external\n"
+            "command('detect', ['./detect', '{latitude}'], latitude=float, timeout=60,\n"
+            "        description='Find ships.\\n\\nIt takes an hour.', help={'latitude': 'North is positive.'})\n"
+            "http_request('ask', 'GET', 'https://example.org/', q=str, help={'q': 'Words.'})\n"
+            "external('render', queue='gpu', description='Render a film.', scene=str)\n"
+            "command('old', ['./old', '{description}', '{help}'], description='none', help=str)\n"
+        )
+        detect, ask, render, old = said["functions"]
+        self.assertEqual((detect["title"], detect["description"]), ("Find ships.", "It takes an hour."))
+        self.assertEqual(detect["schema"]["properties"]["latitude"]["description"], "North is positive.")
+        self.assertEqual((ask["title"], ask["schema"]["properties"]["q"]["description"]), ("ask", "Words."))
+        self.assertEqual(render["title"], "Render a film.")
+        self.assertEqual(sorted(old["schema"]["properties"]), ["description", "help"])
+
+    def test_help_for_a_parameter_that_is_none_is_refused(self):
+        said = self.announce("from jobqueue import command\n"
+                             "command('a', ['./a', '{n}'], n=int, help={'m': 'How many.'})\n")
+        self.assertIn("help names m, which is no parameter", said["error"]["message"])
+        self.assertEqual(said["error"]["line"], 2)
+
     def test_a_syntax_error_is_told_with_its_line(self):
         said = self.announce("from jobqueue import task\n\ndef (:\n")
         self.assertEqual((said["error"]["file"], said["error"]["line"]), ("tasks.py", 3))
