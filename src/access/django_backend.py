@@ -2,9 +2,9 @@
 
     TASKS = {"default": {"BACKEND": "jobqueue.DjangoBackend"}}
 
-The class is made when Django asks for it, of the classes of django.tasks (Django 6.0 and newer) or of the
-package django-tasks (Django 4.2 to 5.2). enqueue() adds a task to the queue, get_result() reads it. Inside a
-running task both ask the worker, since a runner never opens the database.
+The class is made when Django asks for it. Its base is that of django.tasks (Django 6.0 and newer) or of the
+package django-tasks (Django 4.2 to 5.2). enqueue() adds a task to the queue, get_result() reads it. Inside
+a running task both ask the worker, since a runner never opens the database.
 
 Rules: the id of a result has a signature, so that visitors of a site cannot guess further ids. A
 task is enqueued although the catalogue does not know its function: the worker imports it.
@@ -227,18 +227,9 @@ class DjangoBackendMethods:
     def enqueue(self, task: DjangoTask, args: Any, kwargs: Any) -> DjangoResult:
         """Add a task to the queue; return its TaskResult."""
         self.validate_task(task)
-        arguments = self._arguments(task, args, kwargs)
-        request: JsonObject = {"function": task.module_path, "arguments": arguments, DJANGO_MARK: True,
-                               "queue": task.queue_name, "priority": task.priority}
-        request.update({name: getattr(task, name, None) for name in EXTRA_FIELDS
-                        if getattr(task, name, None) is not None})
-        if request.get("after") is not None:
-            request["after"] = self._predecessors(request["after"])
-        if task.run_after is not None:
-            request["run_at"] = task.run_after.astimezone(timezone.utc).isoformat()
-        place = TaskContext.running
+        request, place = self._request(task, args, kwargs), TaskContext.running
         if place:
-            added, created_at = place.enqueue([request]), None
+            added, created_at = place.enqueue([request]), datetime.now().timestamp()
         else:
             self._declare_project()
             queue = self.queue()
@@ -250,8 +241,8 @@ class DjangoBackendMethods:
             return self.get_result(sign_id(added.ids[0]))
         result = make_result({
             "id": added.ids[0], "function": task.module_path, "queue": task.queue_name,
-            "priority": task.priority, "run_at": None, "status": "pending", "arguments": arguments,
-            "result": None, "created_at": created_at or datetime.now().timestamp(), "started_at": None,
+            "priority": task.priority, "run_at": None, "status": "pending",
+            "arguments": request["arguments"], "result": None, "created_at": created_at, "started_at": None,
             "attempted_at": None, "finished_at": None, "errors": [], "workers": []}, task, self.alias)
         django_names().signals.task_enqueued.send(type(self), task_result=result)
         return result
@@ -306,11 +297,20 @@ class DjangoBackendMethods:
         key = os.getpid(), str(folder)
         return self._queues.get(key) or self._queues.setdefault(key, JobQueue(folder))
 
-    def _arguments(self, task: DjangoTask, args: Any, kwargs: Any) -> JsonObject:
+    def _request(self, task: DjangoTask, args: Any, kwargs: Any) -> JsonObject:
+        """Return the request that adds a task; TypeError for arguments that JSON cannot have."""
         normalize = django_names().normalize
-        arguments: JsonObject = json.loads(dump_json(join_arguments(
-            task, normalize(list(args)), normalize(dict(kwargs)))))
-        return arguments
+        arguments = join_arguments(task, normalize(list(args)), normalize(dict(kwargs)))
+        extra = {name: getattr(task, name, None) for name in EXTRA_FIELDS}
+        request: JsonObject = {
+            "function": task.module_path, "queue": task.queue_name, "priority": task.priority,
+            "arguments": json.loads(dump_json(arguments)), DJANGO_MARK: True,
+            **{name: value for name, value in extra.items() if value is not None}}
+        if "after" in request:
+            request["after"] = self._predecessors(request["after"])
+        if task.run_after is not None:
+            request["run_at"] = task.run_after.astimezone(timezone.utc).isoformat()
+        return request
 
     def _predecessors(self, after: Any) -> list[Any]:
         """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""

@@ -316,9 +316,9 @@ def _declare(name: str, kind: str, target: Callable[P, R] | JsonObject | list[st
              who: str, keywords: JsonObject, text: str = "") -> Function[P, R]:
     """Declare a Function and return it.
 
-    Keywords named like options are options; other keywords are parameters. A text `description` and a
-    dictionary `help` describe the function and its parameters, unless they have a {place}. Each {place} in
-    `text` needs a parameter. Each parameter of a command needs a {place}.
+    Keywords named like options are options; other keywords are parameters. `description` and `help` describe
+    the function and its parameters, unless they have a {place}. Each {place} in `text` needs a parameter.
+    Each parameter of a command needs a {place}.
     """
     options: JsonObject = keywords
     parameters: JsonObject | None = None
