@@ -164,8 +164,8 @@ def django_project(settings: str, path: Path | str | None = None, *, who: Who = 
     """Declare the tasks of a Django project. This is for tasks.py.
 
     `settings` is the module of its settings, such as "mysite.settings". `path` is the folder of the
-    project, which has manage.py; without it that is the folder of tasks.py. Only admins can
-    add these tasks on the page, unless `who` is "user". Tasks are found in the module `tasks` of each installed app.
+    project, which has manage.py; without it that is the folder of tasks.py. Only admins can add these
+    tasks on the page, unless `who` is "user". Tasks are found in the module `tasks` of each installed app.
     """
     folder = os.path.abspath(TASKS_FILE.parent / (path or ""))
     if not os.path.isdir(folder):

@@ -373,7 +373,8 @@ class TestTasksFile(TestCase):
         said = self.announce(
             "from jobqueue import command, http_request, external\n"
             "command('detect', ['./detect', '{latitude}'], latitude=float, timeout=60,\n"
-            "        description='Find ships.\\n\\nIt takes an hour.', help={'latitude': 'North is positive.'})\n"
+            "        description='Find ships.\\n\\nIt takes an hour.',\n"
+            "        help={'latitude': 'North is positive.'})\n"
             "http_request('ask', 'GET', 'https://example.org/', q=str, help={'q': 'Words.'})\n"
             "external('render', queue='gpu', description='Render a film.', scene=str)\n"
             "command('old', ['./old', '{description}', '{help}'], description='none', help=str)\n"
