@@ -14186,7 +14186,8 @@ PACK_BYTES = 1024                       # shorter answers are not compressed
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
-                ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
+                ".json": "application/json", ".md": "text/markdown; charset=utf-8",
+                ".png": "image/png", ".ico": "image/x-icon"}
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 
 
@@ -14319,7 +14320,7 @@ ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the most b
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # also matches indentation
-STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
+STATIC_NAME = r"((languages|docs)/)?[A-Za-z0-9_-]+\.[a-z]+"
 
 
 
@@ -15583,6 +15584,9 @@ ROUTES = [
     Route("GET", "/static/languages/" + NAME, _does("Send the texts of the page in a language.",
              lambda _, request, name: request.app.static.answer("languages/" + name)),
           ANYONE, None, 200, JSON_TYPE),
+    Route("GET", "/static/docs/" + NAME, _does("Send a page of the handbook.",
+             lambda _, request, name: request.app.static.answer("docs/" + name)),
+          ANYONE, None, 200, "text/markdown"),
     Route("GET", "/openapi.json", _does("Send this document.", lambda _, request:
              request.app.document), ANYONE, None, 200, JSON_TYPE),
     Route("GET", "/healthz", get_health, ANYONE, None, 200, "Health"),

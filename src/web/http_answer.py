@@ -47,7 +47,8 @@ PACK_BYTES = 1024                       # shorter answers are not compressed
 ACCEPTS_GZIP = r"\bgzip\b(?!\s*;\s*q=0(\.0*)?\s*(,|$))"
 STATIC_TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
                 ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
-                ".json": "application/json", ".png": "image/png", ".ico": "image/x-icon"}
+                ".json": "application/json", ".md": "text/markdown; charset=utf-8",
+                ".png": "image/png", ".ico": "image/x-icon"}
 HOST = r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?"
 
 

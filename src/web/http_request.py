@@ -41,7 +41,7 @@ ENVELOPE_TYPE, ENVELOPE_BYTES = "multipart/form-data", 8 << 10      # the most b
 NO_ENVELOPE = "A body of the type multipart/form-data must have one part, which names its Content-Type."
 COMMENTS = re.compile(rb"^ *(//[^\n]*|/\*((?!\*/).)*\*/)\n|/\*\* @type ((?!\*/).)*\*/ ?|^ +",
                       re.M | re.S)      # also matches indentation
-STATIC_NAME = r"(languages/)?[a-z0-9_-]+\.[a-z]+"
+STATIC_NAME = r"((languages|docs)/)?[A-Za-z0-9_-]+\.[a-z]+"
 
 
 if TYPE_CHECKING:

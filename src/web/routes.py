@@ -95,6 +95,9 @@ ROUTES = [
     Route("GET", "/static/languages/" + NAME, _does("Send the texts of the page in a language.",
              lambda _, request, name: request.app.static.answer("languages/" + name)),
           ANYONE, None, 200, JSON_TYPE),
+    Route("GET", "/static/docs/" + NAME, _does("Send a page of the handbook.",
+             lambda _, request, name: request.app.static.answer("docs/" + name)),
+          ANYONE, None, 200, "text/markdown"),
     Route("GET", "/openapi.json", _does("Send this document.", lambda _, request:
              request.app.document), ANYONE, None, 200, JSON_TYPE),
     Route("GET", "/healthz", get_health, ANYONE, None, 200, "Health"),

@@ -21,6 +21,7 @@ TABLE = {
     ("GET", "/"):                               (200,   200,   200,     200,   None),
     ("GET", "/static/NAME"):                    (200,   200,   200,     200,   404),
     ("GET", "/static/languages/NAME"):          (200,   200,   200,     200,   404),
+    ("GET", "/static/docs/NAME"):               (200,   200,   200,     200,   404),
     ("GET", "/healthz"):                        (200,   200,   200,     200,   None),
     ("GET", "/openapi.json"):                   (200,   200,   200,     200,   None),
     ("GET", "/metrics"):                        (401,   403,   403,     403,   None),
@@ -162,6 +163,8 @@ class Matrix(WebTestCase):
             return path.replace("NAME", "post" if which == "there" else "missing")
         if "languages/NAME" in path:
             return path.replace("NAME", "de.json" if which == "there" else "missing.json")
+        if "docs/NAME" in path:
+            return path.replace("NAME", "hosts.md" if which == "there" else "missing.md")
         if "static/NAME" in path:
             return path.replace("NAME", "app.js" if which == "there" else "missing.js")
         if "ID" not in path:
