@@ -12782,12 +12782,15 @@ def join_arguments(task, args, kwargs):
     """
     by_name = {}
     bound = signature_of(task).bind(*args, **kwargs)
+    taken = {parameter.name for parameter in bound.signature.parameters.values()
+             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)}
+    clashing = kwargs.keys() & {POSITIONAL_COUNT, *taken}
+    if clashing:
+        raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
+                        % (task.module_path, ", ".join(sorted(clashing))))
     for name, value in bound.arguments.items():
         parameter = bound.signature.parameters[name]
         if parameter.kind is parameter.VAR_KEYWORD:
-            if by_name.keys() & value.keys():
-                raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
-                                % (task.module_path, ", ".join(sorted(by_name.keys() & value.keys()))))
             by_name.update(value)
         else:
             by_name[name] = list(value) if parameter.kind is parameter.VAR_POSITIONAL else value
