@@ -12933,10 +12933,13 @@ def result_view(queue, task_id, owner_id=None):
     unbegun = {event["attempt"] for event in events if event["event"] == "put_back"}
     starts = [event for event in events if event["event"] == "started" and event["attempt"] not in unbegun]
     ends = [event for event in events if event["event"] in ("failed", *EVENT_PATHS)]
+    # A retry, a release or a function that was not found has set another time than run_after.
+    was_moved = any(event["at"] == row["run_at"] or event["event"] == "retry"
+                    or event["event"] == "put_back" and event["message"] for event in events)
     shown = queue.tasks.full_json(row)
     return {
         "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
-        "run_at": row["run_at"] if len(starts) < 2 else None,     # a retry has set a later time
+        "run_at": None if was_moved else row["run_at"],
         "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
         "created_at": row["created_at"],
         "started_at": starts[0]["at"] if starts else row["started_at"],

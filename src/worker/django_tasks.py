@@ -63,7 +63,7 @@ def running_result(function: DjangoFunction, order: Mapping[str, Any], context: 
         "run_at": more["run_at"], "status": "running", "arguments": json.loads(order["arguments"]),
         "result": None, "created_at": more["created_at"], "started_at": now, "attempted_at": now,
         "finished_at": None, "errors": [], "workers": [str(more["worker_id"] or "")] * order["attempt"]}
-    if order["attempt"] > 1:            # earlier attempts have left errors
+    if order["attempt"] > 1 or more["run_at"] is not None:  # there are errors, or run_at may not be run_after
         try:
             view = context.ask_task(order["id"])
         except JobQueueError:           # a worker of another machine cannot ask
