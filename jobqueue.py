@@ -12862,13 +12862,15 @@ def find_django(name):
 
 
 def find_task(path):
-    """Return the Django task with this path; None if there is none."""
+    """Return the Django task with this path; None if there is none.
+
+    The path is that of the function. A task may have another name, as in `mail = task(send)`.
+    """
     import_string = importlib.import_module("django.utils.module_loading").import_string
-    try:
+    task = None
+    with contextlib.suppress(ImportError, ValueError):
         task = import_string(path)
-    except (ImportError, ValueError):
-        return None
-    return task if isinstance(task, django_names().task) else None
+    return task if isinstance(task, django_names().task) else seen_tasks.get(path)
 
 
 # access/django_backend.py ----------------------------------------------------

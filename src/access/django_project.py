@@ -9,6 +9,7 @@ hints.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -211,10 +212,12 @@ def find_django(name: str) -> DjangoFunction | None:
 
 
 def find_task(path: str) -> DjangoTask | None:
-    """Return the Django task with this path; None if there is none."""
+    """Return the Django task with this path; None if there is none.
+
+    The path is that of the function. A task may have another name, as in `mail = task(send)`.
+    """
     import_string = importlib.import_module("django.utils.module_loading").import_string
-    try:
+    task = None
+    with contextlib.suppress(ImportError, ValueError):
         task = import_string(path)
-    except (ImportError, ValueError):
-        return None
-    return task if isinstance(task, django_names().task) else None
+    return task if isinstance(task, django_names().task) else seen_tasks.get(path)
