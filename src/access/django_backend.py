@@ -282,7 +282,9 @@ class DjangoBackendMethods:
         task = task_of(view, self.alias)
         if task is None:
             raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
-        return make_result(view, task, self.alias)
+        result = make_result(view, task, self.alias)
+        object.__setattr__(result, "id", result_id)     # which a former SECRET_KEY may have signed
+        return result
 
     def check(self, **kwargs: Any) -> Iterator[Any]:
         """Yield what is wrong with the settings, for `manage.py check`."""
