@@ -150,18 +150,26 @@ def join_arguments(task: DjangoTask, args: list[Any], kwargs: JsonObject) -> Jso
 
 
 def split_arguments(task: DjangoTask, by_name: Mapping[str, Any]) -> CallArguments:
-    """Return stored arguments as the call had them. Those of the page's form are all passed by name."""
-    kwargs = dict(by_name)
+    """Return stored arguments as the call had them. Those of the page's form are all passed by name.
+
+    A form also has parameters that a call cannot name. Then these and all before them are positional.
+    """
+    kwargs, count = dict(by_name), by_name.get(POSITIONAL_COUNT, 0)
+    kwargs.pop(POSITIONAL_COUNT, None)
+    named: list[inspect.Parameter] = []
     args: list[Any] = []
-    count = kwargs.pop(POSITIONAL_COUNT, 0)
-    for parameter in signature_of(task).parameters.values():
-        name = parameter.name
+    rest: list[Any] = []
+    for place, parameter in enumerate(signature_of(task).parameters.values()):
         if parameter.kind is parameter.VAR_POSITIONAL:
-            args += kwargs.pop(name, None) or []
-        elif name in kwargs and (parameter.kind is parameter.POSITIONAL_ONLY or (
-                parameter.kind is parameter.POSITIONAL_OR_KEYWORD and len(args) < count)):
-            args.append(kwargs.pop(name))
-    return CallArguments(args, kwargs)
+            rest = kwargs.pop(parameter.name, None) or []
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            named.append(parameter)
+            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in kwargs:
+                count = max(count, place + 1)
+    for parameter in named if rest else named[:count]:
+        if parameter.name in kwargs or parameter.default is not parameter.empty:
+            args.append(kwargs.pop(parameter.name, parameter.default))
+    return CallArguments(args + rest, kwargs)
 
 
 def django_project(settings: str, path: Path | str | None = None, *, who: Who = "admin") -> None:
