@@ -12796,12 +12796,15 @@ def join_arguments(task, args, kwargs):
     """
     by_name = {}
     bound = signature_of(task).bind(*args, **kwargs)
+    taken = {parameter.name for parameter in bound.signature.parameters.values()
+             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)}
+    clashing = kwargs.keys() & {POSITIONAL_COUNT, *taken}
+    if clashing:
+        raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
+                        % (task.module_path, ", ".join(sorted(clashing))))
     for name, value in bound.arguments.items():
         parameter = bound.signature.parameters[name]
         if parameter.kind is parameter.VAR_KEYWORD:
-            if by_name.keys() & value.keys():
-                raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
-                                % (task.module_path, ", ".join(sorted(by_name.keys() & value.keys()))))
             by_name.update(value)
         else:
             by_name[name] = list(value) if parameter.kind is parameter.VAR_POSITIONAL else value
@@ -12811,18 +12814,26 @@ def join_arguments(task, args, kwargs):
 
 
 def split_arguments(task, by_name):
-    """Return stored arguments as the call had them. Those of the page's form are all passed by name."""
-    kwargs = dict(by_name)
+    """Return stored arguments as the call had them. Those of the page's form are all passed by name.
+
+    A form also has parameters that a call cannot name. Then these and all before them are positional.
+    """
+    kwargs, count = dict(by_name), by_name.get(POSITIONAL_COUNT, 0)
+    kwargs.pop(POSITIONAL_COUNT, None)
+    named = []
     args = []
-    count = kwargs.pop(POSITIONAL_COUNT, 0)
-    for parameter in signature_of(task).parameters.values():
-        name = parameter.name
+    rest = []
+    for place, parameter in enumerate(signature_of(task).parameters.values()):
         if parameter.kind is parameter.VAR_POSITIONAL:
-            args += kwargs.pop(name, None) or []
-        elif name in kwargs and (parameter.kind is parameter.POSITIONAL_ONLY or (
-                parameter.kind is parameter.POSITIONAL_OR_KEYWORD and len(args) < count)):
-            args.append(kwargs.pop(name))
-    return CallArguments(args, kwargs)
+            rest = kwargs.pop(parameter.name, None) or []
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            named.append(parameter)
+            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in kwargs:
+                count = max(count, place + 1)
+    for parameter in named if rest else named[:count]:
+        if parameter.name in kwargs or parameter.default is not parameter.empty:
+            args.append(kwargs.pop(parameter.name, parameter.default))
+    return CallArguments(args + rest, kwargs)
 
 
 def django_project(settings, path=None, *, who="admin"):
@@ -12873,13 +12884,15 @@ def find_django(name):
 
 
 def find_task(path):
-    """Return the Django task with this path; None if there is none."""
+    """Return the Django task with this path; None if there is none.
+
+    The path is that of the function. A task may have another name, as in `mail = task(send)`.
+    """
     import_string = importlib.import_module("django.utils.module_loading").import_string
-    try:
+    task = None
+    with contextlib.suppress(ImportError, ValueError):
         task = import_string(path)
-    except (ImportError, ValueError):
-        return None
-    return task if isinstance(task, django_names().task) else None
+    return task if isinstance(task, django_names().task) else seen_tasks.get(path)
 
 
 # access/django_backend.py ----------------------------------------------------
@@ -12927,6 +12940,7 @@ OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TAS
 EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
                 "unique_key", "after", "after_failure")
 TRACEBACK = "Traceback (most recent call last):"
+GROUP_PARTS = re.compile(r"^  \+-\+-.*?^    \+-{30,}$", re.MULTILINE | re.DOTALL)
 # Exceptions that stand for the ends of attempts without one, by our types of errors.
 ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
                "WorkerLost": "builtins.ChildProcessError", "Interrupted": "builtins.InterruptedError"}
@@ -12943,10 +12957,13 @@ def result_view(queue, task_id, owner_id=None):
     unbegun = {event["attempt"] for event in events if event["event"] == "put_back"}
     starts = [event for event in events if event["event"] == "started" and event["attempt"] not in unbegun]
     ends = [event for event in events if event["event"] in ("failed", *EVENT_PATHS)]
+    # A retry, a release or a function that was not found has set another time than run_after.
+    was_moved = any(event["at"] == row["run_at"] or event["event"] == "retry"
+                    or event["event"] == "put_back" and event["message"] for event in events)
     shown = queue.tasks.full_json(row)
     return {
         "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
-        "run_at": row["run_at"] if len(starts) < 2 else None,     # a retry has set a later time
+        "run_at": None if was_moved else row["run_at"],
         "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
         "created_at": row["created_at"],
         "started_at": starts[0]["at"] if starts else row["started_at"],
@@ -12966,13 +12983,22 @@ def _error_of(db, row, end, is_last):
             break
     else:
         trace = ""
-    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2].lstrip(), re.MULTILINE)
-    path = last[0] if trace and last else EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    path = _class_in(trace) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
     if is_last and row["error_type"]:
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
         path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
     return {"path": path, "traceback": trace or end["message"] or ""}
+
+
+def _class_in(trace):
+    """Return the class of the last exception in a traceback: the first word of its first unindented line.
+
+    In the traceback of an exception group each line is indented, and its parts follow.
+    """
+    last = GROUP_PARTS.sub("", trace).rpartition(TRACEBACK)[2]
+    found = re.search(r"^(?:  \| )?((?:[\w.]|<locals>)+)", last, re.MULTILINE)
+    return found[1] if trace and found else None
 
 
 def sign_id(task_id, key=None):
@@ -13114,7 +13140,9 @@ class DjangoBackendMethods:
         task = task_of(view, self.alias)
         if task is None:
             raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
-        return make_result(view, task, self.alias)
+        result = make_result(view, task, self.alias)
+        object.__setattr__(result, "id", result_id)     # which a former SECRET_KEY may have signed
+        return result
 
     def check(self, **kwargs):
         """Yield the faults of the settings, for `manage.py check`."""

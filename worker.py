@@ -1603,6 +1603,7 @@ def is_c_loaded():
 # and task_finished are sent here. A process that is killed sends no task_finished.
 
 THREADS_SECONDS = 0.1                   # the thread of async_to_sync() ends a moment after its call
+COLLECT_SECONDS = 0.003
 
 
 def run_django(function, order, context):
@@ -1638,7 +1639,7 @@ def running_result(function, order, context):
         "run_at": more["run_at"], "status": "running", "arguments": json.loads(order["arguments"]),
         "result": None, "created_at": more["created_at"], "started_at": now, "attempted_at": now,
         "finished_at": None, "errors": [], "workers": [str(more["worker_id"] or "")] * order["attempt"]}
-    if order["attempt"] > 1:            # earlier attempts have left errors
+    if order["attempt"] > 1 or more["run_at"] is not None:  # there are errors, or run_at may not be run_after
         try:
             view = context.ask_task(order["id"])
         except JobQueueError:           # a worker of another machine cannot ask
@@ -1683,15 +1684,19 @@ def begin_request():
 def end_request(threads):
     """Close connections and caches, and forget the language and the zone that the task has chosen.
 
-    Wait a moment until no more than `threads` run: a thread that is left costs a new runner.
+    Wait a moment until no more than `threads` run: a thread that is left costs a new runner. After an
+    error, or in old versions, only the garbage collector ends the thread of async_to_sync().
     """
     importlib.import_module("django.db").connections.close_all()
     importlib.import_module("django.core.cache").close_caches()
     importlib.import_module("django.utils.translation").deactivate()
     importlib.import_module("django.utils.timezone").deactivate()
-    until = time.monotonic() + THREADS_SECONDS
-    while threading.active_count() > threads and time.monotonic() < until:
+    began, is_collected = time.monotonic(), False
+    while threading.active_count() > threads and time.monotonic() < began + THREADS_SECONDS:
         time.sleep(0.0005)
+        if not is_collected and time.monotonic() > began + COLLECT_SECONDS:
+            gc.collect(1)
+            is_collected = True
 
 
 # worker/runner.py ------------------------------------------------------------

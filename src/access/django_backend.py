@@ -73,6 +73,7 @@ OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TAS
 EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
                 "unique_key", "after", "after_failure")
 TRACEBACK = "Traceback (most recent call last):"
+GROUP_PARTS = re.compile(r"^  \+-\+-.*?^    \+-{30,}$", re.MULTILINE | re.DOTALL)
 # Exceptions that stand for the ends of attempts without one, by our types of errors.
 ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
                "WorkerLost": "builtins.ChildProcessError", "Interrupted": "builtins.InterruptedError"}
@@ -89,10 +90,13 @@ def result_view(queue: JobQueue, task_id: int, owner_id: int | None = None) -> R
     unbegun = {event["attempt"] for event in events if event["event"] == "put_back"}
     starts = [event for event in events if event["event"] == "started" and event["attempt"] not in unbegun]
     ends = [event for event in events if event["event"] in ("failed", *EVENT_PATHS)]
+    # A retry, a release or a function that was not found has set another time than run_after.
+    was_moved = any(event["at"] == row["run_at"] or event["event"] == "retry"
+                    or event["event"] == "put_back" and event["message"] for event in events)
     shown = queue.tasks.full_json(row)
     return {
         "id": task_id, "function": row["function"], "queue": row["queue"], "priority": row["priority"],
-        "run_at": row["run_at"] if len(starts) < 2 else None,     # a retry has set a later time
+        "run_at": None if was_moved else row["run_at"],
         "status": shown["status"], "arguments": json.loads(row["arguments"]), "result": shown["result"],
         "created_at": row["created_at"],
         "started_at": starts[0]["at"] if starts else row["started_at"],
@@ -112,13 +116,22 @@ def _error_of(db: Reader, row: TaskRow, end: Any, is_last: bool) -> AttemptError
             break
     else:
         trace = ""
-    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2].lstrip(), re.MULTILINE)
-    path = last[0] if trace and last else EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    path = _class_in(trace) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
     if is_last and row["error_type"]:
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
         path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
     return {"path": path, "traceback": trace or end["message"] or ""}
+
+
+def _class_in(trace: str) -> str | None:
+    """Return the class of the last exception in a traceback: the first word of its first unindented line.
+
+    In the traceback of an exception group each line is indented, and its parts follow.
+    """
+    last = GROUP_PARTS.sub("", trace).rpartition(TRACEBACK)[2]
+    found = re.search(r"^(?:  \| )?((?:[\w.]|<locals>)+)", last, re.MULTILINE)
+    return found[1] if trace and found else None
 
 
 def sign_id(task_id: int, key: Any = None) -> str:
@@ -260,7 +273,9 @@ class DjangoBackendMethods:
         task = task_of(view, self.alias)
         if task is None:
             raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
-        return make_result(view, task, self.alias)
+        result = make_result(view, task, self.alias)
+        object.__setattr__(result, "id", result_id)     # which a former SECRET_KEY may have signed
+        return result
 
     def check(self, **kwargs: Any) -> Iterator[Any]:
         """Yield the faults of the settings, for `manage.py check`."""

@@ -9,6 +9,7 @@ hints.
 """
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -131,12 +132,15 @@ def join_arguments(task: DjangoTask, args: list[Any], kwargs: JsonObject) -> Jso
     """
     by_name: JsonObject = {}
     bound = signature_of(task).bind(*args, **kwargs)
+    taken = {parameter.name for parameter in bound.signature.parameters.values()
+             if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL)}
+    clashing = kwargs.keys() & {POSITIONAL_COUNT, *taken}
+    if clashing:
+        raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
+                        % (task.module_path, ", ".join(sorted(clashing))))
     for name, value in bound.arguments.items():
         parameter = bound.signature.parameters[name]
         if parameter.kind is parameter.VAR_KEYWORD:
-            if by_name.keys() & value.keys():
-                raise TypeError("%s: the argument %s cannot be kept, because a positional one has this name"
-                                % (task.module_path, ", ".join(sorted(by_name.keys() & value.keys()))))
             by_name.update(value)
         else:
             by_name[name] = list(value) if parameter.kind is parameter.VAR_POSITIONAL else value
@@ -146,18 +150,26 @@ def join_arguments(task: DjangoTask, args: list[Any], kwargs: JsonObject) -> Jso
 
 
 def split_arguments(task: DjangoTask, by_name: Mapping[str, Any]) -> CallArguments:
-    """Return stored arguments as the call had them. Those of the page's form are all passed by name."""
-    kwargs = dict(by_name)
+    """Return stored arguments as the call had them. Those of the page's form are all passed by name.
+
+    A form also has parameters that a call cannot name. Then these and all before them are positional.
+    """
+    kwargs, count = dict(by_name), by_name.get(POSITIONAL_COUNT, 0)
+    kwargs.pop(POSITIONAL_COUNT, None)
+    named: list[inspect.Parameter] = []
     args: list[Any] = []
-    count = kwargs.pop(POSITIONAL_COUNT, 0)
-    for parameter in signature_of(task).parameters.values():
-        name = parameter.name
+    rest: list[Any] = []
+    for place, parameter in enumerate(signature_of(task).parameters.values()):
         if parameter.kind is parameter.VAR_POSITIONAL:
-            args += kwargs.pop(name, None) or []
-        elif name in kwargs and (parameter.kind is parameter.POSITIONAL_ONLY or (
-                parameter.kind is parameter.POSITIONAL_OR_KEYWORD and len(args) < count)):
-            args.append(kwargs.pop(name))
-    return CallArguments(args, kwargs)
+            rest = kwargs.pop(parameter.name, None) or []
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            named.append(parameter)
+            if parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in kwargs:
+                count = max(count, place + 1)
+    for parameter in named if rest else named[:count]:
+        if parameter.name in kwargs or parameter.default is not parameter.empty:
+            args.append(kwargs.pop(parameter.name, parameter.default))
+    return CallArguments(args + rest, kwargs)
 
 
 def django_project(settings: str, path: Path | str | None = None, *, who: Who = "admin") -> None:
@@ -208,10 +220,12 @@ def find_django(name: str) -> DjangoFunction | None:
 
 
 def find_task(path: str) -> DjangoTask | None:
-    """Return the Django task with this path; None if there is none."""
+    """Return the Django task with this path; None if there is none.
+
+    The path is that of the function. A task may have another name, as in `mail = task(send)`.
+    """
     import_string = importlib.import_module("django.utils.module_loading").import_string
-    try:
+    task = None
+    with contextlib.suppress(ImportError, ValueError):
         task = import_string(path)
-    except (ImportError, ValueError):
-        return None
-    return task if isinstance(task, django_names().task) else None
+    return task if isinstance(task, django_names().task) else seen_tasks.get(path)

@@ -1,0 +1,244 @@
+"""jobqueue.DjangoBackend as the backend of Django's tasks, with each Django that is supported.
+
+JOBQUEUE_TEST_DJANGO names a folder of virtual environments, 4.2, 5.2, 6.0 and newest. In each there is that
+Django, up to 5.2 with the package django-tasks, and for PostgreSQL psycopg. helpers/django_contract.py has
+what Django documents, tried inside the project. Here are the ways through several processes.
+"""
+import json
+import os
+import shutil
+import signal
+import subprocess
+import unittest
+
+from tests.helpers import django_site
+from tests.helpers.django_site import DjangoSite
+from tests.helpers.support import ROOT, need, need_part, wait_until
+
+ASK = '''
+from django.test import Client
+answer = Client().post("/ask", {"to": "Zoë", "text": "hello"})
+assert answer.status_code == 200, answer.content
+print(answer.content.decode())
+'''
+LOOK = '''
+from django.test import Client
+from blog import letters
+wait(letters.write.get_result(%r))
+print(Client().get("/look/%s").content.decode())
+'''
+TASKS_FILE = "from jobqueue import django_project\n\ndjango_project('mysite.settings')\n"
+OWN_TASKS_FILE = '''from jobqueue import django_project, task
+
+@task
+def hello(name: str):
+    return "hello " + name
+
+django_project("mysite.settings", who="user")
+'''
+
+
+def python_of(name):
+    """The Python of the virtual environment with that Django."""
+    need_part("django")
+    folder = django_site.folder()
+    need(folder, "JOBQUEUE_TEST_DJANGO, a folder of virtual environments with Django")
+    path = folder / name / "bin" / "python"
+    need(path.exists(), "a virtual environment %s with Django" % path.parents[1])
+    return path
+
+
+class DjangoTests:
+    """The tests of one Django. Most share a project; those that change its settings or tasks.py make one."""
+
+    django = ""                         # the name of the virtual environment
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.site = DjangoSite(python_of(cls.django))
+        cls.addClassCleanup(cls.site.close)
+
+    def make(self, lines=""):
+        """A project of the test's own, with these lines in its settings."""
+        site = DjangoSite(python_of(self.django), lines)
+        self.addCleanup(site.close)
+        return site
+
+    def test_what_django_documents(self):
+        shutil.copy(ROOT / "tests" / "helpers" / "django_contract.py", self.site.home / "contract.py")
+        done = self.site._complete(["contract.py"], None, None, None, 600)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stderr, r"Ran [1-9]\d+ tests")
+
+    def test_a_view_adds_a_task_and_another_process_reads_it(self):
+        answer = json.loads(self.site.script(ASK))
+        self.assertEqual(answer["status"], "READY")
+        self.assertEqual(self.site.script(LOOK % (answer["id"], answer["id"])), "Zoë: hello")
+        names = [line["signal"] for line in self.site.signals(answer["id"])]
+        self.assertEqual(sorted(names), ["task_enqueued", "task_finished", "task_started"])
+
+    def test_after_the_death_of_its_worker_a_task_begins_again(self):
+        key = self.site.script("print(wait_for.enqueue('slow').id)")
+        wait_until(lambda: self.site.read("slow.began"), what="its beginning")
+        for pid in self.site.workers():
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.site.runners(), what="the end of the worker and its runner")
+        self.site.run("tick")
+        wait_until(lambda: self.site.read("slow.began") == "1\n2\n", what="the second beginning")
+        said = self.site.script(
+            "result = wait_for.get_result(%r); print(result.status.value, result.attempts)" % key)
+        self.assertEqual(said, "RUNNING 2")
+        self.site.touch("slow")
+        value, attempts, workers, errors, times = json.loads(self.site.script('''
+result = wait(wait_for.get_result(%r))
+print(json.dumps([result.return_value, result.attempts, result.worker_ids, [
+    error.exception_class.__name__ for error in result.errors], [str(at) for at in (
+    result.enqueued_at, result.started_at, result.last_attempted_at, result.finished_at)]]))
+''' % key))
+        self.assertEqual(value, [2, ["builtins.ChildProcessError"]])
+        self.assertEqual((attempts, len(set(workers)), errors), (2, 2, ["ChildProcessError"]))
+        self.assertEqual(times, sorted(set(times)))
+        self.assertEqual([line["signal"] for line in self.site.signals(key)
+                          if line["signal"] != "task_enqueued"],
+                         ["task_started", "task_started", "task_finished"])
+
+    def test_the_command_line_knows_the_tasks(self):
+        self.site.script("wait(add.enqueue(1))")
+        functions = {function["name"]: function for function in self.site.json("functions")["functions"]}
+        add = functions["blog.tasks.add"]
+        self.assertEqual((add["title"], add["who"]), ("Add two numbers.", "admin"))
+        self.assertEqual(add["schema"]["required"], ["a"])
+        first, second = add["schema"]["properties"]["a"], add["schema"]["properties"]["b"]
+        self.assertEqual((first["type"], first["description"]), ("integer", "the first one"))
+        self.assertEqual((second["type"], second["default"]), ("integer", 2))
+        self.assertNotIn("context", functions["blog.tasks.flaky"]["schema"]["properties"])
+        self.assertEqual(functions["blog.tasks.mail"]["options"]["queue"], "mail")
+        self.assertEqual(functions["blog.tasks.mail"]["options"]["priority"], 10)
+        self.assertIs(functions["blog.tasks.shape"]["schema"]["additionalProperties"], True)
+        self.assertIn("blog.tasks.fail_later", functions)
+
+    def test_the_command_line_adds_tasks(self):
+        self.site.script("wait(add.enqueue(1))")
+        task_id = self.site.add("blog.tasks.add", a=1, b=2)
+        self.assertEqual(self.site.wait(task_id)["result"], 3)
+        self.assertEqual(self.site.wait(self.site.add("blog.tasks.mail", to="me"))["result"], "to me")
+        self.assertEqual(self.site.wait(self.site.add("blog.tasks.flaky", good=1))["result"]["args"], [])
+        for function, arguments, result in (
+                ("shape", {"first": 1, "named": "n", "more": "m"}, [1, 2, 3, [], "n", 5, {"more": "m"}]),
+                ("shape", {"first": 1, "third": 0, "named": ""}, [1, 2, 0, [], "", 5, {}]),
+                ("plain", {"first": 1, "rest": "[3]"}, [1, 2, [3]]),
+                ("plain", {"second": 3, "first": 2}, [2, 3, []])):
+            with self.subTest(function, **arguments):
+                task_id = self.site.add("blog.tasks." + function, **arguments)
+                self.assertEqual(self.site.wait(task_id)["result"], result)
+        refused = self.site.run("add", "blog.tasks.add", "a=many", code=None)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("a", refused.stderr)
+
+    def test_a_task_of_the_command_line_has_a_result(self):
+        self.site.script("wait(add.enqueue(1))")
+        task_id = self.site.add("blog.tasks.add", a=5)
+        self.site.wait(task_id)
+        self.assertEqual(json.loads(self.site.script('''
+from jobqueue import sign_id
+result = add.get_result(sign_id(%d))
+print(json.dumps([result.return_value, result.args, result.kwargs]))
+''' % task_id)), [7, [], {"a": 5}])
+
+    def test_people_see_the_arguments_as_they_were_given(self):
+        task_id = int(self.site.script("print(wait(add.enqueue(1, b=5)).id)").partition("-")[0])
+        shown = self.site.json("show", task_id)
+        self.assertEqual((shown["function"], shown["arguments"], shown["result"]),
+                         ("blog.tasks.add", {"a": 1, "b": 5}, 6))
+
+    def test_nothing_is_left_behind_and_the_runner_is_kept(self):
+        self.site.stop_all()
+        self.site.settings(worker_mode="cron", linger=0)
+        self.addCleanup(self.site.settings, worker_mode="detached", linger=60)
+        keys = json.loads(self.site.script('''
+results = []
+for number in range(3):
+    results += [process.enqueue(), count_later.enqueue(), register.enqueue("w%d" % number),
+                mail.enqueue("me"), fail_later.enqueue(), parent_later.enqueue(1), fail.enqueue("odd")]
+print(json.dumps([result.id for result in results]))
+'''))
+        worker = self.site.start_worker("--verbose", "--seconds", "30", stderr=subprocess.PIPE,
+                                        encoding="utf-8")
+        said = worker.communicate(timeout=120)[1]
+        self.assertEqual(worker.returncode, 0, said)
+        self.assertNotIn("left behind", said)
+        self.assertRegex(said, "task [0-9]+: succeeded")
+        pids = json.loads(self.site.script('''
+results = [default_task_backend.get_result(key) for key in %r]
+assert all(result.is_finished for result in results), results
+print(json.dumps([result.return_value for result in results if result.task == process]))
+''' % keys))
+        self.assertEqual([was_open for _, was_open in pids], [False] * 3)
+        self.assertEqual(len({pid for pid, _ in pids}), 1, said)
+
+    def test_wrong_settings_are_found_by_manage(self):
+        self.assertIn("no issues", self.site.manage("check").stdout)
+        for change, key in (({"OPTIONS": {"ovner": "ana"}}, "jobqueue.E001"),
+                            ({"QUEUES": ["default", "mail", "two words"]}, "jobqueue.E002")):
+            done = self.site.manage("check", code=1, environment={"OPTIONS_OF_TASKS": json.dumps(change)})
+            self.assertIn(key, done.stderr)
+
+    def test_the_first_enqueue_writes_tasks_py_and_no_other_does(self):
+        site = self.make()
+        self.assertIn("no issues", site.manage("check").stdout)
+        self.assertIsNone(site.read("tasks.py"))
+        site.script("wait(add.enqueue(1))")
+        self.assertEqual(site.read("tasks.py"), TASKS_FILE)
+        self.assertEqual((site.home / "tasks.py").stat().st_mode & 0o777, 0o644)
+        site.write_tasks(OWN_TASKS_FILE)
+        site.script("assert wait(add.enqueue(2)).return_value == 4")
+        self.assertEqual(site.read("tasks.py"), OWN_TASKS_FILE)
+        self.assertEqual(site.wait(site.add("hello", name="Zoë"))["result"], "hello Zoë")
+        functions = {function["name"]: function["who"] for function in site.json("functions")["functions"]}
+        self.assertEqual((functions["hello"], functions["blog.tasks.add"]), ("user", "user"))
+        self.assertIn("no issues", site.manage("check").stdout)
+        site.write_tasks("from jobqueue import task\n\n@task\ndef hello(name: str):\n    return name\n")
+        warned = site.manage("check")
+        self.assertIn("jobqueue.W001", warned.stderr)
+        self.assertIn("django_project('mysite.settings'", warned.stderr)
+        self.assertEqual([path.name for path in site.home.glob("*.new")], [])
+
+    def test_without_zones_times_are_naive_and_local(self):
+        site = self.make('\nUSE_TZ = False\nTIME_ZONE = "Asia/Tokyo"\n')
+        said = json.loads(site.script('''
+import datetime
+wait(add.enqueue(1))                    # the worker stays for a task that is due soon
+before = datetime.datetime.now()
+moment = before + datetime.timedelta(seconds=1)
+result = flaky.using(run_after=moment).enqueue(1)
+assert result == flaky.get_result(result.id), (result, flaky.get_result(result.id))
+assert result.task.run_after == moment
+wait(result)
+times = [before, result.enqueued_at, moment, result.started_at, result.last_attempted_at, result.finished_at]
+assert times == sorted(times), times
+assert flaky.get_result(result.id) == result
+seen = result.return_value
+print(json.dumps([[str(at.tzinfo) for at in times], seen["times"], seen["run_after"],
+                  moment.isoformat(), result.enqueued_at.isoformat()]))
+'''))
+        zones, times, run_after, moment, enqueued = said
+        self.assertEqual(zones, ["None"] * 6)
+        self.assertEqual((run_after, times[0]), (moment, enqueued))
+        self.assertTrue(all("+" not in (text or "") for text in times))
+
+
+class Django42(DjangoTests, unittest.TestCase):
+    django = "4.2"
+
+
+class Django52(DjangoTests, unittest.TestCase):
+    django = "5.2"
+
+
+class Django60(DjangoTests, unittest.TestCase):
+    django = "6.0"
+
+
+class DjangoNewest(DjangoTests, unittest.TestCase):
+    django = "newest"
