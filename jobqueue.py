@@ -12966,7 +12966,7 @@ def _error_of(db, row, end, is_last):
             break
     else:
         trace = ""
-    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2].lstrip(), re.MULTILINE)
+    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2], re.MULTILINE)
     path = last[0] if trace and last else EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
     if is_last and row["error_type"]:
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
