@@ -55,8 +55,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.helpers import django_sites
 
-PACKAGES = ("django", "django-tasks-db", "huey", "django-q2")
-MODULES = ("django.tasks", "django_tasks_db", "huey", "django_q")
+PACKAGES = {"django": "django.tasks", "django-tasks-db": "django_tasks_db", "huey": "huey",
+            "django-q2": "django_q"}    # and a module of each
 WORKERS = 2
 PATIENCE_SECONDS = 600.0
 STAMP_BYTES = len("1234567890.123456\n")
@@ -303,23 +303,30 @@ def ratios(results, count):
 
 # Entry -----------------------------------------------------------------------
 
-def venv_python(venv, base):
-    """Return the Python of a virtual environment with all packages, which is made where it is none."""
+def packages_of(contestants):
+    """Return the packages that these need, from their names."""
+    return [package for package in PACKAGES
+            if package == "django" or any(name.split(",")[0].split()[0] == package for name in contestants)]
+
+
+def venv_python(venv, base, packages):
+    """Return the Python of a virtual environment with these packages, which is made where it is none."""
     python = Path(venv, "bin", "python").absolute()
     if not python.exists():
         subprocess.run([base, "-m", "venv", venv], check=True)
-    have = subprocess.run([python, "-c", "import " + ", ".join(MODULES)], stderr=subprocess.DEVNULL)
+    have = subprocess.run([python, "-c", "import " + ", ".join(map(PACKAGES.get, packages))],
+                          stderr=subprocess.DEVNULL)
     if have.returncode:
-        subprocess.run([python, "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python
 
 
-def versions(python):
+def versions(python, packages):
     """Return the versions of what is compared, as one line."""
     text = ("import sqlite3, sys; from importlib.metadata import version; print('Python', "
             "sys.version.split()[0] + ', SQLite', sqlite3.sqlite_version, "
             "*(', %s %s' % (name, version(name)) for name in sys.argv[1:]))")
-    done = subprocess.run([python, "-c", text, *PACKAGES], check=True, stdout=subprocess.PIPE,
+    done = subprocess.run([python, "-c", text, *packages], check=True, stdout=subprocess.PIPE,
                           encoding="utf-8")
     return done.stdout.strip().replace(" ,", ",")
 
@@ -345,7 +352,8 @@ def main(arguments=None):
     parser.add_argument("--folder", metavar="DIR", help="make the projects in this folder, on its disk")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)      # what was started is ended
-    python = venv_python(options.venv, options.python)
+    packages = packages_of(options.only)
+    python = venv_python(options.venv, options.python, packages)
     results = {name: [] for name in options.only}
     for number in range(options.runs):
         for name in options.only[::-1] if number % 2 else options.only:
@@ -353,7 +361,7 @@ def main(arguments=None):
             results[name].append(found)
             print("%s: adds %.0f/s, drain %.0f/s, wall %.2f s" % (name, *found), file=sys.stderr, flush=True)
     print("%s; %d processors, %d tasks, %d runs\n" % (
-        versions(python), os.cpu_count(), options.tasks, options.runs))
+        versions(python, packages), os.cpu_count(), options.tasks, options.runs))
     print(table(results, options.tasks))
     return 0
 

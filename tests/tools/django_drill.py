@@ -354,7 +354,7 @@ def check_rows(found, records):
 class Drill:
     """A project whose workers and runners are killed."""
 
-    def __init__(self, options, plant=""):
+    def __init__(self, options):
         self._options, self._random = options, random.Random(options.seed)
         self._python = os.path.abspath(options.python)
         self.folder = Path(tempfile.mkdtemp(prefix="jobqueue-django-drill-", dir=options.folder)).resolve()
@@ -365,12 +365,15 @@ class Drill:
         del self._names[options.tasks:]
         self._starts, self._read = 0, 0         # what of the ledger was counted
         self._done = threading.Event()
+
+    def open(self, plant=""):
+        """Make the project, with a text appended to its copy of jobqueue.py."""
         has_own = self._ask("import django; print(django.VERSION >= (6,))") == "True"
         package = "" if has_own else 'INSTALLED_APPS += ["django_tasks"]\n'
         django_sites.make_project(self.folder, TASKS_TEXT, django_sites.OURS_TEXT + package, MODELS_TEXT)
         for name, text in FILES.items():
             (self.folder / name).write_text(text, encoding="utf-8")
-        django_sites.add_jobqueue(self.folder, self._python, NbMaxWorker=options.workers,
+        django_sites.add_jobqueue(self.folder, self._python, NbMaxWorker=self._options.workers,
                                   worker_mode="detached")       # auto would leave the work to slices
         with (self.folder / "jobqueue.py").open("a", encoding="utf-8") as file:
             file.write(plant)
@@ -510,9 +513,11 @@ def summary(records, found):
 
 def run(options, plant=""):
     """Run a drill, with a text appended to its copy of jobqueue.py; (Findings, the report's text)."""
-    drill = Drill(options, plant)
-    is_clean = False
+    drill = Drill(options)
+    is_clean = is_made = False
     try:
+        drill.open(plant)
+        is_made = True
         drill.storm()
         records = drill.records()
         found = check(records)
@@ -521,7 +526,7 @@ def run(options, plant=""):
         is_clean = found.is_clean
     finally:
         drill.close()
-        if options.keep or not (is_clean or plant):
+        if options.keep or is_made and not (is_clean or plant):
             print("kept: %s" % drill.folder, file=sys.stderr)
         else:
             shutil.rmtree(drill.folder, ignore_errors=True)
