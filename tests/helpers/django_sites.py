@@ -28,6 +28,8 @@ if __name__ == "__main__":
 SETTINGS_TEXT = '''\
 from pathlib import Path
 
+import django
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 SECRET_KEY = "of a project that lives for a minute"
 DEBUG = False
@@ -38,12 +40,11 @@ DATABASES = {"default": {
     "ENGINE": "django.db.backends.sqlite3",
     "NAME": BASE_DIR / "db.sqlite3",
     "CONN_MAX_AGE": None,
-    "OPTIONS": {
-        "transaction_mode": "IMMEDIATE",
-        "timeout": 20,
-        "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-    },
+    "OPTIONS": {"timeout": 20},
 }}
+if django.VERSION >= (5, 1):
+    DATABASES["default"]["OPTIONS"].update(
+        transaction_mode="IMMEDIATE", init_command="PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;")
 '''
 OURS_TEXT = '''\
 TASKS = {"default": {"BACKEND": "jobqueue.DjangoBackend"}}

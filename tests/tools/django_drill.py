@@ -245,6 +245,7 @@ class Findings:
         self.problems = {kind: [] for kind in self.KINDS}
         self.given_up = []
         self.counts = collections.Counter()     # of attempts that were repeated, by the reason
+        self.longest = 0.0              # seconds from the end of an attempt to the kill that had it repeated
 
     @property
     def is_clean(self):
@@ -318,6 +319,7 @@ def check_runs(found, records, task_id, runs, ends):
                 run.attempt, kill.at - run.seen))
         else:
             found.counts["had ended"] += 1
+            found.longest = max(found.longest, kill.at - run.seen)
         if after.start < max(run.seen, kill.at if kill else 0):
             found.add("overlaps", task_id, "attempts %d and %d" % (run.attempt, after.attempt))
     if runs[-1].words.count("END") != 1 or any(run.words.count("END") > 1 for run in runs):
@@ -504,11 +506,11 @@ def summary(records, found):
     kills = collections.Counter(kill.what for kill in records.kills)
     words = [word for events in records.events.values() for word, _, _ in events]
     return ("added %s, in the ledger %s runs; killed %d workers, %d runners; crashed %d, put back %d; "
-            "again: %d raised, %d cut off, %d had ended; given up %d; %s" % (
+            "again: %d raised, %d cut off, %d had ended (at most %.0f ms before); given up %d; %s" % (
                 thousands(len(records.added)), thousands(sum(map(len, records.runs.values()))),
                 kills["worker"], kills["runner"], words.count("crashed"), words.count("put_back"),
                 found.counts["raised"], found.counts["cut off"], found.counts["had ended"],
-                len(found.given_up), found))
+                found.longest * 1000, len(found.given_up), found))
 
 
 def run(options, plant=""):
