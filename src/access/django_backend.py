@@ -73,6 +73,7 @@ OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TAS
 EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
                 "unique_key", "after", "after_failure")
 TRACEBACK = "Traceback (most recent call last):"
+HEADER = re.compile(r"^(  \+ Exception Group )?%s$" % re.escape(TRACEBACK), re.MULTILINE)
 # Exceptions that stand for the ends of attempts without one, by our types of errors.
 ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
                "WorkerLost": "builtins.ChildProcessError", "Interrupted": "builtins.InterruptedError"}
@@ -112,13 +113,22 @@ def _error_of(db: Reader, row: TaskRow, end: Any, is_last: bool) -> AttemptError
             break
     else:
         trace = ""
-    last = re.search(r"^(?:[\w.]|<locals>)+", trace.rpartition(TRACEBACK)[2], re.MULTILINE)
-    path = last[0] if trace and last else EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    path = _path_in(trace) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
     if is_last and row["error_type"]:
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
         path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
     return {"path": path, "traceback": trace or end["message"] or ""}
+
+
+def _path_in(trace: str) -> str | None:
+    """Return the class that a traceback names below its last frame. A group's lines have a margin."""
+    headers = list(HEADER.finditer(trace))
+    if not headers:
+        return None
+    margin = r"  \| " if headers[-1][1] else ""
+    found = re.search(r"^%s((?:[\w.]|<locals>)+)" % margin, trace[headers[-1].end():], re.MULTILINE)
+    return found[1] if found else None
 
 
 def sign_id(task_id: int, key: Any = None) -> str:
