@@ -8276,6 +8276,8 @@ class Starter:
 
 
 
+
+
 CATALOGUE_SECONDS = 10.0                # how long the child process may take to announce
 AGAIN_SECONDS = 2.0                     # pause before the next reading after an error; doubled each time
 AGAIN_MAX_SECONDS = 60.0
@@ -8291,7 +8293,7 @@ class _Known(NamedTuple):
 
 
 _NOTHING = _Known(-math.inf, {
-    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": [],
+    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": [], "project": None,
     "pause": 0, "theirs_until": None}, {})
 
 
@@ -8375,6 +8377,7 @@ class Catalogue:
             "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"), "samples": announcement.get("samples", False),
             "read_at": before["read_at"], "schedules": source.get("schedules", []), "pause": 0,
+            "project": source.get("project"),
             "theirs_until": None}
         readers = None if functions is None or state["samples"] else (
             self._readers(announcement, state, before))
@@ -11479,10 +11482,12 @@ class Requests:
         self._database = database
         self._catalogue = catalogue
 
-    def check(self, requests, person=None):
+    def check(self, requests, person=None,
+              is_local=False):
         """Return the Orders for `requests`; Invalid names every error.
 
-        An Invalid among `requests` stands for a line that could not be read.
+        An Invalid among `requests` stands for a line that could not be read. Only requests of this site's
+        own processes (`is_local`) may have the DJANGO_MARK.
         """
         orders = []
         errors = []
@@ -11496,7 +11501,7 @@ class Requests:
                         ADD_MAX, AFTER_SUM_MAX))
                 if isinstance(request, Invalid):
                     raise request
-                frame = self._frame(request, person, frame)
+                frame = self._frame(request, person, frame, is_local)
                 order = self._order(frame, request.get("arguments", {}))
                 orders.append(order)
                 named, held = named + len(order.after), held + order.size
@@ -11530,8 +11535,10 @@ class Requests:
 
     @staticmethod
     def _order(frame, arguments):
-        _, schema, files, frame_errors, make = frame        # unpacking is quicker than attributes
+        rest, schema, files, frame_errors, make = frame     # unpacking is quicker than attributes
         errors = frame_errors + check_value(schema, arguments, "arguments")
+        if POSITIONAL_COUNT in arguments and DJANGO_MARK not in rest:
+            errors += wrong("arguments." + POSITIONAL_COUNT, "is a reserved name")
         if is_deep(arguments, JSON_MAX_DEPTH):
             errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
         if errors:
@@ -11550,14 +11557,14 @@ class Requests:
                 [arguments.get(name) for name in files]))))
         return order
 
-    def _frame(self, request, person, last):
+    def _frame(self, request, person, last, is_local):
         """Return the Frame of a request, or the `last` one if they are equal."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
         if last and rest == last.rest:
             return last
-        is_django = person is None and DJANGO_MARK in rest
+        is_django = is_local and DJANGO_MARK in rest
         fields = {key: value for key, value in rest.items() if key != DJANGO_MARK} if is_django else rest
         errors = check_value(REQUEST_SCHEMA, fields, "")
         if any(error["field"] == "function" for error in errors):
@@ -12040,12 +12047,12 @@ class TaskContext:
                  enqueue: "Callable[[list[JsonObject]], Added]") -> None:
         self.id, self.owner, self.claim = task_id, owner, claim
         self.attempt, self.crashes = attempt, crashes
-        self._data, self._report = data, report
+        self.data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once the folder was used
         # The runner sets functions that ask the worker.
         self.ask_results: "Callable[[], list[Any]]" = list
-        self.ask_task: "Callable[[int], Any]" = int
+        self.ask_task: "Callable[[int], Any] | None" = None   # None: a worker of another machine
 
     def progress(self, n: "float", total: "float" = 1, message: "str | None" = None) -> None:
         """Report that `n` of `total` is done. The `message` may name the current step.
@@ -12060,7 +12067,7 @@ class TaskContext:
 
         The files that are in it when the task ends can be seen and downloaded.
         """
-        path = task_folder(self._data, self.id)
+        path = task_folder(self.data, self.id)
         for folder in (path.parent, path):
             folder.mkdir(exist_ok=True, mode=0o700)
         self.has_folder = True
@@ -12394,7 +12401,8 @@ class JobQueue:
     def add_all(self, requests: "Iterable[Any]", owner_id: "int", adding_task_id: "int | None" = None) -> "Added":
         """Add tasks as add() does, also for a running task; return the ids and how many are new."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests), owner_id, adding_task_id=adding_task_id)
+        orders = self.requests.check(requests, is_local=True)
+        added = self.add_orders(orders, owner_id, adding_task_id=adding_task_id)
         self.start_workers()
         return Added(added["ids"], added["created"])
 
@@ -12859,10 +12867,37 @@ def django_project(settings, path=None, *, who="admin"):
     except ImportError:
         raise ImportError("django_project: %s has no Django: let jobqueue's setting `python` name the "
                           "Python of the site's virtual environment" % sys.executable) from None
+    _make_room(folder)
     django.setup()
     importlib.import_module("django.utils.module_loading").autodiscover_modules("tasks")
     for task in seen_tasks.values():
         declare_django(task, who)
+
+
+def _make_room(folder):
+    """Give the module of tasks.py another name if the project has a package `tasks`."""
+    module = sys.modules.get("tasks")
+    if os.path.isfile(os.path.join(folder, "tasks", "__init__.py")) and (
+            getattr(module, "__file__", None) == str(TASKS_FILE)):
+        sys.modules["jobqueue_tasks"] = sys.modules.pop("tasks")
+
+
+def settings_digest():
+    """Return a digest of the databases that the settings name. Its key is SECRET_KEY."""
+    databases = importlib.import_module("django.db").connections.settings
+    text = repr([(alias, sorted((name, str(value)) for name, value in databases[alias].items()))
+                 for alias in sorted(databases)])
+    digest = importlib.import_module("django.utils.crypto").salted_hmac(
+        "jobqueue.settings", text, algorithm="sha256").hexdigest()
+    return digest
+
+
+def project_summary():
+    """Return the project of this process for the announcement; None if tasks.py names none."""
+    if not project_settings:
+        return None
+    return {"settings": project_settings[0], "folder": os.path.realpath(project_folders[0]),
+            "digest": settings_digest()}
 
 
 seen_tasks = {}  # {path: the first Task of our backend with it}
@@ -12888,10 +12923,14 @@ def find_task(path):
 
     The path is that of the function. A task may have another name, as in `mail = task(send)`.
     """
-    import_string = importlib.import_module("django.utils.module_loading").import_string
-    task = None
-    with contextlib.suppress(ImportError, ValueError):
-        task = import_string(path)
+    module_name, _, name = path.rpartition(".")
+    if path not in seen_tasks and module_name:
+        try:
+            importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if not (module_name + ".").startswith("%s." % error.name):
+                raise                   # the module is there, and imports another one that is missing
+    task = getattr(sys.modules.get(module_name), name, None)
     return task if isinstance(task, django_names().task) else seen_tasks.get(path)
 
 
@@ -12940,6 +12979,7 @@ OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TAS
 EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
                 "unique_key", "after", "after_failure")
 TRACEBACK = "Traceback (most recent call last):"
+CLASS = r"^(?:  \| )?((?:[\w.]|<locals>)+)"       # where a line begins; a group of exceptions has a margin
 GROUP_PARTS = re.compile(r"^  \+-\+-.*?^    \+-{30,}$", re.MULTILINE | re.DOTALL)
 # Exceptions that stand for the ends of attempts without one, by our types of errors.
 ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
@@ -12947,6 +12987,7 @@ ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildPro
 EVENT_PATHS = {"retry": "builtins.TimeoutError", "crashed": "builtins.ChildProcessError",
                "interrupted": "builtins.InterruptedError", "cancelled": "asyncio.CancelledError"}
 ID_SALT, ID_CHARACTERS = "jobqueue.DjangoBackend", 20
+ID_PATTERN = "([1-9][0-9]{0,15})-[0-9a-f]{%d}" % ID_CHARACTERS
 
 
 def result_view(queue, task_id, owner_id=None):
@@ -12983,7 +13024,7 @@ def _error_of(db, row, end, is_last):
             break
     else:
         trace = ""
-    path = _class_in(trace) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    path = _class_in(trace, end["message"]) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
     if is_last and row["error_type"]:
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
@@ -12991,32 +13032,46 @@ def _error_of(db, row, end, is_last):
     return {"path": path, "traceback": trace or end["message"] or ""}
 
 
-def _class_in(trace):
-    """Return the class of the last exception in a traceback: the first word of its first unindented line.
+def _class_in(trace, message):
+    """Return the class of the exception that a traceback shows; None if that is unclear.
 
-    In the traceback of an exception group each line is indented, and its parts follow.
+    The message may be chosen by a visitor and look like a further traceback. So where a text has several
+    tracebacks, the class is the word before the message.
     """
-    last = GROUP_PARTS.sub("", trace).rpartition(TRACEBACK)[2]
-    found = re.search(r"^(?:  \| )?((?:[\w.]|<locals>)+)", last, re.MULTILINE)
-    return found[1] if trace and found else None
+    trace = GROUP_PARTS.sub("", trace)
+    last = trace.rpartition(TRACEBACK)[2]
+    if message is not None and trace.count(TRACEBACK) > 1:
+        words = message.rstrip("…").split() if message != "error" else []   # "error": it has no message
+        line = (r":\s+" if words else "") + r"[\s|]+".join(map(re.escape, words))     # | is the margin
+        end = "" if message.endswith("…") else r"\s*$"
+        classes = re.findall(CLASS + line + end, trace, re.MULTILINE)
+        return classes[-1 if end else 0] if classes else "builtins.Exception"
+    match = re.search(CLASS, last, re.MULTILINE)
+    return match[1] if trace and match else None
 
 
-def sign_id(task_id, key=None):
-    """Return the id of a result: the task's number and a signature by the site's SECRET_KEY."""
+def sign_id(task_id, created_at, key=None):
+    """Return the id of a result: the task's number, and a signature of it and of the time of adding.
+
+    The key is the site's SECRET_KEY. With the time, a task of another database has another id.
+    """
     crypto = importlib.import_module("django.utils.crypto")
-    signature = crypto.salted_hmac(ID_SALT, str(task_id), secret=key).hexdigest()
-    return "%d-%s" % (task_id, signature[:ID_CHARACTERS])
+    signature = crypto.salted_hmac(ID_SALT, "%d %r" % (task_id, created_at), key, algorithm="sha256")
+    return "%d-%s" % (task_id, signature.hexdigest()[:ID_CHARACTERS])
 
 
 def read_id(result_id):
-    """Return the task's number of the id of a result; None if it was not signed by this site."""
+    """Return the task's number in the id of a result; None if it has none. The signature is not tested."""
+    match = re.fullmatch(ID_PATTERN, result_id, re.ASCII) if isinstance(result_id, str) else None
+    return int(match[1]) if match else None
+
+
+def is_signed(view, result_id):
+    """Return whether a result has this id, by the site's SECRET_KEY or an earlier one."""
     import hmac
     settings = importlib.import_module("django.conf").settings
-    number = re.match(r"([1-9][0-9]{0,15})-", result_id) if isinstance(result_id, str) else None
-    if number and any(hmac.compare_digest(sign_id(int(number[1]), key).encode(), result_id.encode())
-                      for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)):
-        return int(number[1])
-    return None
+    return any(hmac.compare_digest(sign_id(view["id"], view["created_at"], key), result_id)
+               for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
 
 
 def moment(at):
@@ -13031,7 +13086,8 @@ def make_result(view, task, alias):
     """Return Django's TaskResult of a task."""
     names, (args, kwargs) = django_names(), split_arguments(task, view["arguments"])
     result = names.result(
-        task=task, id=sign_id(view["id"]), status=names.statuses[view["status"]], args=args, kwargs=kwargs,
+        task=task, id=sign_id(view["id"], view["created_at"]), status=names.statuses[view["status"]],
+        args=args, kwargs=kwargs,
         enqueued_at=moment(view["created_at"]), started_at=moment(view["started_at"]),
         last_attempted_at=moment(view["attempted_at"]), finished_at=moment(view["finished_at"]),
         backend=alias, worker_ids=view["workers"], errors=[
@@ -13041,12 +13097,9 @@ def make_result(view, task, alias):
     return result
 
 
-def task_of(view, alias):
-    """Return the Task of a result with the options that it was enqueued with; None if it is gone."""
+def task_with(view, task, alias):
+    """Return a Task with the options that a result was enqueued with."""
     import dataclasses
-    task = find_task(view["function"])
-    if task is None:
-        return None
     changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
                "run_after": moment(view["run_at"])}
     changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
@@ -13107,42 +13160,61 @@ class DjangoBackendMethods:
     def enqueue(self, task, args, kwargs):
         """Add a task to the queue; return its TaskResult."""
         self.validate_task(task)
-        request, place = self._request(task, args, kwargs), TaskContext.running
+        request, place = self._request(task, args, kwargs), self._running_task()
         if place:
-            added, created_at = place.enqueue([request]), datetime.now().timestamp()
+            added = place.enqueue([request])
         else:
             self._declare_project()
             queue = self.queue()
             owner_id = queue.users.owner(self.options.get("owner"))["id"]
-            added = Added(*queue.add_orders(queue.requests.check([request]), owner_id).values())
-            created_at = queue.database.value("SELECT created_at FROM task WHERE id=?", (added.ids[0],))
-            queue.start_workers()
+            orders = queue.requests.check([request], is_local=True)
+            added = Added(*queue.add_orders(orders, owner_id).values())
+        view = self._view(added.ids[0])
+        if not place:
+            self.queue().start_workers()
         if not added.new:               # an unfinished task has the unique_key
-            return self.get_result(sign_id(added.ids[0]))
-        result = make_result({
-            "id": added.ids[0], "function": task.module_path, "queue": task.queue_name,
-            "priority": task.priority, "run_at": None, "status": "pending",
-            "arguments": request["arguments"], "result": None, "created_at": created_at, "started_at": None,
-            "attempted_at": None, "finished_at": None, "errors": [], "workers": []}, task, self.alias)
+            return make_result(view, task, self.alias)
+        fresh = {**view, "status": "pending", "errors": [], "workers": [], "started_at": None,
+                             "attempted_at": None, "finished_at": None, "result": None}
+        result = make_result(fresh, task, self.alias)       # a worker may have begun the task meanwhile
         django_names().signals.task_enqueued.send(type(self), task_result=result)
         return result
 
     def get_result(self, result_id):
         """Return the TaskResult with this id; TaskResultDoesNotExist if there is none."""
-        task_id, place = read_id(result_id), TaskContext.running
-        missing = django_names().missing
-        if task_id is None:
-            raise missing("%r is no id of a result of this site" % (result_id,))
+        task_id, missing = read_id(result_id), django_names().missing
         try:
-            view = place.ask_task(task_id) if place else result_view(self.queue(), task_id)
+            view = self._view(task_id) if task_id else None
         except NotFound:
-            raise missing("task %d was deleted" % task_id) from None
-        task = task_of(view, self.alias)
+            raise missing("there is no result %s" % result_id) from None
+        if view is None or not is_signed(view, result_id):
+            raise missing("%r is no id of a result of this site" % (result_id,))
+        task = find_task(view["function"])
         if task is None:
-            raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
-        result = make_result(view, task, self.alias)
+            raise missing("%s, the function of result %s, is no task" % (view["function"], result_id))
+        result = make_result(view, task_with(view, task, self.alias), self.alias)
         object.__setattr__(result, "id", result_id)     # which a former SECRET_KEY may have signed
         return result
+
+    def _running_task(self):
+        """Return the task that runs this code, if there is one. InvalidTask if it cannot be asked."""
+        place = TaskContext.running
+        if place and place.ask_task is None:
+            raise django_names().invalid(
+                "a worker of another machine can neither add nor read Django's tasks")
+        folder = self.options.get("data")
+        if place and folder and os.path.realpath(folder) != os.path.realpath(place.data):
+            raise django_names().invalid("the task runs in another data folder than that of the backend %r"
+                                         % self.alias)
+        return place
+
+    def _view(self, task_id):
+        """Return a task for get_result(); NotFound if there is none."""
+        place = self._running_task()
+        if place and place.ask_task:
+            view = place.ask_task(task_id)
+            return view
+        return result_view(self.queue(), task_id)
 
     def check(self, **kwargs):
         """Yield the faults of the settings, for `manage.py check`."""
@@ -13165,11 +13237,44 @@ class DjangoBackendMethods:
             database_address(folder)
         except JobQueueError as error:
             yield checks.Error(error.detail, id="jobqueue.E004")
+            return
+        if (HOME / "worker").is_dir():
+            yield checks.Error("The folder %s hides worker.py beside it, so that no worker starts."
+                               % (HOME / "worker"), id="jobqueue.E005",
+                               hint="Move jobqueue.py, worker.py and static into a folder of their own.")
         if TASKS_FILE.exists() and "django_project" not in TASKS_FILE.read_text("utf-8", "replace"):
             yield checks.Warning("%s does not name this project, so that no worker runs its tasks."
                                  % TASKS_FILE, id="jobqueue.W001",
                                  hint="Add: from jobqueue import django_project; django_project(%r, path=%r)"
                                       % self._project())
+        try:
+            yield from self._check_queue(checks)
+        except JobQueueError as error:
+            yield checks.Warning("The queue cannot be opened: %s" % error.detail, id="jobqueue.W002")
+
+    def _check_queue(self, checks):
+        """Yield warnings about users and about the worker's settings. A missing queue is not made."""
+        folder = data_folder(self.options.get("data"))
+        queue = self.queue() if database_address(folder) or [*folder.glob("jobqueue-*.db")] else None
+        if queue is None or not queue.users.has_admin():
+            yield checks.Warning("There is no user to whom tasks could belong.", id="jobqueue.W003",
+                                 hint="Run: python %s user add NAME --admin" % (HOME / "jobqueue.py"))
+            return
+        state = queue.catalogue.state()
+        if state["error"]:
+            yield checks.Warning(
+                "The worker cannot import the functions: %s" % state["error"]["message"], id="jobqueue.W004",
+                hint="If it lacks variables of the environment, name them in jobqueue's setting "
+                     "pass_environment.")
+        worker, (settings, folder_name) = state.get("project"), self._project()
+        ours = {"settings": settings, "folder": os.path.realpath(folder_name), "digest": settings_digest()}
+        names = [name for name in ours if worker and worker.get(name) != ours[name]]
+        if worker and names:
+            yield checks.Warning(
+                "The worker had another project when it last began. %s" % " ".join(
+                    "The digest of SECRET_KEY and DATABASES differs." if name == "digest" else
+                    "Its %s: %s, here %s." % (name, worker[name], ours[name]) for name in names),
+                id="jobqueue.W005", hint="See %s, and jobqueue's setting pass_environment." % TASKS_FILE)
 
     def queue(self):
         """Return the JobQueue of this process."""
@@ -13198,17 +13303,15 @@ class DjangoBackendMethods:
         """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""
         ids = []
         for item in after if isinstance(after, (list, tuple, set, frozenset)) else [after]:
-            item_id = getattr(item, "id", item)
-            task_id = read_id(item_id) if isinstance(item_id, str) else item_id
-            if task_id is None:
-                raise django_names().invalid("after: %r is no id of a result of this site" % item_id)
-            ids.append(task_id)
+            item_id = getattr(self.get_result(item) if isinstance(item, str) else item, "id", item)
+            ids.append(read_id(item_id) if isinstance(item_id, str) else item_id)
         return ids
 
     def _project(self):
         """Return the module of the site's settings, and the folder that holds its package."""
-        module = self.options.get("settings") or str(getattr(
-            importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None) or "")
+        module = (self.options.get("settings")
+                       or getattr(importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None)
+                       or os.environ.get("DJANGO_SETTINGS_MODULE", ""))
         folder = self.options.get("project")
         if folder is None and module:
             top = sys.modules.get(module.partition(".")[0])
@@ -14522,10 +14625,10 @@ class Request:
     def by_https_only(self):
         """Return whether browsers may be told to use HTTPS only (ASVS 3.4.1).
 
-        They may not if other sites share the host name, as on localhost or with /~user.
+        They may not if other sites share the host name, as on localhost or above a path such as /jq/.
         """
         host = (self.header("Host") or "").partition(":")[0].lower()
-        return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
+        return self.secure and host not in ("localhost", "127.0.0.1") and self.base == "/"
 
     @property
     def is_by_admin(self):
@@ -16099,7 +16202,9 @@ def mount(prefix, site):
 
     Use it in the start file of Django or Flask: application = mount("/jobs", application).
     """
-    prefix = "/" + prefix.strip("/")
+    prefix = "/" + prefix.strip("/").encode("utf-8").decode("latin-1")     # as WSGI has paths
+    if prefix == "/":
+        raise ValueError("mount: the prefix must be a path such as /jobs")
 
     def answer(environ, start_response):
         path = environ.get("PATH_INFO", "")

@@ -649,7 +649,7 @@ def describe_any(function: "Function") -> "AnnouncedFunction":
     """Return a function as the catalogue stores it. A Django task without a usable signature has no form."""
     try:
         return describe(function)
-    except ValueError:
+    except Exception:                   # a default or a hint may raise anything when it is inspected
         if function.kind != "django":
             raise
         return {"name": function.name, "title": function.name, "description": "", "who": "nobody",
@@ -679,11 +679,11 @@ def describe_schedules() -> "list[JsonObject]":
 
 
 def is_owners(file: "str") -> "bool":
-    """Return whether a file is the owner's: in a folder of the owner or ours, but in no package."""
+    """Return whether a file is the owner's: in a folder of the owner or ours, but not installed there."""
     folders = tuple("%s/" % folder for folder in (
         jobqueue.TASKS_FILE.parent, jobqueue.HOME, *jobqueue.project_folders))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
-            and not re.search("/(site|dist)-packages/", file))
+            and not re.search(r"/(site|dist)-packages/|/lib/python3[.0-9]*/", file))
 
 
 def explain_import(error: "BaseException") -> "JsonObject":
@@ -783,7 +783,8 @@ def read_functions() -> "Announcement":
                 raise ValueError("%s: the queue %s is for external functions" % (function.name, queue))
         functions = [describe_any(function) for function in declared.values()]
         announcement: "Announcement" = {
-            "functions": functions, "schedules": describe_schedules(), "error": None}
+            "functions": functions, "schedules": describe_schedules(), "error": None,
+            "project": jobqueue.project_summary()}
     except BaseException as error:      # SystemExit in tasks.py must be reported, too
         announcement = {"error": explain_import(error)}
     # If one of these files changes, the functions may have changed, too.
@@ -1224,6 +1225,9 @@ class TaskFiles:
 
 MESSAGE_MAX_CHARACTERS = 4000           # most characters of a message, or of a line of a traceback
 TRACEBACK_MAX_CHARACTERS = 100_000
+LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
+
+
 def write_result(result):
     """Return a result as JSON text; raise TypeError, ValueError or any other error if that fails."""
     if result is None:
@@ -1247,6 +1251,13 @@ def outcome_of_result(result, keep):
             "it has run, but its result cannot be kept (%s): return texts, numbers, lists or dictionaries"
             % outcome["error_message"])
         return outcome
+
+
+def too_large(outcome):
+    """Return the outcome of a function whose result is too large to be sent."""
+    failed = {**outcome, "kind": "fail", "result": "null", "error_type": "ValueError"}
+    failed["error_message"] = "the result is larger than %d bytes" % LINE_MAX_BYTES
+    return failed
 
 
 def outcome_of_exception(error):
@@ -1609,25 +1620,45 @@ COLLECT_SECONDS = 0.003
 def run_django(function, order, context):
     """Run a task of Django; return its outcome."""
     names, task, threads = jobqueue.django_names(), function.task, threading.active_count()
-    result = running_result(function, order, context)
-    arguments = [*result.args]
-    if task.takes_context:
-        arguments.insert(0, names.context(task_result=result))
+    result = None
     try:
         begin_request()
+        result = running_result(function, order, context)
         names.signals.task_started.send(sender=type(task.get_backend()), task_result=result)
-        value = task.call(*arguments, **result.kwargs)
+        first = [names.context(task_result=result)] if task.takes_context else []
+        value = task.call(*first, *result.args, **result.kwargs)
     except BaseException as error:      # any exception of the owner's code is the attempt's error
         outcome = outcome_of_exception(error)
-        finish(result, outcome, error, order["more"])
-    else:                               # Django refuses a value that is not JSON
-        outcome = outcome_of_result(value, names.normalize)
-        finish(result, outcome, None, order["more"])
-    try:
-        end_request(threads)
-    except Exception as error:          # the task has run: only its log shows this
-        print(outcome_of_exception(error)["traceback"], file=sys.stderr)
+        name_class(outcome, error)
+        guard(finish, result, outcome, error, order["more"])
+    else:
+        outcome = outcome_of_value(value)
+        guard(finish, result, outcome, None, order["more"])
+    guard(end_request, threads)
     return outcome
+
+
+def guard(step, *values):
+    """Take a step after the end of the task. Its error only appears in the log: the task has run."""
+    try:
+        step(*values)
+    except BaseException as error:
+        print(outcome_of_exception(error).get("traceback", ""), file=sys.stderr)
+
+
+def outcome_of_value(value):
+    """Return the outcome of a task that ran to its end. Django refuses a value that is not JSON."""
+    outcome = outcome_of_result(value, jobqueue.django_names().normalize)
+    if len(jobqueue.dump_json(outcome)) > LINE_MAX_BYTES - 4096:        # the worker would refuse it
+        return too_large(outcome)
+    return outcome
+
+
+def name_class(outcome, error):
+    """Name the module of the exception's class, too, as Django does. Ours and Python's need none."""
+    kind = type(error)
+    if kind.__module__ != "builtins" and outcome["kind"] != "succeeded":
+        outcome["error_type"] = "%s.%s" % (kind.__module__, kind.__qualname__)
 
 
 def running_result(function, order, context):
@@ -1639,29 +1670,26 @@ def running_result(function, order, context):
         "run_at": more["run_at"], "status": "running", "arguments": json.loads(order["arguments"]),
         "result": None, "created_at": more["created_at"], "started_at": now, "attempted_at": now,
         "finished_at": None, "errors": [], "workers": [str(more["worker_id"] or "")] * order["attempt"]}
-    if order["attempt"] > 1 or more["run_at"] is not None:  # there are errors, or run_at may not be run_after
-        try:
-            view = context.ask_task(order["id"])
-        except JobQueueError:           # a worker of another machine cannot ask
-            view["run_at"] = None
-    return jobqueue.make_result(view, jobqueue.task_of(view, task.backend) or task, task.backend)
+    if context.ask_task is None:
+        view["run_at"] = None           # it may be the time of a retry
+    elif order["attempt"] > 1 or more["run_at"] is not None:
+        view = context.ask_task(order["id"])
+    return jobqueue.make_result(view, jobqueue.task_with(view, task, task.backend), task.backend)
 
 
 def finish(result, outcome, error,
            more):
     """Write the outcome into Django's TaskResult, and send task_finished unless the task is tried again."""
-    names, path = jobqueue.django_names(), outcome.get("error_type", "")
-    if error is not None:
-        kind = type(error)
-        path = "%s.%s" % (kind.__module__, kind.__qualname__)
-        if kind.__module__ != "builtins" and outcome["kind"] != "succeeded":
-            outcome["error_type"] = path
+    names = jobqueue.django_names()
+    if result is None:                  # the task did not begin
+        return
     status = "succeeded" if outcome["kind"] == "succeeded" else "failed"
     changes = {"status": names.statuses[status],
                                "finished_at": jobqueue.moment(datetime.now().timestamp())}
     if status == "succeeded":
         changes["_return_value"] = json.loads(outcome["result"])
     else:
+        path = outcome["error_type"]
         result.errors.append(names.error(
             exception_class_path=path if "." in path else "builtins." + path,
             traceback=outcome.get("traceback", "")))
@@ -1687,7 +1715,10 @@ def end_request(threads):
     Wait a moment until no more than `threads` run: a thread that is left costs a new runner. After an
     error, or in old versions, only the garbage collector ends the thread of async_to_sync().
     """
-    importlib.import_module("django.db").connections.close_all()
+    connections = importlib.import_module("django.db").connections
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        del connections[connection.alias]       # it may be inside of atomic() for ever
     importlib.import_module("django.core.cache").close_caches()
     importlib.import_module("django.utils.translation").deactivate()
     importlib.import_module("django.utils.timezone").deactivate()
@@ -1753,7 +1784,6 @@ def end_request(threads):
 
 
 
-LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
 BATCH_MAX = 128                         # most tasks in a batch
@@ -1865,7 +1895,8 @@ class Runner:
                               order["claim"], self._data, self._report, self._enqueue)
         files = TaskFiles(order.get("site"), order["given"], context, self._data)
         context.ask_results = functools.partial(self._results, files)
-        context.ask_task = self._task
+        if order["more"]["worker_id"] is not None:
+            context.ask_task = self._task
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before, began = self._used, time.monotonic()
@@ -1890,9 +1921,7 @@ class Runner:
         try:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         except ValueError:
-            outcome["kind"], outcome["result"], outcome["error_type"] = "fail", "null", "ValueError"
-            outcome["error_message"] = "the result is larger than %d bytes" % LINE_MAX_BYTES
-            self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
+            self._send({"claim": order["claim"], "outcome": too_large(outcome)}, ring=rings)
         return leftovers
 
     def _tidy(self):
@@ -1904,7 +1933,10 @@ class Runner:
 
     def _outcome(self, order, context, files):
         name = order["function"]
-        function = BUILT_IN.get(name) or declared.get(name) or jobqueue.find_django(name)
+        try:
+            function = BUILT_IN.get(name) or declared.get(name) or jobqueue.find_django(name)
+        except BaseException as error:  # importing its module failed
+            return outcome_of_exception(error)
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",
                     "error_message": "tasks.py does not declare %s" % name}
@@ -3715,6 +3747,9 @@ class RemoteAttempt(WatchedAttempt):
             self.log.decode_pieces(final=False)
 
     def _enqueue(self, requests):
+        for request in requests:        # the site checks the tasks of Django, too
+            if request.pop(jobqueue.DJANGO_MARK, None):
+                request.get("arguments", {}).pop(jobqueue.POSITIONAL_COUNT, None)
         self._worker.adds.append(Addition(self, requests))
 
     def _answer_results(self):

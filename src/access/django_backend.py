@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import TASKS_FILE
+from ..base.limits import HOME, TASKS_FILE
 from ..base.errors import JobQueueError, NotFound, SetupError, join_errors
 from ..base.time_and_text import dump_json
 from ..base.values import OPTION_SCHEMAS, TASK_OPTIONS, check_value
@@ -32,7 +32,7 @@ from .requests import DJANGO_MARK, REQUEST_SCHEMA
 from .python_task import TaskContext
 from .python_interface import JobQueue, default_queue
 from .django_project import (DjangoNames, django_names, find_task, join_arguments, seen_tasks,
-                             split_arguments)
+                             settings_digest, split_arguments)
 
 if TYPE_CHECKING:
     from typing import Any, TypedDict
@@ -73,6 +73,7 @@ OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TAS
 EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
                 "unique_key", "after", "after_failure")
 TRACEBACK = "Traceback (most recent call last):"
+CLASS = r"^(?:  \| )?((?:[\w.]|<locals>)+)"       # where a line begins; a group of exceptions has a margin
 GROUP_PARTS = re.compile(r"^  \+-\+-.*?^    \+-{30,}$", re.MULTILINE | re.DOTALL)
 # Exceptions that stand for the ends of attempts without one, by our types of errors.
 ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
@@ -80,6 +81,7 @@ ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildPro
 EVENT_PATHS = {"retry": "builtins.TimeoutError", "crashed": "builtins.ChildProcessError",
                "interrupted": "builtins.InterruptedError", "cancelled": "asyncio.CancelledError"}
 ID_SALT, ID_CHARACTERS = "jobqueue.DjangoBackend", 20
+ID_PATTERN = "([1-9][0-9]{0,15})-[0-9a-f]{%d}" % ID_CHARACTERS
 
 
 def result_view(queue: JobQueue, task_id: int, owner_id: int | None = None) -> ResultView:
@@ -116,7 +118,7 @@ def _error_of(db: Reader, row: TaskRow, end: Any, is_last: bool) -> AttemptError
             break
     else:
         trace = ""
-    path = _class_in(trace) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
+    path = _class_in(trace, end["message"]) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
     if is_last and row["error_type"]:
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
@@ -124,32 +126,46 @@ def _error_of(db: Reader, row: TaskRow, end: Any, is_last: bool) -> AttemptError
     return {"path": path, "traceback": trace or end["message"] or ""}
 
 
-def _class_in(trace: str) -> str | None:
-    """Return the class of the last exception in a traceback: the first word of its first unindented line.
+def _class_in(trace: str, message: str | None) -> str | None:
+    """Return the class of the exception that a traceback shows; None if that is unclear.
 
-    In the traceback of an exception group each line is indented, and its parts follow.
+    The message may be chosen by a visitor and look like a further traceback. So where a text has several
+    tracebacks, the class is the word before the message.
     """
-    last = GROUP_PARTS.sub("", trace).rpartition(TRACEBACK)[2]
-    found = re.search(r"^(?:  \| )?((?:[\w.]|<locals>)+)", last, re.MULTILINE)
-    return found[1] if trace and found else None
+    trace = GROUP_PARTS.sub("", trace)
+    last = trace.rpartition(TRACEBACK)[2]
+    if message is not None and trace.count(TRACEBACK) > 1:
+        words = message.rstrip("…").split() if message != "error" else []   # "error": it has no message
+        line = (r":\s+" if words else "") + r"[\s|]+".join(map(re.escape, words))     # | is the margin
+        end = "" if message.endswith("…") else r"\s*$"
+        classes = re.findall(CLASS + line + end, trace, re.MULTILINE)
+        return classes[-1 if end else 0] if classes else "builtins.Exception"
+    match = re.search(CLASS, last, re.MULTILINE)
+    return match[1] if trace and match else None
 
 
-def sign_id(task_id: int, key: Any = None) -> str:
-    """Return the id of a result: the task's number and a signature by the site's SECRET_KEY."""
+def sign_id(task_id: int, created_at: float | None, key: Any = None) -> str:
+    """Return the id of a result: the task's number, and a signature of it and of the time of adding.
+
+    The key is the site's SECRET_KEY. With the time, a task of another database has another id.
+    """
     crypto = importlib.import_module("django.utils.crypto")
-    signature = crypto.salted_hmac(ID_SALT, str(task_id), secret=key).hexdigest()
-    return "%d-%s" % (task_id, signature[:ID_CHARACTERS])
+    signature = crypto.salted_hmac(ID_SALT, "%d %r" % (task_id, created_at), key, algorithm="sha256")
+    return "%d-%s" % (task_id, signature.hexdigest()[:ID_CHARACTERS])
 
 
 def read_id(result_id: Any) -> int | None:
-    """Return the task's number of the id of a result; None if it was not signed by this site."""
+    """Return the task's number in the id of a result; None if it has none. The signature is not tested."""
+    match = re.fullmatch(ID_PATTERN, result_id, re.ASCII) if isinstance(result_id, str) else None
+    return int(match[1]) if match else None
+
+
+def is_signed(view: ResultView, result_id: str) -> bool:
+    """Return whether a result has this id, by the site's SECRET_KEY or an earlier one."""
     import hmac
     settings = importlib.import_module("django.conf").settings
-    number = re.match(r"([1-9][0-9]{0,15})-", result_id) if isinstance(result_id, str) else None
-    if number and any(hmac.compare_digest(sign_id(int(number[1]), key).encode(), result_id.encode())
-                      for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)):
-        return int(number[1])
-    return None
+    return any(hmac.compare_digest(sign_id(view["id"], view["created_at"], key), result_id)
+               for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
 
 
 def moment(at: float | None) -> datetime | None:
@@ -164,7 +180,8 @@ def make_result(view: ResultView, task: DjangoTask, alias: str) -> DjangoResult:
     """Return Django's TaskResult of a task."""
     names, (args, kwargs) = django_names(), split_arguments(task, view["arguments"])
     result = names.result(
-        task=task, id=sign_id(view["id"]), status=names.statuses[view["status"]], args=args, kwargs=kwargs,
+        task=task, id=sign_id(view["id"], view["created_at"]), status=names.statuses[view["status"]],
+        args=args, kwargs=kwargs,
         enqueued_at=moment(view["created_at"]), started_at=moment(view["started_at"]),
         last_attempted_at=moment(view["attempted_at"]), finished_at=moment(view["finished_at"]),
         backend=alias, worker_ids=view["workers"], errors=[
@@ -174,12 +191,9 @@ def make_result(view: ResultView, task: DjangoTask, alias: str) -> DjangoResult:
     return result
 
 
-def task_of(view: ResultView, alias: str) -> DjangoTask | None:
-    """Return the Task of a result with the options that it was enqueued with; None if it is gone."""
+def task_with(view: ResultView, task: DjangoTask, alias: str) -> DjangoTask:
+    """Return a Task with the options that a result was enqueued with."""
     import dataclasses
-    task = find_task(view["function"])
-    if task is None:
-        return None
     changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
                "run_after": moment(view["run_at"])}
     changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
@@ -240,42 +254,61 @@ class DjangoBackendMethods:
     def enqueue(self, task: DjangoTask, args: Any, kwargs: Any) -> DjangoResult:
         """Add a task to the queue; return its TaskResult."""
         self.validate_task(task)
-        request, place = self._request(task, args, kwargs), TaskContext.running
+        request, place = self._request(task, args, kwargs), self._running_task()
         if place:
-            added, created_at = place.enqueue([request]), datetime.now().timestamp()
+            added = place.enqueue([request])
         else:
             self._declare_project()
             queue = self.queue()
             owner_id = queue.users.owner(self.options.get("owner"))["id"]
-            added = Added(*queue.add_orders(queue.requests.check([request]), owner_id).values())
-            created_at = queue.database.value("SELECT created_at FROM task WHERE id=?", (added.ids[0],))
-            queue.start_workers()
+            orders = queue.requests.check([request], is_local=True)
+            added = Added(*queue.add_orders(orders, owner_id).values())
+        view = self._view(added.ids[0])
+        if not place:
+            self.queue().start_workers()
         if not added.new:               # an unfinished task has the unique_key
-            return self.get_result(sign_id(added.ids[0]))
-        result = make_result({
-            "id": added.ids[0], "function": task.module_path, "queue": task.queue_name,
-            "priority": task.priority, "run_at": None, "status": "pending",
-            "arguments": request["arguments"], "result": None, "created_at": created_at, "started_at": None,
-            "attempted_at": None, "finished_at": None, "errors": [], "workers": []}, task, self.alias)
+            return make_result(view, task, self.alias)
+        fresh: ResultView = {**view, "status": "pending", "errors": [], "workers": [], "started_at": None,
+                             "attempted_at": None, "finished_at": None, "result": None}
+        result = make_result(fresh, task, self.alias)       # a worker may have begun the task meanwhile
         django_names().signals.task_enqueued.send(type(self), task_result=result)
         return result
 
     def get_result(self, result_id: str) -> DjangoResult:
         """Return the TaskResult with this id; TaskResultDoesNotExist if there is none."""
-        task_id, place = read_id(result_id), TaskContext.running
-        missing = django_names().missing
-        if task_id is None:
-            raise missing("%r is no id of a result of this site" % (result_id,))
+        task_id, missing = read_id(result_id), django_names().missing
         try:
-            view: ResultView = place.ask_task(task_id) if place else result_view(self.queue(), task_id)
+            view = self._view(task_id) if task_id else None
         except NotFound:
-            raise missing("task %d was deleted" % task_id) from None
-        task = task_of(view, self.alias)
+            raise missing("there is no result %s" % result_id) from None
+        if view is None or not is_signed(view, result_id):
+            raise missing("%r is no id of a result of this site" % (result_id,))
+        task = find_task(view["function"])
         if task is None:
-            raise missing("the function %s of task %d is no task any more" % (view["function"], task_id))
-        result = make_result(view, task, self.alias)
+            raise missing("%s, the function of result %s, is no task" % (view["function"], result_id))
+        result = make_result(view, task_with(view, task, self.alias), self.alias)
         object.__setattr__(result, "id", result_id)     # which a former SECRET_KEY may have signed
         return result
+
+    def _running_task(self) -> TaskContext | None:
+        """Return the task that runs this code, if there is one. InvalidTask if it cannot be asked."""
+        place = TaskContext.running
+        if place and place.ask_task is None:
+            raise django_names().invalid(
+                "a worker of another machine can neither add nor read Django's tasks")
+        folder = self.options.get("data")
+        if place and folder and os.path.realpath(folder) != os.path.realpath(place.data):
+            raise django_names().invalid("the task runs in another data folder than that of the backend %r"
+                                         % self.alias)
+        return place
+
+    def _view(self, task_id: int) -> ResultView:
+        """Return a task for get_result(); NotFound if there is none."""
+        place = self._running_task()
+        if place and place.ask_task:
+            view: ResultView = place.ask_task(task_id)
+            return view
+        return result_view(self.queue(), task_id)
 
     def check(self, **kwargs: Any) -> Iterator[Any]:
         """Yield the faults of the settings, for `manage.py check`."""
@@ -298,11 +331,44 @@ class DjangoBackendMethods:
             database_address(folder)
         except JobQueueError as error:
             yield checks.Error(error.detail, id="jobqueue.E004")
+            return
+        if (HOME / "worker").is_dir():
+            yield checks.Error("The folder %s hides worker.py beside it, so that no worker starts."
+                               % (HOME / "worker"), id="jobqueue.E005",
+                               hint="Move jobqueue.py, worker.py and static into a folder of their own.")
         if TASKS_FILE.exists() and "django_project" not in TASKS_FILE.read_text("utf-8", "replace"):
             yield checks.Warning("%s does not name this project, so that no worker runs its tasks."
                                  % TASKS_FILE, id="jobqueue.W001",
                                  hint="Add: from jobqueue import django_project; django_project(%r, path=%r)"
                                       % self._project())
+        try:
+            yield from self._check_queue(checks)
+        except JobQueueError as error:
+            yield checks.Warning("The queue cannot be opened: %s" % error.detail, id="jobqueue.W002")
+
+    def _check_queue(self, checks: Any) -> Iterator[Any]:
+        """Yield warnings about users and about the worker's settings. A missing queue is not made."""
+        folder = data_folder(self.options.get("data"))
+        queue = self.queue() if database_address(folder) or [*folder.glob("jobqueue-*.db")] else None
+        if queue is None or not queue.users.has_admin():
+            yield checks.Warning("There is no user to whom tasks could belong.", id="jobqueue.W003",
+                                 hint="Run: python %s user add NAME --admin" % (HOME / "jobqueue.py"))
+            return
+        state = queue.catalogue.state()
+        if state["error"]:
+            yield checks.Warning(
+                "The worker cannot import the functions: %s" % state["error"]["message"], id="jobqueue.W004",
+                hint="If it lacks variables of the environment, name them in jobqueue's setting "
+                     "pass_environment.")
+        worker, (settings, folder_name) = state.get("project"), self._project()
+        ours = {"settings": settings, "folder": os.path.realpath(folder_name), "digest": settings_digest()}
+        names = [name for name in ours if worker and worker.get(name) != ours[name]]
+        if worker and names:
+            yield checks.Warning(
+                "The worker had another project when it last began. %s" % " ".join(
+                    "The digest of SECRET_KEY and DATABASES differs." if name == "digest" else
+                    "Its %s: %s, here %s." % (name, worker[name], ours[name]) for name in names),
+                id="jobqueue.W005", hint="See %s, and jobqueue's setting pass_environment." % TASKS_FILE)
 
     def queue(self) -> JobQueue:
         """Return the JobQueue of this process."""
@@ -331,17 +397,15 @@ class DjangoBackendMethods:
         """Return the tasks of `after` as ids. They are results of Django, their ids, or our own tasks."""
         ids = []
         for item in after if isinstance(after, (list, tuple, set, frozenset)) else [after]:
-            item_id = getattr(item, "id", item)
-            task_id = read_id(item_id) if isinstance(item_id, str) else item_id
-            if task_id is None:
-                raise django_names().invalid("after: %r is no id of a result of this site" % item_id)
-            ids.append(task_id)
+            item_id = getattr(self.get_result(item) if isinstance(item, str) else item, "id", item)
+            ids.append(read_id(item_id) if isinstance(item_id, str) else item_id)
         return ids
 
     def _project(self) -> tuple[str, str]:
         """Return the module of the site's settings, and the folder that holds its package."""
-        module: str = self.options.get("settings") or str(getattr(
-            importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None) or "")
+        module: str = (self.options.get("settings")
+                       or getattr(importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None)
+                       or os.environ.get("DJANGO_SETTINGS_MODULE", ""))
         folder = self.options.get("project")
         if folder is None and module:
             top: Any = sys.modules.get(module.partition(".")[0])

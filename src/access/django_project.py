@@ -9,7 +9,6 @@ hints.
 """
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import os
@@ -195,10 +194,37 @@ def django_project(settings: str, path: Path | str | None = None, *, who: Who = 
     except ImportError:
         raise ImportError("django_project: %s has no Django: let jobqueue's setting `python` name the "
                           "Python of the site's virtual environment" % sys.executable) from None
+    _make_room(folder)
     django.setup()
     importlib.import_module("django.utils.module_loading").autodiscover_modules("tasks")
     for task in seen_tasks.values():
         declare_django(task, who)
+
+
+def _make_room(folder: str) -> None:
+    """Give the module of tasks.py another name if the project has a package `tasks`."""
+    module = sys.modules.get("tasks")
+    if os.path.isfile(os.path.join(folder, "tasks", "__init__.py")) and (
+            getattr(module, "__file__", None) == str(TASKS_FILE)):
+        sys.modules["jobqueue_tasks"] = sys.modules.pop("tasks")
+
+
+def settings_digest() -> str:
+    """Return a digest of the databases that the settings name. Its key is SECRET_KEY."""
+    databases = importlib.import_module("django.db").connections.settings
+    text = repr([(alias, sorted((name, str(value)) for name, value in databases[alias].items()))
+                 for alias in sorted(databases)])
+    digest: str = importlib.import_module("django.utils.crypto").salted_hmac(
+        "jobqueue.settings", text, algorithm="sha256").hexdigest()
+    return digest
+
+
+def project_summary() -> JsonObject | None:
+    """Return the project of this process for the announcement; None if tasks.py names none."""
+    if not project_settings:
+        return None
+    return {"settings": project_settings[0], "folder": os.path.realpath(project_folders[0]),
+            "digest": settings_digest()}
 
 
 seen_tasks: dict[str, DjangoTask] = {}  # {path: the first Task of our backend with it}
@@ -224,8 +250,12 @@ def find_task(path: str) -> DjangoTask | None:
 
     The path is that of the function. A task may have another name, as in `mail = task(send)`.
     """
-    import_string = importlib.import_module("django.utils.module_loading").import_string
-    task = None
-    with contextlib.suppress(ImportError, ValueError):
-        task = import_string(path)
+    module_name, _, name = path.rpartition(".")
+    if path not in seen_tasks and module_name:
+        try:
+            importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if not (module_name + ".").startswith("%s." % error.name):
+                raise                   # the module is there, and imports another one that is missing
+    task = getattr(sys.modules.get(module_name), name, None)
     return task if isinstance(task, django_names().task) else seen_tasks.get(path)

@@ -167,7 +167,8 @@ class JobQueue:
     def add_all(self, requests: Iterable[Any], owner_id: int, adding_task_id: int | None = None) -> Added:
         """Add tasks as add() does, also for a running task; return the ids and how many are new."""
         self.catalogue.refresh()
-        added = self.add_orders(self.requests.check(requests), owner_id, adding_task_id=adding_task_id)
+        orders = self.requests.check(requests, is_local=True)
+        added = self.add_orders(orders, owner_id, adding_task_id=adding_task_id)
         self.start_workers()
         return Added(added["ids"], added["created"])
 

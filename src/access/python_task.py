@@ -125,12 +125,12 @@ class TaskContext:
                  enqueue: Callable[[list[JsonObject]], Added]) -> None:
         self.id, self.owner, self.claim = task_id, owner, claim
         self.attempt, self.crashes = attempt, crashes
-        self._data, self._report = data, report
+        self.data, self._report = data, report
         self.enqueue = enqueue          # adds tasks of the same owner through the worker
         self.has_folder = False         # True once the folder was used
         # The runner sets functions that ask the worker.
         self.ask_results: Callable[[], list[Any]] = list
-        self.ask_task: Callable[[int], Any] = int
+        self.ask_task: Callable[[int], Any] | None = None   # None: a worker of another machine
 
     def progress(self, n: float, total: float = 1, message: str | None = None) -> None:
         """Report that `n` of `total` is done. The `message` may name the current step.
@@ -145,7 +145,7 @@ class TaskContext:
 
         The files that are in it when the task ends can be seen and downloaded.
         """
-        path = task_folder(self._data, self.id)
+        path = task_folder(self.data, self.id)
         for folder in (path.parent, path):
             folder.mkdir(exist_ok=True, mode=0o700)
         self.has_folder = True

@@ -16,9 +16,9 @@ from ..base.types import NamedTuple
 from ..base.limits import ERRORS_MAX, INTEGER_MAX, JSON_MAX_DEPTH
 from ..base.errors import Busy, Invalid, TooLarge, field_error, tasks_refused, wrong
 from ..base.time_and_text import dump_json, is_deep, parse_time, shorten
-from ..base.values import (FILE_FORMATS, FILE_KEY, OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS,
-                           TEXT, TEXT_OR_NULL, WHO_MAY_ADD, about, check_value, integer_within,
-                           number_within, object_of, text_like, titled)
+from ..base.values import (FILE_FORMATS, FILE_KEY, OPTION_SCHEMAS, POSITIONAL_COUNT, TASK_DEFAULTS,
+                           TASK_OPTIONS, TEXT, TEXT_OR_NULL, WHO_MAY_ADD, about, check_value,
+                           integer_within, number_within, object_of, text_like, titled)
 from ..store.database import Database
 from ..tasks.queues import is_limited, plain
 from ..tasks.adding import ArgumentsFile, Order
@@ -83,10 +83,12 @@ class Requests:
         self._database = database
         self._catalogue = catalogue
 
-    def check(self, requests: Iterable[Any], person: Person | None = None) -> list[Order]:
+    def check(self, requests: Iterable[Any], person: Person | None = None,
+              is_local: bool = False) -> list[Order]:
         """Return the Orders for `requests`; Invalid names every error.
 
-        An Invalid among `requests` stands for a line that could not be read.
+        An Invalid among `requests` stands for a line that could not be read. Only requests of this site's
+        own processes (`is_local`) may have the DJANGO_MARK.
         """
         orders: list[Order] = []
         errors: list[FieldError] = []
@@ -100,7 +102,7 @@ class Requests:
                         ADD_MAX, AFTER_SUM_MAX))
                 if isinstance(request, Invalid):
                     raise request
-                frame = self._frame(request, person, frame)
+                frame = self._frame(request, person, frame, is_local)
                 order = self._order(frame, request.get("arguments", {}))
                 orders.append(order)
                 named, held = named + len(order.after), held + order.size
@@ -134,8 +136,10 @@ class Requests:
 
     @staticmethod
     def _order(frame: Frame, arguments: JsonObject) -> Order:
-        _, schema, files, frame_errors, make = frame        # unpacking is quicker than attributes
+        rest, schema, files, frame_errors, make = frame     # unpacking is quicker than attributes
         errors = frame_errors + check_value(schema, arguments, "arguments")
+        if POSITIONAL_COUNT in arguments and DJANGO_MARK not in rest:
+            errors += wrong("arguments." + POSITIONAL_COUNT, "is a reserved name")
         if is_deep(arguments, JSON_MAX_DEPTH):
             errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
         if errors:
@@ -154,14 +158,14 @@ class Requests:
                 [arguments.get(name) for name in files]))))
         return order
 
-    def _frame(self, request: Any, person: Person | None, last: Frame | None) -> Frame:
+    def _frame(self, request: Any, person: Person | None, last: Frame | None, is_local: bool) -> Frame:
         """Return the Frame of a request, or the `last` one if they are equal."""
         if not isinstance(request, dict):
             raise Invalid("", wrong("", "must be an object"))
         rest = {key: value for key, value in request.items() if key != "arguments"}
         if last and rest == last.rest:
             return last
-        is_django = person is None and DJANGO_MARK in rest
+        is_django = is_local and DJANGO_MARK in rest
         fields = {key: value for key, value in rest.items() if key != DJANGO_MARK} if is_django else rest
         errors = check_value(REQUEST_SCHEMA, fields, "")
         if any(error["field"] == "function" for error in errors):

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         schedules: list[JsonObject]     # as POST /api/schedules takes them
         error: JsonObject | None        # message, file, line
         samples: bool                   # there is no tasks.py: these are sample functions
+        project: JsonObject | None      # of Django: settings, folder, digest
         files: list[str]                # paths of tasks.py and its imports
 
     class CatalogueState(TypedDict):
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
         samples: bool
         read_at: float | None
         schedules: list[JsonObject]
+        project: JsonObject | None      # see Announcement; older states lack it
         pause: float                    # seconds after an error until tasks.py is read again
         # Until then the schedules of a newer tasks.py count, which another process has read.
         theirs_until: float | None
@@ -81,7 +83,7 @@ class _Known(NamedTuple):
 
 
 _NOTHING = _Known(-math.inf, {
-    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": [],
+    "files": {}, "error": None, "samples": False, "read_at": None, "schedules": [], "project": None,
     "pause": 0, "theirs_until": None}, {})
 
 
@@ -165,6 +167,7 @@ class Catalogue:
             "files": {name: stamps.get(name, stamp) for name, stamp in files.items()},
             "error": announcement.get("error"), "samples": announcement.get("samples", False),
             "read_at": before["read_at"], "schedules": source.get("schedules", []), "pause": 0,
+            "project": source.get("project"),
             "theirs_until": None}
         readers = None if functions is None or state["samples"] else (
             self._readers(announcement, state, before))

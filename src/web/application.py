@@ -266,7 +266,9 @@ def mount(prefix: str, site: WsgiCallable) -> WsgiCallable:
 
     Use it in the start file of Django or Flask: application = mount("/jobs", application).
     """
-    prefix = "/" + prefix.strip("/")
+    prefix = "/" + prefix.strip("/").encode("utf-8").decode("latin-1")     # as WSGI has paths
+    if prefix == "/":
+        raise ValueError("mount: the prefix must be a path such as /jobs")
 
     def answer(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

@@ -215,10 +215,10 @@ class Request:
     def by_https_only(self) -> bool:
         """Return whether browsers may be told to use HTTPS only (ASVS 3.4.1).
 
-        They may not if other sites share the host name, as on localhost or with /~user.
+        They may not if other sites share the host name, as on localhost or above a path such as /jq/.
         """
         host = (self.header("Host") or "").partition(":")[0].lower()
-        return self.secure and host not in ("localhost", "127.0.0.1") and not self.base.startswith("/~")
+        return self.secure and host not in ("localhost", "127.0.0.1") and self.base == "/"
 
     @property
     def is_by_admin(self) -> bool:

@@ -27,7 +27,8 @@ from pathlib import Path
 import jobqueue
 from jobqueue import TYPE_CHECKING, NamedTuple, dump_json
 
-from .runner import BATCH_MAX, LINE_MAX_BYTES, MAXRSS_BYTES
+from .outcomes import LINE_MAX_BYTES
+from .runner import BATCH_MAX, MAXRSS_BYTES
 
 if TYPE_CHECKING:
     from typing import Protocol

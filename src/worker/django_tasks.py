@@ -12,13 +12,13 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, JobQueueError, RetryAfter
+from jobqueue import TYPE_CHECKING, RetryAfter
 
-from .outcomes import outcome_of_exception, outcome_of_result
+from .outcomes import LINE_MAX_BYTES, outcome_of_exception, outcome_of_result, too_large
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,25 +35,45 @@ COLLECT_SECONDS = 0.003
 def run_django(function: DjangoFunction, order: Mapping[str, Any], context: TaskContext) -> OutcomeMessage:
     """Run a task of Django; return its outcome."""
     names, task, threads = jobqueue.django_names(), function.task, threading.active_count()
-    result = running_result(function, order, context)
-    arguments = [*result.args]
-    if task.takes_context:
-        arguments.insert(0, names.context(task_result=result))
+    result: DjangoResult = None
     try:
         begin_request()
+        result = running_result(function, order, context)
         names.signals.task_started.send(sender=type(task.get_backend()), task_result=result)
-        value = task.call(*arguments, **result.kwargs)
+        first = [names.context(task_result=result)] if task.takes_context else []
+        value = task.call(*first, *result.args, **result.kwargs)
     except BaseException as error:      # any exception of the owner's code is the attempt's error
         outcome = outcome_of_exception(error)
-        finish(result, outcome, error, order["more"])
-    else:                               # Django refuses a value that is not JSON
-        outcome = outcome_of_result(value, names.normalize)
-        finish(result, outcome, None, order["more"])
-    try:
-        end_request(threads)
-    except Exception as error:          # the task has run: only its log shows this
-        print(outcome_of_exception(error)["traceback"], file=sys.stderr)
+        name_class(outcome, error)
+        guard(finish, result, outcome, error, order["more"])
+    else:
+        outcome = outcome_of_value(value)
+        guard(finish, result, outcome, None, order["more"])
+    guard(end_request, threads)
     return outcome
+
+
+def guard(step: Callable[..., None], *values: Any) -> None:
+    """Take a step after the end of the task. Its error only appears in the log: the task has run."""
+    try:
+        step(*values)
+    except BaseException as error:
+        print(outcome_of_exception(error).get("traceback", ""), file=sys.stderr)
+
+
+def outcome_of_value(value: object) -> OutcomeMessage:
+    """Return the outcome of a task that ran to its end. Django refuses a value that is not JSON."""
+    outcome = outcome_of_result(value, jobqueue.django_names().normalize)
+    if len(jobqueue.dump_json(outcome)) > LINE_MAX_BYTES - 4096:        # the worker would refuse it
+        return too_large(outcome)
+    return outcome
+
+
+def name_class(outcome: OutcomeMessage, error: BaseException) -> None:
+    """Name the module of the exception's class, too, as Django does. Ours and Python's need none."""
+    kind = type(error)
+    if kind.__module__ != "builtins" and outcome["kind"] != "succeeded":
+        outcome["error_type"] = "%s.%s" % (kind.__module__, kind.__qualname__)
 
 
 def running_result(function: DjangoFunction, order: Mapping[str, Any], context: TaskContext) -> DjangoResult:
@@ -65,29 +85,26 @@ def running_result(function: DjangoFunction, order: Mapping[str, Any], context: 
         "run_at": more["run_at"], "status": "running", "arguments": json.loads(order["arguments"]),
         "result": None, "created_at": more["created_at"], "started_at": now, "attempted_at": now,
         "finished_at": None, "errors": [], "workers": [str(more["worker_id"] or "")] * order["attempt"]}
-    if order["attempt"] > 1 or more["run_at"] is not None:  # there are errors, or run_at may not be run_after
-        try:
-            view = context.ask_task(order["id"])
-        except JobQueueError:           # a worker of another machine cannot ask
-            view["run_at"] = None
-    return jobqueue.make_result(view, jobqueue.task_of(view, task.backend) or task, task.backend)
+    if context.ask_task is None:
+        view["run_at"] = None           # it may be the time of a retry
+    elif order["attempt"] > 1 or more["run_at"] is not None:
+        view = context.ask_task(order["id"])
+    return jobqueue.make_result(view, jobqueue.task_with(view, task, task.backend), task.backend)
 
 
 def finish(result: DjangoResult, outcome: OutcomeMessage, error: BaseException | None,
            more: JsonObject) -> None:
     """Write the outcome into Django's TaskResult, and send task_finished unless the task is tried again."""
-    names, path = jobqueue.django_names(), outcome.get("error_type", "")
-    if error is not None:
-        kind = type(error)
-        path = "%s.%s" % (kind.__module__, kind.__qualname__)
-        if kind.__module__ != "builtins" and outcome["kind"] != "succeeded":
-            outcome["error_type"] = path
+    names = jobqueue.django_names()
+    if result is None:                  # the task did not begin
+        return
     status = "succeeded" if outcome["kind"] == "succeeded" else "failed"
     changes: dict[str, Any] = {"status": names.statuses[status],
                                "finished_at": jobqueue.moment(datetime.now().timestamp())}
     if status == "succeeded":
         changes["_return_value"] = json.loads(outcome["result"])
     else:
+        path = outcome["error_type"]
         result.errors.append(names.error(
             exception_class_path=path if "." in path else "builtins." + path,
             traceback=outcome.get("traceback", "")))
@@ -113,7 +130,10 @@ def end_request(threads: int) -> None:
     Wait a moment until no more than `threads` run: a thread that is left costs a new runner. After an
     error, or in old versions, only the garbage collector ends the thread of async_to_sync().
     """
-    importlib.import_module("django.db").connections.close_all()
+    connections = importlib.import_module("django.db").connections
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        del connections[connection.alias]       # it may be inside of atomic() for ever
     importlib.import_module("django.core.cache").close_caches()
     importlib.import_module("django.utils.translation").deactivate()
     importlib.import_module("django.utils.timezone").deactivate()

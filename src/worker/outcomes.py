@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 MESSAGE_MAX_CHARACTERS = 4000           # most characters of a message, or of a line of a traceback
 TRACEBACK_MAX_CHARACTERS = 100_000
+LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
+
+
 def write_result(result: Any) -> str:
     """Return a result as JSON text; raise TypeError, ValueError or any other error if that fails."""
     if result is None:
@@ -68,6 +71,13 @@ def outcome_of_result(result: object, keep: Callable[[Any], Any]) -> OutcomeMess
             "it has run, but its result cannot be kept (%s): return texts, numbers, lists or dictionaries"
             % outcome["error_message"])
         return outcome
+
+
+def too_large(outcome: OutcomeMessage) -> OutcomeMessage:
+    """Return the outcome of a function whose result is too large to be sent."""
+    failed: OutcomeMessage = {**outcome, "kind": "fail", "result": "null", "error_type": "ValueError"}
+    failed["error_message"] = "the result is larger than %d bytes" % LINE_MAX_BYTES
+    return failed
 
 
 def outcome_of_exception(error: BaseException) -> OutcomeMessage:

@@ -336,6 +336,9 @@ class RemoteAttempt(WatchedAttempt):
             self.log.decode_pieces(final=False)
 
     def _enqueue(self, requests: list[JsonObject]) -> None:
+        for request in requests:        # the site checks the tasks of Django, too
+            if request.pop(jobqueue.DJANGO_MARK, None):
+                request.get("arguments", {}).pop(jobqueue.POSITIONAL_COUNT, None)
         self._worker.adds.append(Addition(self, requests))
 
     def _answer_results(self) -> bool:

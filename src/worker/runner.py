@@ -34,7 +34,7 @@ from .signatures import Parameters, read_functions, working_folder
 from .commands import BUILT_IN, run_command, run_script
 from .requests import run_request
 from .task_files import TaskFiles
-from .outcomes import outcome_of_exception, outcome_of_result
+from .outcomes import LINE_MAX_BYTES, outcome_of_exception, outcome_of_result, too_large
 from .leftovers import Leftovers, text_streams
 from .django_tasks import run_django
 
@@ -86,7 +86,6 @@ if TYPE_CHECKING:
         task: ResultView
         refused: Refusal
 
-LINE_MAX_BYTES = 1 << 20                # longest message between worker and runner
 PROGRESS_SECONDS = 0.2
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024      # the unit of ru_maxrss
 BATCH_MAX = 128                         # most tasks in a batch
@@ -198,7 +197,8 @@ class Runner:
                               order["claim"], self._data, self._report, self._enqueue)
         files = TaskFiles(order.get("site"), order["given"], context, self._data)
         context.ask_results = functools.partial(self._results, files)
-        context.ask_task = self._task
+        if order["more"]["worker_id"] is not None:
+            context.ask_task = self._task
         TaskContext.running = context
         self._claim, self._unsent = order["claim"], None
         before, began = self._used, time.monotonic()
@@ -223,9 +223,7 @@ class Runner:
         try:
             self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
         except ValueError:
-            outcome["kind"], outcome["result"], outcome["error_type"] = "fail", "null", "ValueError"
-            outcome["error_message"] = "the result is larger than %d bytes" % LINE_MAX_BYTES
-            self._send({"claim": order["claim"], "outcome": outcome}, ring=rings)
+            self._send({"claim": order["claim"], "outcome": too_large(outcome)}, ring=rings)
         return leftovers
 
     def _tidy(self) -> None:
@@ -237,7 +235,10 @@ class Runner:
 
     def _outcome(self, order: RunOrder, context: TaskContext, files: TaskFiles) -> OutcomeMessage:
         name = order["function"]
-        function = BUILT_IN.get(name) or declared.get(name) or jobqueue.find_django(name)
+        try:
+            function = BUILT_IN.get(name) or declared.get(name) or jobqueue.find_django(name)
+        except BaseException as error:  # importing its module failed
+            return outcome_of_exception(error)
         if function is None or function.kind == "external":
             return {"kind": "unknown_function", "error_type": "UnknownFunction",
                     "error_message": "tasks.py does not declare %s" % name}

@@ -266,7 +266,7 @@ def describe_any(function: Function) -> AnnouncedFunction:
     """Return a function as the catalogue stores it. A Django task without a usable signature has no form."""
     try:
         return describe(function)
-    except ValueError:
+    except Exception:                   # a default or a hint may raise anything when it is inspected
         if function.kind != "django":
             raise
         return {"name": function.name, "title": function.name, "description": "", "who": "nobody",
@@ -296,11 +296,11 @@ def describe_schedules() -> list[JsonObject]:
 
 
 def is_owners(file: str) -> bool:
-    """Return whether a file is the owner's: in a folder of the owner or ours, but in no package."""
+    """Return whether a file is the owner's: in a folder of the owner or ours, but not installed there."""
     folders = tuple("%s/" % folder for folder in (
         jobqueue.TASKS_FILE.parent, jobqueue.HOME, *jobqueue.project_folders))
     return (file.startswith(folders) and file not in map(str, jobqueue.CODE_FILES)
-            and not re.search("/(site|dist)-packages/", file))
+            and not re.search(r"/(site|dist)-packages/|/lib/python3[.0-9]*/", file))
 
 
 def explain_import(error: BaseException) -> JsonObject:
@@ -400,7 +400,8 @@ def read_functions() -> Announcement:
                 raise ValueError("%s: the queue %s is for external functions" % (function.name, queue))
         functions = [describe_any(function) for function in declared.values()]
         announcement: Announcement = {
-            "functions": functions, "schedules": describe_schedules(), "error": None}
+            "functions": functions, "schedules": describe_schedules(), "error": None,
+            "project": jobqueue.project_summary()}
     except BaseException as error:      # SystemExit in tasks.py must be reported, too
         announcement = {"error": explain_import(error)}
     # If one of these files changes, the functions may have changed, too.

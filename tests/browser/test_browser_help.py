@@ -12,7 +12,8 @@ const words = [...article.querySelectorAll(':not(pre):not(code)')].flatMap(({ ch
   [...childNodes]).filter(({ nodeType }) => nodeType === 3).map(({ data }) => data).join(' ');
 return words.match(/\\*\\*|`|\\]\\(|^#|\\|/g) || [];"""
 LINKS = """
-return [...document.querySelectorAll('.handbook article a, .contents a')].map((a) => a.getAttribute('href'))"""
+return [...document.querySelectorAll('.handbook article a, .contents a')]
+  .map((a) => a.getAttribute('href'))"""
 SECTIONS = "return [...document.querySelectorAll('.handbook article [id]')].map(({ id }) => id)"
 
 

@@ -661,7 +661,7 @@ class Options(Contract):
         self.assertEqual((lost.status, lost.attempts), (FAILED, 0))
         self.assertTrue(lost.errors)
         for wrong in ("1-forged", object()):
-            with self.subTest(repr(wrong)), self.assertRaises((InvalidTask, TypeError, jobqueue.Invalid)):
+            with self.subTest(repr(wrong)), self.assertRaises((DoesNotExist, TypeError, jobqueue.Invalid)):
                 tasks.add.using(after=wrong).enqueue(2)
 
     @unittest.skipUnless(tasks.TAKES_OPTIONS, "this @task takes no options of backends")

@@ -141,8 +141,9 @@ print(json.dumps([result.return_value, result.attempts, result.worker_ids, [
         task_id = self.site.add("blog.tasks.add", a=5)
         self.site.wait(task_id)
         self.assertEqual(json.loads(self.site.script('''
-from jobqueue import sign_id
-result = add.get_result(sign_id(%d))
+from jobqueue import default_queue, result_view, sign_id
+view = result_view(default_queue(), %d)
+result = add.get_result(sign_id(view["id"], view["created_at"]))
 print(json.dumps([result.return_value, result.args, result.kwargs]))
 ''' % task_id)), [7, [], {"a": 5}])
 
