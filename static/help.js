@@ -88,9 +88,9 @@ function blocks(text, id) {
   const lines = text.split('\n');
   /** @type {HTMLElement[]} */
   const elements = [];
-  /** The lines from here on that a test takes. @param {(line: string) => boolean} test */
+  /** The lines from here on that a test takes. @param {(line: string, place: number) => boolean} test */
   const taken = (test) => {
-    const count = lines.findIndex((line) => !test(line));
+    const count = lines.findIndex((line, place) => !test(line, place));
     return lines.splice(0, count < 0 ? lines.length : count);
   };
   while (lines.length) {
@@ -107,9 +107,12 @@ function blocks(text, id) {
     } else if (line.startsWith('|')) {
       elements.push(tableElement(taken((each) => each.startsWith('|')), id));
     } else if (/^(-|\d+\.) /.test(line)) {
-      const items = taken((each) => /^(-|\d+\.|) +\S/.test(each)).join('\n');
+      // A blank line ends the list, unless its item or another one goes on below.
+      const part = (/** @type {string} */ each, /** @type {number} */ place) => (
+        /^(-|\d+\.|) +\S/.test(each || lines[place + 1] || ''));
+      const items = taken(part).join('\n');
       elements.push(h(line[0] === '-' ? 'ul' : 'ol', {}, ...items.split(/^(?:-|\d+\.) /m).slice(1)
-        .map((item) => h('li', {}, ...itemParts(item, id)))));
+        .map((item) => h('li', {}, ...itemParts(item.replace(/^ {2,3}/gm, ''), id)))));
     } else if (line.trim()) {
       const more = (/** @type {string} */ each) => /^(?!#+ |\x60{3}|\||- )\S/.test(each);
       elements.push(h('p', {}, ...inline([lines.shift(), ...taken(more)].join('\n'), id)));
@@ -118,9 +121,8 @@ function blocks(text, id) {
   return elements;
 }
 
-/** The text of an item of a list, and code within it. @param {string} item @param {string} id */
-const itemParts = (item, id) => item.split(/^ +\x60{3}\w*\n([^]*?)\n +\x60{3}$/m).flatMap((part, place) => (
-  place % 2 ? [codeElement(part.replace(/^ {2,3}/gm, ''))] : inline(part, id)));
+/** The parts of an item of a list: a line, or several blocks. @param {string} item @param {string} id */
+const itemParts = (item, id) => (item.includes('\n\n') ? blocks(item, id) : inline(item, id));
 
 /** Lines of code. @param {string} text */
 const codeElement = (text) => h('pre', { tabindex: 0 }, text);
