@@ -58,6 +58,8 @@ def append(path, text):
 
 def receiver(name):
     def receive(sender, task_result, **_):
+        if name == "task_finished" and task_result.args == ["quits"]:
+            raise SystemExit("a receiver that ends the process")
         line = {"signal": name, "sender": sender.__name__, "pid": os.getpid(), "id": task_result.id,
                 "task": task_result.task.module_path, "status": str(task_result.status.value),
                 "attempts": task_result.attempts, "finished": task_result.finished_at is not None,
@@ -268,6 +270,23 @@ def register(name, fails=False):
 def greet(name):
     from django.contrib.auth.models import User
     return "hello " + User.objects.get(username=name).username
+
+
+@task
+def large(size):
+    return "x" * size
+
+
+@task
+def leave_open():
+    """Leave a transaction of the site's database open."""
+    transaction.atomic().__enter__()
+    return connection.in_atomic_block
+
+
+@task
+def parent_elsewhere():
+    add.using(backend="b").enqueue(1)
 
 
 @task

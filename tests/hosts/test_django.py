@@ -11,7 +11,7 @@ import signal
 import subprocess
 import unittest
 
-from tests.helpers import django_site
+from tests.helpers import django_site, postgres
 from tests.helpers.django_site import DjangoSite
 from tests.helpers.support import ROOT, need, need_part, wait_until
 
@@ -28,6 +28,26 @@ wait(letters.write.get_result(%r))
 print(Client().get("/look/%s").content.decode())
 '''
 TASKS_FILE = "from jobqueue import django_project\n\ndjango_project('mysite.settings')\n"
+BROKEN = '''
+import os
+from blog.tasks import task
+
+if "AT_THE_SITE" not in os.environ:
+    raise KeyError("a module that only the worker cannot import")
+
+
+@task
+def job():
+    pass
+'''
+TASKS_APP = '''
+from blog.tasks import task
+
+
+@task
+def hello():
+    return "hello"
+'''
 OWN_TASKS_FILE = '''from jobqueue import django_project, task
 
 @task
@@ -204,6 +224,72 @@ print(json.dumps([result.return_value for result in results if result.task == pr
         self.assertIn("jobqueue.W001", warned.stderr)
         self.assertIn("django_project('mysite.settings'", warned.stderr)
         self.assertEqual([path.name for path in site.home.glob("*.new")], [])
+
+    def test_a_task_that_leaves_a_transaction_open_harms_no_other(self):
+        self.assertEqual(self.site.script('''
+left = wait(leave_open.enqueue())
+print(left.status.value, [wait(count.enqueue()).return_value for _ in range(3)])
+''').partition(" ")[2], "[0, 0, 0]")
+
+    def test_an_error_around_the_function_is_the_attempts_error_and_it_never_runs_twice(self):
+        (self.site.home / "blog" / "broken.py").write_text(BROKEN)
+        broken, large, quits = json.loads(self.site.script('''
+os.environ["AT_THE_SITE"] = "1"
+from blog import broken
+results = [broken.job.enqueue(), large.enqueue(1_100_000), register.enqueue("quits")]
+print(json.dumps([[result.status.name, result.attempts, [
+    error.exception_class_path for error in result.errors]] for result in map(wait, results)]))
+'''))
+        self.assertEqual(broken, ["FAILED", 1, ["builtins.KeyError"]])
+        self.assertEqual(large, ["FAILED", 1, ["builtins.ValueError"]])
+        self.assertEqual((quits[0][:4], quits[1:]), ("SUCC", [1, []]))
+        finished = [line for line in self.site.signals() if line["signal"] == "task_finished"
+                    and line["task"] == "blog.tasks.large"]
+        self.assertEqual([line["status"] for line in finished], ["FAILED"])
+
+    def test_an_app_may_be_called_tasks_but_none_worker(self):
+        site = self.make()
+        (site.home / "tasks").mkdir()
+        for path, text in (("tasks/__init__.py", ""), ("tasks/tasks.py", TASKS_APP),
+                           ("mysite/settings.py", 'INSTALLED_APPS += ["tasks"]\n')):
+            with open(site.home / path, "a") as file:
+                file.write(text)
+        site.script("from tasks.tasks import hello\nassert wait(hello.enqueue()).return_value == 'hello'")
+        (site.home / "worker").mkdir()
+        self.assertIn("jobqueue.E005", site.manage("check", code=1).stderr)
+
+    def test_manage_compares_the_workers_project_with_the_sites(self):
+        site = self.make('SECRET_KEY = os.environ.get("SECRET", "other")\n')
+        site.script("wait(add.enqueue(1))", environment={"SECRET": "of the site"})
+        self.assertIn("no issues", site.manage("check").stdout)
+        self.assertIn("The digest of SECRET_KEY and DATABASES differs",
+                      site.manage("check", environment={"SECRET": "of the site"}).stderr)
+        site.settings(pass_environment="SECRET")
+        site.write_tasks(TASKS_FILE + "import nothing_there\n")
+        site.run("functions", code=None)
+        self.assertIn("nothing_there", site.manage("check").stderr)
+
+    @postgres.about_sqlite("a folder that is removed")
+    def test_ids_hold_for_one_database_only(self):
+        site = self.make()
+        old = site.script("print(add.enqueue(1).id)")
+        site.stop_all()
+        shutil.rmtree(site.home / "data")
+        site.run("user", "add", "ana", "--admin", given="correct horse\n")
+        new = site.script("print(add.enqueue(1).id)")
+        self.assertEqual((old.partition("-")[0], new.partition("-")[0]), ("1", "1"))
+        self.assertNotEqual(old, new)
+        self.assertIn("is no id of a result of this site", site._complete(
+            ["-c", django_site.START + "add.get_result(%r)" % old], 1, None, None, 60).stderr)
+
+    def test_inside_a_task_another_data_folder_is_refused(self):
+        site = self.make('TASKS["b"] = {**TASKS["default"], "OPTIONS": {"data": str(BASE_DIR / "b")}}\n')
+        result = json.loads(site.script('''
+result = wait(parent_elsewhere.enqueue())
+print(json.dumps([result.status.name, [error.traceback for error in result.errors]]))
+'''))
+        self.assertEqual(result[0], "FAILED")
+        self.assertIn("another data folder", result[1][0])
 
     def test_without_zones_times_are_naive_and_local(self):
         site = self.make('\nUSE_TZ = False\nTIME_ZONE = "Asia/Tokyo"\n')

@@ -260,6 +260,16 @@ class Repeated(RemoteTestCase):
         self.assertEqual({self.row(task_id)["owner_id"] for task_id in first["ids"]}, {self.owner_id("bob")})
         self.assertEqual(self.database.value("SELECT count(*) FROM task"), 3)
 
+    def test_over_http_no_request_is_taken_unchecked(self):
+        task = self.begin(function="render")
+        for number, line in enumerate(({"function": "blog.jobs.wipe"}, {"function": "add"},
+                                       {"function": "add", "arguments": {"a": "text"}})):
+            reply = self.worker.post(
+                "/api/worker/tasks/%d" % task["id"], json.dumps({**line, "django": True}).encode(),
+                Content_Type="application/x-ndjson", Idempotency_Key="%s-%d" % (task["claim"], number))
+            self.check(reply, 422)
+        self.assertEqual(self.database.value("SELECT count(*) FROM task"), 1)
+
 
 class Lost(RemoteTestCase):
     """Workers that die, are started anew, or are cut off."""

@@ -28,14 +28,14 @@ def text_of(action):
 
 
 class ErrorsTests(TestCase):
-    def path(self, trace, kind="error"):
+    def path(self, trace, kind="error", message=None):
         """The class of the first attempt's error, whose log ends with this traceback."""
         task_id = self.add(options={"max_retries": 1, "retry_delay": 0})
         row = self.claim()
         if trace:
             self.write_log(task_id, "printed\n")
             self.write_log(task_id, trace, start=8)
-        self.end(row, kind)
+        self.end(row, kind, error_message=message)
         self.tick(1)
         self.end(self.claim())
         view = jobqueue.result_view(self.queue, task_id)
@@ -52,14 +52,25 @@ class ErrorsTests(TestCase):
                 int("x")
             except ValueError as error:
                 raise KeyError("File\nTypeError: no") from error
-        self.assertEqual(self.path(text_of(fail)), "builtins.KeyError")
+        self.assertEqual(self.path(text_of(fail), message=repr("File\nTypeError: no")), "builtins.KeyError")
 
     def test_a_group_is_named_and_not_one_of_its_members(self):
-        self.assertEqual(self.path(GROUP), "shop.errors.Several")
+        self.assertEqual(self.path(GROUP, message="two (2 sub-exceptions)"), "shop.errors.Several")
 
     def test_an_error_after_a_group_is_named(self):
         after = GROUP + "\nDuring handling of it, another occurred:\n\n" + text_of(lambda: {}["a"])
-        self.assertEqual(self.path(after), "builtins.KeyError")
+        self.assertEqual(self.path(after, message="'a'"), "builtins.KeyError")
+
+    def test_a_message_that_looks_like_a_traceback_names_no_class(self):
+        message = "x\nTraceback (most recent call last):\n  fake\nos.system: x"
+
+        def fail():
+            raise LookupError(message)
+        self.assertEqual(self.path(text_of(fail), message=message), "builtins.LookupError")
+        self.assertEqual(self.path(text_of(fail), message="something else"), "builtins.Exception")
+        long = message + " and so on" * 80
+        self.assertEqual(self.path("Traceback (most recent call last):\nshop.errors.Long: " + long,
+                                   message=long), "shop.errors.Long")
 
     def test_attempts_without_a_traceback_are_named_by_their_end(self):
         self.assertEqual(self.path("", "timeout"), "builtins.TimeoutError")
