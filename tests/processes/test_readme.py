@@ -46,6 +46,7 @@ BLOCKS = {
     "def save(number)": "test_a_django_project",
     "application = mount(": "test_a_django_project",
     "from flask import Flask": "test_a_django_project",
+    "@override_settings(TASKS": "test_a_django_project",
     "command(\"newsletter\"": "test_functions_of_all_kinds_are_announced",
     "node:fs": "test_adding_from_javascript",
     "python3 -m unittest": "it runs this test, too",
@@ -282,7 +283,9 @@ class Newcomer(unittest.TestCase):
         self.assertEqual(written, code("django_project(\"mysite.settings\""))
         append("blog/tasks.py", code("@schedule(\"daily 07:00\", zone"))
         (project / "try.py").write_text("\n".join(map(code, (
-            "def ask(result_id)", "def order():", "def save(number)", "from flask import Flask"))) + """
+            "def ask(result_id)", "def order():", "def save(number)", "from flask import Flask",
+            "@override_settings(TASKS"))) + """
+test_something()
 import time
 result = order()
 save(7)
