@@ -12926,6 +12926,8 @@ OWN_OPTIONS = {"data", "owner", "settings", "project"}      # of the setting TAS
 EXTRA_FIELDS = (*(name for name in TASK_OPTIONS if name not in ("queue", "priority")),
                 "unique_key", "after", "after_failure")
 TRACEBACK = "Traceback (most recent call last):"
+CHAIN = re.compile(r"^(?:During handling of|The above exception was) the .+ exception(?: occurred)?:$",
+                   re.MULTILINE)
 GROUP_PARTS = re.compile(r"^  \+-\+-.*?^    \+-{30,}$", re.MULTILINE | re.DOTALL)
 # Exceptions that stand for the ends of attempts without one, by our types of errors.
 ERROR_PATHS = {"Timeout": "builtins.TimeoutError", "Crashed": "builtins.ChildProcessError",
@@ -12970,7 +12972,7 @@ def _error_of(db, row, end, is_last):
     else:
         trace = ""
     path = _class_in(trace) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
-    if is_last and row["error_type"]:
+    if is_last and row["error_type"] and not row["error_type"].endswith("…"):   # a long one was cut
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
         path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
@@ -12982,7 +12984,8 @@ def _class_in(trace):
 
     In the traceback of an exception group each line is indented, and its parts follow.
     """
-    last = GROUP_PARTS.sub("", trace).rpartition(TRACEBACK)[2]
+    last = CHAIN.split(GROUP_PARTS.sub("", trace))[-1]
+    last = last.partition(TRACEBACK)[2] or last
     found = re.search(r"^(?:  \| )?((?:[\w.]|<locals>)+)", last, re.MULTILINE)
     return found[1] if trace and found else None
 
