@@ -13039,9 +13039,13 @@ def task_of(view, alias):
     changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
                "run_after": moment(view["run_at"])}
     changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
-    with contextlib.suppress(django_names().invalid):       # the setting TASKS has changed since
-        task = dataclasses.replace(task, **changes) if changes else task
-    return task
+    try:
+        return dataclasses.replace(task, **changes) if changes else task
+    except django_names().invalid:      # the setting TASKS has changed since, or another alias has this queue
+        variant = object.__new__(type(task))
+        for field in dataclasses.fields(task):
+            object.__setattr__(variant, field.name, changes.get(field.name, getattr(task, field.name)))
+        return variant
 
 
 def write_tasks_file(settings, folder):

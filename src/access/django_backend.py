@@ -12,7 +12,6 @@ task is enqueued although the catalogue does not know its function: the worker i
 from __future__ import annotations
 
 import builtins
-import contextlib
 import importlib
 import json
 import os
@@ -186,9 +185,13 @@ def task_of(view: ResultView, alias: str) -> DjangoTask | None:
     changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
                "run_after": moment(view["run_at"])}
     changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
-    with contextlib.suppress(django_names().invalid):       # the setting TASKS has changed since
-        task = dataclasses.replace(task, **changes) if changes else task
-    return task
+    try:
+        return dataclasses.replace(task, **changes) if changes else task
+    except django_names().invalid:      # the setting TASKS has changed since, or another alias has this queue
+        variant = object.__new__(type(task))
+        for field in dataclasses.fields(task):
+            object.__setattr__(variant, field.name, changes.get(field.name, getattr(task, field.name)))
+        return variant
 
 
 def write_tasks_file(settings: str, folder: str) -> None:
