@@ -204,6 +204,28 @@ print(json.dumps([result.return_value for result in results if result.task == pr
         self.assertIn("django_project('mysite.settings'", warned.stderr)
         self.assertEqual([path.name for path in site.home.glob("*.new")], [])
 
+    def test_the_project_may_have_another_folder(self):
+        site = self.make()
+        web = site.home.parent / "web"
+        (web / "mysite" / "conf").mkdir(parents=True)
+        for name in ("manage.py", "blog", "db.sqlite3"):
+            shutil.move(site.home / name, web / name)
+        settings = (site.home / "mysite" / "settings.py").read_text("utf-8").replace(
+            ".parent.parent", ".parent.parent.parent")
+        settings += "\nimport sys\nsys.path.append(%r)\n" % str(site.home)
+        shutil.rmtree(site.home / "mysite")
+        for name, text in (("__init__", ""), ("conf/__init__", ""), ("conf/production", settings)):
+            (web / "mysite" / (name + ".py")).write_text(text, "utf-8")
+        text = django_site.START + (
+            "result = wait(flaky.using(max_retries=1, retry_delay=0).enqueue(2)); print(result.attempts)")
+        done = subprocess.run(
+            [site.interpreter, "-c", text], cwd=web, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**site.environment, "DJANGO_SETTINGS_MODULE": "mysite.conf.production"}, encoding="utf-8")
+        self.assertEqual((done.returncode, done.stdout), (0, "2\n"))
+        self.assertEqual(site.read("tasks.py"), "from jobqueue import django_project\n\n"
+                         "django_project('mysite.conf.production', path=%r)\n" % str(web))
+        self.assertEqual(site.wait(site.add("blog.tasks.add", a=1))["result"], 3)
+
     def test_without_zones_times_are_naive_and_local(self):
         site = self.make('\nUSE_TZ = False\nTIME_ZONE = "Asia/Tokyo"\n')
         said = json.loads(site.script('''
