@@ -1665,7 +1665,7 @@ def finish(result, outcome, error,
             exception_class_path=path if "." in path else "builtins." + path,
             traceback=outcome.get("traceback", "")))
         left, first = more["retries_left"] or 0, more["retries_left"] == more["max_retries"]
-        if outcome["kind"] == "error" and (left > 0 or isinstance(error, RetryAfter) and first):
+        if outcome["kind"] == "error" and (left > 0 or "retry_after" in outcome and first):
             return
     for name, value in changes.items():
         object.__setattr__(result, name, value)

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, JobQueueError, RetryAfter
+from jobqueue import TYPE_CHECKING, JobQueueError
 
 from .outcomes import outcome_of_exception, outcome_of_result
 
@@ -92,7 +92,7 @@ def finish(result: DjangoResult, outcome: OutcomeMessage, error: BaseException |
             exception_class_path=path if "." in path else "builtins." + path,
             traceback=outcome.get("traceback", "")))
         left, first = more["retries_left"] or 0, more["retries_left"] == more["max_retries"]
-        if outcome["kind"] == "error" and (left > 0 or isinstance(error, RetryAfter) and first):
+        if outcome["kind"] == "error" and (left > 0 or "retry_after" in outcome and first):
             return
     for name, value in changes.items():
         object.__setattr__(result, name, value)
