@@ -650,6 +650,15 @@ class Options(Contract):
         self.assertEqual((HERE / "order").read_text().split(),
                          ["100", "50", "50", "7", "0", "0", "-1", "-100"])
 
+    def test_many_quick_tasks_run_once_each(self):
+        name = os.urandom(4).hex()
+        with paused():
+            results = [tasks.order.enqueue("%s-%d" % (name, number)) for number in range(100)]
+        self.assertEqual({ended(result).status for result in results}, {SUCCESSFUL})
+        ran = [line for line in (HERE / "order").read_text().split() if line.startswith(name)]
+        self.assertEqual(ran, ["%s-%d" % (name, number) for number in range(100)])
+        self.assertEqual([[line["signal"] for line in sent(result)] for result in results], [ONCE] * 100)
+
     def test_a_deferred_task_runs_later(self):
         moment = soon(seconds=1.5)
         result = tasks.flaky.using(run_after=moment).enqueue(1)
@@ -856,6 +865,8 @@ class Signals(Contract):
             self.assertEqual([line["signal"] for line in lines], ONCE)
             self.assertEqual((lines[-1]["status"], lines[-1]["errors"]), (
                 "FAILED" if path else SUCCESSFUL.value, [path] if path else []))
+        lines = sent(ended(tasks.never.enqueue()))
+        self.assertEqual((lines[-1]["signal"], lines[-1]["status"]), ("task_finished", "FAILED"))
         lines = sent(ended(tasks.thing.using(max_retries=3).enqueue()))
         self.assertEqual(lines[-1]["errors"], ["builtins.TypeError"])
         self.assertEqual([line["signal"] for line in lines], ONCE)

@@ -224,6 +224,12 @@ def choose(language):
 
 
 @task
+def never():
+    """Ask for another attempt, but not when."""
+    raise RetryAfter(float("nan"))
+
+
+@task
 def order(name):
     append(HERE / "order", name)
 
