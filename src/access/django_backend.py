@@ -201,6 +201,9 @@ def write_tasks_file(settings: str, folder: str) -> None:
     line = "django_project(%r%s)" % (settings, place)
     if TASKS_FILE.exists():
         return
+    if not settings:                    # they were made by settings.configure()
+        raise SetupError("%s cannot be written, because the settings of this site are no module. Name one as "
+                         "`settings` in the OPTIONS of the task backend." % TASKS_FILE)
     try:
         with tempfile.NamedTemporaryFile("w", dir=TASKS_FILE.parent, suffix=".new", encoding="utf-8") as file:
             file.write("from jobqueue import django_project\n\n%s\n" % line)
@@ -346,8 +349,9 @@ class DjangoBackendMethods:
 
     def _project(self) -> tuple[str, str]:
         """Return the module of the site's settings, and the folder that holds its package."""
-        module: str = self.options.get("settings") or str(getattr(
-            importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None) or "")
+        module: str = self.options.get("settings") or str(getattr(   # None in override_settings()
+            importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None)
+            or os.environ.get("DJANGO_SETTINGS_MODULE", ""))
         folder = self.options.get("project")
         if folder is None and module:
             top: Any = sys.modules.get(module.partition(".")[0])
