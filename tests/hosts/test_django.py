@@ -27,6 +27,18 @@ from blog import letters
 wait(letters.write.get_result(%r))
 print(Client().get("/look/%s").content.decode())
 '''
+CONFIGURED = '''
+import django
+from django.conf import settings
+settings.configure(TASKS={"default": {"BACKEND": "jobqueue.DjangoBackend"}}, SECRET_KEY="x",
+                   INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "blog"])
+django.setup()
+from blog.letters import write
+try:
+    write.enqueue("me")
+except Exception as error:
+    print(repr(error))
+'''
 TASKS_FILE = "from jobqueue import django_project\n\ndjango_project('mysite.settings')\n"
 OWN_TASKS_FILE = '''from jobqueue import django_project, task
 
@@ -188,7 +200,11 @@ print(json.dumps([result.return_value for result in results if result.task == pr
         site = self.make()
         self.assertIn("no issues", site.manage("check").stdout)
         self.assertIsNone(site.read("tasks.py"))
-        site.script("wait(add.enqueue(1))")
+        said = site.python(CONFIGURED)
+        self.assertIn("SetupError", said)
+        self.assertIsNone(site.read("tasks.py"))
+        site.script("from django.test import override_settings\n"
+                    "with override_settings(DEBUG=False): wait(add.enqueue(1))")
         self.assertEqual(site.read("tasks.py"), TASKS_FILE)
         self.assertEqual((site.home / "tasks.py").stat().st_mode & 0o777, 0o644)
         site.write_tasks(OWN_TASKS_FILE)
