@@ -13025,7 +13025,7 @@ def _error_of(db, row, end, is_last):
     else:
         trace = ""
     path = _class_in(trace, end["message"]) or EVENT_PATHS.get(end["event"], "builtins.RuntimeError")
-    if is_last and row["error_type"]:
+    if is_last and row["error_type"] and not row["error_type"].endswith("…"):   # a long one was cut
         path = ERROR_PATHS.get(row["error_type"], row["error_type"])
     if "." not in path:
         path = ("builtins." if hasattr(builtins, path) else "jobqueue.") + path
@@ -13103,9 +13103,13 @@ def task_with(view, task, alias):
     changes = {"priority": view["priority"], "queue_name": view["queue"], "backend": alias,
                "run_after": moment(view["run_at"])}
     changes = {name: value for name, value in changes.items() if value != getattr(task, name)}
-    with contextlib.suppress(django_names().invalid):       # the setting TASKS has changed since
-        task = dataclasses.replace(task, **changes) if changes else task
-    return task
+    try:
+        return dataclasses.replace(task, **changes) if changes else task
+    except django_names().invalid:      # the setting TASKS has changed since, or another alias has this queue
+        variant = object.__new__(type(task))
+        for field in dataclasses.fields(task):
+            object.__setattr__(variant, field.name, changes.get(field.name, getattr(task, field.name)))
+        return variant
 
 
 def write_tasks_file(settings, folder):
@@ -13115,6 +13119,9 @@ def write_tasks_file(settings, folder):
     line = "django_project(%r%s)" % (settings, place)
     if TASKS_FILE.exists():
         return
+    if not settings:                    # they were made by settings.configure()
+        raise SetupError("%s cannot be written, because the settings of this site are no module. Name one as "
+                         "`settings` in the OPTIONS of the task backend." % TASKS_FILE)
     try:
         with tempfile.NamedTemporaryFile("w", dir=TASKS_FILE.parent, suffix=".new", encoding="utf-8") as file:
             file.write("from jobqueue import django_project\n\n%s\n" % line)

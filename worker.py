@@ -1695,7 +1695,7 @@ def finish(result, outcome, error,
             traceback=outcome.get("traceback", "")))
         is_first = more["retries_left"] == more["max_retries"]
         if outcome["kind"] == "error" and (
-                (more["retries_left"] or 0) > 0 or isinstance(error, RetryAfter) and is_first):
+                (more["retries_left"] or 0) > 0 or "retry_after" in outcome and is_first):
             return                      # leases.judge() lets it be tried again
     for name, value in changes.items():
         object.__setattr__(result, name, value)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 import jobqueue
-from jobqueue import TYPE_CHECKING, RetryAfter
+from jobqueue import TYPE_CHECKING
 
 from .outcomes import LINE_MAX_BYTES, outcome_of_exception, outcome_of_result, too_large
 
@@ -110,7 +110,7 @@ def finish(result: DjangoResult, outcome: OutcomeMessage, error: BaseException |
             traceback=outcome.get("traceback", "")))
         is_first = more["retries_left"] == more["max_retries"]
         if outcome["kind"] == "error" and (
-                (more["retries_left"] or 0) > 0 or isinstance(error, RetryAfter) and is_first):
+                (more["retries_left"] or 0) > 0 or "retry_after" in outcome and is_first):
             return                      # leases.judge() lets it be tried again
     for name, value in changes.items():
         object.__setattr__(result, name, value)

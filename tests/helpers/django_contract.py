@@ -169,6 +169,9 @@ class Backend(Contract):
             self.assertEqual((result.backend, result.task.queue_name), ("second", "anything"))
             self.assertEqual(ended(result).return_value, 3)
         self.equal(result, task.get_result(result.id))
+        self.assertEqual(tasks.add.get_result(result.id).task.queue_name, "anything")
+        seen = ended(tasks.flaky.using(backend="second", queue_name="anything", priority=5).enqueue(1))
+        self.assertEqual((seen.return_value["queue"], seen.return_value["priority"]), ("anything", 5))
 
     def test_the_owner_is_an_option(self):
         options = {"default": {"BACKEND": "jobqueue.DjangoBackend", "OPTIONS": {"owner": "ana"}}}
@@ -188,7 +191,8 @@ class Enqueue(Contract):
             after = timezone.now()
             self.assertEqual((result.status, result.args, result.kwargs), (READY, [1], {"b": 5}))
             self.assertTrue(timezone.is_aware(result.enqueued_at))
-            self.assertTrue(before <= result.enqueued_at <= after)
+            slack = datetime.timedelta(seconds=1)       # times of PostgreSQL are those of its server
+            self.assertTrue(before - slack <= result.enqueued_at <= after + slack)
             self.assertEqual((result.started_at, result.last_attempted_at, result.finished_at),
                              (None, None, None))
             self.assertEqual((result.errors, result.worker_ids, result.attempts), ([], [], 0))
@@ -470,8 +474,8 @@ class Running(Contract):
         self.assertIsNone(finished)
 
     def test_the_second_attempt_knows_the_error_of_the_first(self):
-        for kind, name in (("odd", "Odd"), ("value", "ValueError"), ("chained", "Odd"),
-                           ("django", "TransactionManagementError")):
+        for kind, name in (("odd", "Odd"), ("value", "ValueError"), ("chained", "Odd"), ("quoting", "Odd"),
+                           ("django", "TransactionManagementError"), ("long", tasks.LONG)):
             with self.subTest(kind):
                 result = ended(tasks.flaky.using(**once_more()).enqueue(3, kind=kind))
                 self.assertEqual(result.status, SUCCESSFUL, result.errors)
@@ -527,6 +531,9 @@ class Running(Contract):
                                   ("django", "django.db.transaction.TransactionManagementError", "it failed"),
                                   ("fatal", "jobqueue.Fail", "it failed"),
                                   ("exit", "builtins.SystemExit", "SystemExit: 3"),
+                                  ("quoting", "blog.tasks.Odd", "it failed"),
+                                  ("unprintable", "blog.tasks.Unprintable", "Unprintable"),
+                                  ("long", "blog.tasks." + tasks.LONG, "it failed"),
                                   ("chained", "blog.tasks.Odd", "direct cause")):
             with self.subTest(kind):
                 result = ended(tasks.fail.enqueue(kind))
@@ -573,6 +580,19 @@ class Running(Contract):
         self.assertLessEqual(result.enqueued_at, result.finished_at)
         with self.assertRaisesRegex(ValueError, "failed"):
             result.return_value         # noqa: B018
+
+    def test_a_running_task_is_cancelled(self):
+        name = "stopped-" + os.urandom(4).hex()
+        result = tasks.wait_for.enqueue(name)
+        until((HERE / (name + ".began")).exists, "its beginning")
+        queue().actions.cancel(number_of(result))
+        self.assertEqual((ended(result).status, result.attempts), (FAILED, 1))
+        self.assertIs(result.errors[-1].exception_class, asyncio.CancelledError)
+
+    def test_a_language_and_a_zone_last_for_one_task(self):
+        first, second = tasks.choose.enqueue("de"), tasks.choose.enqueue("fr")
+        self.assertEqual(ended(first).return_value, ended(second).return_value)
+        self.assertEqual(first.return_value[0], "en-us")
 
     def test_a_timeout_is_an_error(self):
         result = ended(tasks.wait_for.using(timeout=1).enqueue("never"))
@@ -630,6 +650,15 @@ class Options(Contract):
             ended(result)
         self.assertEqual((HERE / "order").read_text().split(),
                          ["100", "50", "50", "7", "0", "0", "-1", "-100"])
+
+    def test_many_quick_tasks_run_once_each(self):
+        name = os.urandom(4).hex()
+        with paused():
+            results = [tasks.order.enqueue("%s-%d" % (name, number)) for number in range(100)]
+        self.assertEqual({ended(result).status for result in results}, {SUCCESSFUL})
+        ran = [line for line in (HERE / "order").read_text().split() if line.startswith(name)]
+        self.assertEqual(ran, ["%s-%d" % (name, number) for number in range(100)])
+        self.assertEqual([[line["signal"] for line in sent(result)] for result in results], [ONCE] * 100)
 
     def test_a_deferred_task_runs_later(self):
         moment = soon(seconds=1.5)
@@ -837,6 +866,8 @@ class Signals(Contract):
             self.assertEqual([line["signal"] for line in lines], ONCE)
             self.assertEqual((lines[-1]["status"], lines[-1]["errors"]), (
                 "FAILED" if path else SUCCESSFUL.value, [path] if path else []))
+        lines = sent(ended(tasks.never.enqueue()))
+        self.assertEqual((lines[-1]["signal"], lines[-1]["status"]), ("task_finished", "FAILED"))
         lines = sent(ended(tasks.thing.using(max_retries=3).enqueue()))
         self.assertEqual(lines[-1]["errors"], ["builtins.TypeError"])
         self.assertEqual([line["signal"] for line in lines], ONCE)

@@ -84,14 +84,14 @@ class BlogConfig(AppConfig):
 '''
 TASKS = '''
 import asyncio
-import functools
+import datetime
 import inspect
 import os
-import signal
 import time
 from pathlib import Path
 
 from django.db import connection, transaction
+from django.utils import timezone, translation
 
 try:
     from django.tasks import default_task_backend, task
@@ -155,10 +155,25 @@ def thing():
     return object()
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+LONG = "Odd" * 50
+globals()[LONG] = type(LONG, (Exception,), {})
+
+
 @task
 def fail(kind, words="it failed"):
     if kind == "nested":
         raise Outer.Inner(words)
+    if kind == "quoting":
+        raise Odd(words + "\\nTraceback (most recent call last):\\n  File x\\nOther: y")
+    if kind == "unprintable":
+        raise Unprintable
+    if kind == "long":
+        raise globals()[LONG](words)
     if kind == "chained":
         try:
             {}["no such key"]
@@ -199,6 +214,21 @@ def later():
         (HERE / "later").touch()
         raise RetryAfter(0)
     return "done"
+
+
+@task
+def choose(language):
+    """Choose a language and a zone for this task; return what was chosen before."""
+    before = [translation.get_language(), timezone.get_current_timezone_name()]
+    translation.activate(language)
+    timezone.activate(datetime.timezone(datetime.timedelta(hours=9)))
+    return before
+
+
+@task
+def never():
+    """Ask for another attempt, but not when."""
+    raise RetryAfter(float("nan"))
 
 
 @task

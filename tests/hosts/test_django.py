@@ -27,6 +27,18 @@ from blog import letters
 wait(letters.write.get_result(%r))
 print(Client().get("/look/%s").content.decode())
 '''
+CONFIGURED = '''
+import django
+from django.conf import settings
+settings.configure(TASKS={"default": {"BACKEND": "jobqueue.DjangoBackend"}}, SECRET_KEY="x",
+                   INSTALLED_APPS=["django.contrib.contenttypes", "django.contrib.auth", "blog"])
+django.setup()
+from blog.letters import write
+try:
+    write.enqueue("me")
+except Exception as error:
+    print(repr(error))
+'''
 TASKS_FILE = "from jobqueue import django_project\n\ndjango_project('mysite.settings')\n"
 BROKEN = '''
 import os
@@ -209,7 +221,11 @@ print(json.dumps([result.return_value for result in results if result.task == pr
         site = self.make()
         self.assertIn("no issues", site.manage("check").stdout)
         self.assertIsNone(site.read("tasks.py"))
-        site.script("wait(add.enqueue(1))")
+        said = site.python(CONFIGURED)
+        self.assertIn("SetupError", said)
+        self.assertIsNone(site.read("tasks.py"))
+        site.script("from django.test import override_settings\n"
+                    "with override_settings(DEBUG=False): wait(add.enqueue(1))")
         self.assertEqual(site.read("tasks.py"), TASKS_FILE)
         self.assertEqual((site.home / "tasks.py").stat().st_mode & 0o777, 0o644)
         site.write_tasks(OWN_TASKS_FILE)
@@ -290,6 +306,28 @@ print(json.dumps([result.status.name, [error.traceback for error in result.error
 '''))
         self.assertEqual(result[0], "FAILED")
         self.assertIn("another data folder", result[1][0])
+
+    def test_the_project_may_have_another_folder(self):
+        site = self.make()
+        web = site.home.parent / "web"
+        (web / "mysite" / "conf").mkdir(parents=True)
+        for name in ("manage.py", "blog", "db.sqlite3"):
+            shutil.move(site.home / name, web / name)
+        settings = (site.home / "mysite" / "settings.py").read_text("utf-8").replace(
+            ".parent.parent", ".parent.parent.parent")
+        settings += "\nimport sys\nsys.path.append(%r)\n" % str(site.home)
+        shutil.rmtree(site.home / "mysite")
+        for name, text in (("__init__", ""), ("conf/__init__", ""), ("conf/production", settings)):
+            (web / "mysite" / (name + ".py")).write_text(text, "utf-8")
+        text = django_site.START + (
+            "result = wait(flaky.using(max_retries=1, retry_delay=0).enqueue(2)); print(result.attempts)")
+        done = subprocess.run(
+            [site.interpreter, "-c", text], cwd=web, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env={**site.environment, "DJANGO_SETTINGS_MODULE": "mysite.conf.production"}, encoding="utf-8")
+        self.assertEqual((done.returncode, done.stdout), (0, "2\n"))
+        self.assertEqual(site.read("tasks.py"), "from jobqueue import django_project\n\n"
+                         "django_project('mysite.conf.production', path=%r)\n" % str(web))
+        self.assertEqual(site.wait(site.add("blog.tasks.add", a=1))["result"], 3)
 
     def test_without_zones_times_are_naive_and_local(self):
         site = self.make('\nUSE_TZ = False\nTIME_ZONE = "Asia/Tokyo"\n')
