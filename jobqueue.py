@@ -6154,7 +6154,7 @@ class Actions:
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if changes:
-                transaction.update("task", changes, "id=?", (task_id,))
+                transaction.update("task", changes, "id=? AND status=?", (task_id, row["status"]))
             return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id, owner_id=None, by=None):

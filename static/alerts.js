@@ -14,7 +14,7 @@ import { askBrowser, keep, notify } from './telling.js';
 const SECONDS = 30;
 const FOR_EVER = 8640000000000000 / 100;        // a mute until it ends goes on beyond this moment
 /** @type {[string, string][]} */
-const MUTES = [['1h', t('1 hour')], ['8h', t('8 hours')], ['end', t('Until it is resolved')]];
+const MUTES = [['1h', t('1 hour')], ['8h', t('8 hours')], ['end', t('Until resolved')]];
 /** Of alerts that a notification was shown for; null: none was looked at yet. @type {Set<number>|null} */
 let known = null;
 
@@ -89,7 +89,7 @@ function alertRow(alert) {
   const { count, error, function: name, muted_until: until, opened_at: opened, told } = alert;
   const muted = isMuted(until);
   const end = muted && Date.parse(String(until)) < FOR_EVER;
-  return h('tr', {}, headCell(alert, count > 1 ? ` ${t('{count} times.', { count })}` : ''),
+  return h('tr', {}, headCell(alert, count > 1 ? ` · ${t.n('{count} time | {count} times', count)}` : ''),
     cell(t('Since'), timeElement(opened)),
     cell(t('Sent'), told ? t.n('{count} time | {count} times', told) : t('not yet')),
     h('td', {}, h('div', { class: 'actions' },

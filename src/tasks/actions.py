@@ -100,7 +100,7 @@ class Actions:
                 raise Conflict("Task %d has ended already (%s)."
                                % (task_id, STATUS_WORDS[row["status"]]))
             if changes:
-                transaction.update("task", changes, "id=?", (task_id,))
+                transaction.update("task", changes, "id=? AND status=?", (task_id, row["status"]))
             return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> None:
