@@ -10027,8 +10027,8 @@ def _password(settings):
     except (OSError, ValueError):
         raise Refused("mail_password_file cannot be read: it must be the path of a file") from None
     if not password.isprintable() or len(password) > PASSWORD_FILE_BYTES:
-        raise Refused("mail_password_file must be a file with one line of at most %d characters"
-                      % PASSWORD_FILE_BYTES)
+        raise Refused("mail_password_file must hold one line of at most %d characters: %s"
+                      % (PASSWORD_FILE_BYTES, path))
     return password
 
 
@@ -15806,8 +15806,8 @@ ROUTES = [
              queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
     Route("POST", "/api/alerts/test", _does("Send a test message to all recipients of alerts.",
              lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
-    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it ends, or (no) "
-             "unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it is resolved, or "
+             "(no) unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
                  alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),

@@ -175,8 +175,8 @@ def _password(settings: Settings) -> str:
     except (OSError, ValueError):
         raise Refused("mail_password_file cannot be read: it must be the path of a file") from None
     if not password.isprintable() or len(password) > PASSWORD_FILE_BYTES:
-        raise Refused("mail_password_file must be a file with one line of at most %d characters"
-                      % PASSWORD_FILE_BYTES)
+        raise Refused("mail_password_file must hold one line of at most %d characters: %s"
+                      % (PASSWORD_FILE_BYTES, path))
     return password
 
 
