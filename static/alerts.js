@@ -7,7 +7,7 @@ import { t } from './language.js';
 import { retryButton } from './many.js';
 import { say } from './messages.js';
 import { said } from './said.js';
-import { askBrowser, keep, notify } from './telling.js';
+import { askBrowser, keepWatched, notify, settingsLink } from './telling.js';
 
 /** @import {Alert, Alerts, Channel, Page} from './types.js' */
 
@@ -20,7 +20,7 @@ let known = null;
 
 /** Keeps the number in the header, and tells the browser; also the end of tasks that are watched. */
 export function watchAlerts() {
-  keep();
+  keepWatched();
   poll(new AbortController().signal, async () => {
     if (isAdmin()) ring(await get('api/alerts'));
     return SECONDS;
@@ -122,10 +122,6 @@ function muteMenu(alert) {
 /** One that is over. @param {Alert} alert */
 const endedRow = (alert) => h('tr', {}, headCell(alert), cell(t('Since'), timeElement(alert.opened_at)),
   cell(t('Resolved'), timeElement(String(alert.ended_at))));
-
-/** All settings of messages. @param {string} words */
-const settingsLink = (words) => h('a', { href: `#/settings?${new URLSearchParams({ q: said('Alerts') })}` },
-  words);
 
 /** The recipients of alerts, whether messages reach them, and a test. */
 class Recipients {

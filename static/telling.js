@@ -6,7 +6,7 @@ import { choice, field } from './forms.js';
 import { isFinished, statusWord } from './format.js';
 import { t } from './language.js';
 import { say } from './messages.js';
-import { errorLine } from './said.js';
+import { errorLine, said } from './said.js';
 
 /** @import {Row, Task, TaskFunction} from './types.js' */
 
@@ -15,13 +15,26 @@ const PLACE = 'jobqueue.watched';
 /** @type {[string, string][]} */
 const CHOICES = [['', t('no')], ['end', t('when it has ended')], ['failure', t('only if it fails')]];
 /** Tasks whose end this tab shows. @type {Set<number>} */
-const watched = new Set(JSON.parse(sessionStorage.getItem(PLACE) || '[]'));
+const watched = new Set(recallWatched());
 let timer = 0;
+
+/** The tasks of before the page was loaded again; none if this browser keeps nothing. */
+function recallWatched() {
+  try {
+    return JSON.parse(sessionStorage.getItem(PLACE) || '[]');
+  } catch {
+    return [];
+  }
+}
+
+/** A link to all settings of messages. @param {string} words */
+export const settingsLink = (words) => h('a', {
+  href: `#/settings?${new URLSearchParams({ q: said('Alerts') })}` }, words);
 
 /** What is missing before mail can arrive: nothing, a mail server or an address. */
 export function mailHint() {
   const { session } = store.state;
-  const settings = h('a', { href: '#/settings?q=mail' }, t('settings'));
+  const settings = settingsLink(t('settings'));
   const account = h('a', { href: '#/account' }, t('Account'));
   return [...session?.mail ? [] : [...isAdmin()
     ? textWith('No mail can be sent yet: set up a mail server in the {settings}.', { settings })
@@ -72,14 +85,18 @@ export const isWatched = ({ id }) => watched.has(id);
 export function watch(id, wanted) {
   if (wanted) watched.add(id);
   else watched.delete(id);
-  keep();
+  keepWatched();
 }
 
 /** Notes which tasks are watched, also for when the page is loaded again, and looks after them. */
-export function keep() {
-  sessionStorage.setItem(PLACE, JSON.stringify([...watched]));
+export function keepWatched() {
+  try {
+    sessionStorage.setItem(PLACE, JSON.stringify([...watched]));
+  } catch {
+    // They are then watched as long as the page is open.
+  }
   clearTimeout(timer);
-  if (watched.size) timer = setTimeout(() => look().catch(() => null).then(keep), SECONDS * 1000);
+  if (watched.size) timer = setTimeout(() => look().catch(() => null).then(keepWatched), SECONDS * 1000);
 }
 
 /** Shows the end of each watched task that has ended. A hidden tab is the one that has to tell. */
@@ -120,5 +137,5 @@ export function notify(title, body, address) {
 store.on('session', () => {
   if (store.state.session) return;
   watched.clear();
-  keep();
+  keepWatched();
 });

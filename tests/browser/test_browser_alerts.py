@@ -150,6 +150,9 @@ class AlertsPage(BrowserTestCase):
         self.assertEqual(self.site.value("SELECT notify FROM task WHERE id=%d" % number), "end")
         bob.click("main a", "Account")
         bob.find("h1", "Account")
+        bob.go("#/queues")              # the page is loaded again, and still tells it
+        bob.find("h1", "Queues")
+        bob.run(NOTIFYING)
         self.site.run("cancel", str(number))
         told = wait_until(lambda: bob.run("return window.notes"), what="a notification")
         self.assertEqual(told, [["report: cancelled", "#%d Oslo" % number, "#/tasks/%d" % number]])
