@@ -1575,6 +1575,17 @@ def mask(value):
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
+def secret_texts(value, is_secret=False):
+    """Yield the secrets that mask() masks in a value, as texts of more than 3 characters, longest first."""
+    if isinstance(value, (dict, list)):
+        parts = value.items() if isinstance(value, dict) else [("", item) for item in value]
+        found = {text for name, item in parts
+                 for text in secret_texts(item, is_secret or SECRET_NAME.search(name) is not None)}
+        yield from sorted(found, key=len, reverse=True)
+    elif is_secret and len(str(value)) > 3:
+        yield str(value)
+
+
 def unmask(value, stored):
     """Return the value with masked secrets replaced by those of `stored`, because they were not changed."""
     if isinstance(value, dict) and isinstance(stored, dict):
@@ -4373,6 +4384,13 @@ def tidy_webhooks(text):
     return " ".join(dict.fromkeys(text.split()))
 
 
+def check_password_file(text):
+    """Refuse a text that is no path of a file. The error does not repeat the text: it may be a password."""
+    if not (os.path.isabs(text) and os.path.isfile(text)):
+        raise field_error("mail_password_file", "must be the whole path of a file that exists: write the "
+                          "password into a file such as /home/me/mail-password.txt, and give its path here")
+
+
 def web_label(address):
     """Return a label for a webhook that does not show its secret address: host and digest."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
@@ -4456,8 +4474,8 @@ SETTING_GROUPS = {"Workers": {
         "proxy does not send the prefix. A wrong path locks all users out until an admin's password is set "
         "anew with a file setup-code-WORD.txt."),
     "page_address": ("Address of this page", "", text_up_to(2000), "",
-        "Where workers of other machines reach this page, such as https://example.org/jq: they "
-        "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
+        "Such as https://example.org/jq. Messages link to it. Workers of other machines fetch and send files "
+        "there, if several machines share a queue on PostgreSQL."),
     "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
         "If that is wrong, no user can log in: see base_path."),
@@ -4470,9 +4488,9 @@ SETTING_GROUPS = {"Workers": {
         "Addresses that get a mail when something goes wrong."),
     "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", text_up_to(300), "", "User name on that server; empty: no log-in."),
-    "mail_password_file": ("Password", "", text_up_to(1000), "",
-        "Path of a file that holds it; empty: mail-password-WORD.txt in the data folder, if there is one. "
-        "With a password, mail_server is changed on the host only, too."),
+    "mail_password_file": ("Password file", "", text_up_to(1000), "",
+        "Path of a file that holds the password, never the password itself; empty: mail-password-WORD.txt in "
+        "the data folder, if there is one. With a password, mail_server is changed on the host only, too."),
     "mail_from": ("Mail from", "", {
         **EMAIL, **text_up_to(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
@@ -4515,7 +4533,8 @@ class Settings:
 
     def __init__(self, database, environment=os.environ):
         self._database = database
-        self.validators = {}     # of new values, besides the schema
+        self.validators = {      # of new values, besides the schema
+            "mail_password_file": check_password_file}
         self._known = (-math.inf, {})     # when the cache ends, {name: value}
         self._fixed = {}
         for name, setting in SETTINGS.items():
@@ -4546,7 +4565,10 @@ class Settings:
             rows.append({
                 "fixed": origin == "environment" or self._is_of_host(name), "name": name,
                 "group": setting.group, "label": setting.label, "unit": setting.unit,
-                "value": SECRETLY if schema.get("writeOnly") and value else value,
+                "value": SECRETLY if value and (
+                    # An earlier version stored a password that was given in place of a path.
+                    schema.get("writeOnly") or name == "mail_password_file" and not os.path.isabs(str(value))
+                ) else value,
                 "default": setting.default, "from": origin, "type": kind, "choices": schema.get("enum"),
                 "minimum": schema.get("minimum"), "help": setting.help,
                 "maximum": schema.get("maximum", schema.get("maxLength"))})
@@ -6063,6 +6085,7 @@ class TaskList:
 
 
 
+CHANGED_TASK = titled("TaskChange", object_of(notify=OPTION_SCHEMAS["notify"]))
 PORTION_ROWS = 200              # tasks that a bulk action changes in one short transaction
 ACTION_ROWS = 1000              # tasks that a bulk action reads at once
 
@@ -6118,6 +6141,20 @@ class Actions:
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
+            return self._tasks.get(task_id, owner_id, transaction)
+
+    def change(self, task_id, changes, owner_id=None):
+        """Change options in CHANGED_TASK of a task; return its row. Conflict if it has ended.
+
+        A running task may be changed, too: only its end reads these options.
+        """
+        with self._database.transaction() as transaction:
+            row = self._tasks.get(task_id, owner_id, transaction)
+            if row["status"] in (SUCCEEDED, FAILED, CANCELLED):
+                raise Conflict("Task %d has ended already (%s)."
+                               % (task_id, STATUS_WORDS[row["status"]]))
+            if changes:
+                transaction.update("task", changes, "id=? AND status=?", (task_id, row["status"]))
             return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id, owner_id=None, by=None):
@@ -9171,6 +9208,7 @@ class FindingRow(NamedTuple):
     service_text: "str" = ""              # sentence above task lists
     alert: "str" = ""                     # title of the alert; empty: it opens none
     causes: "str" = ""                    # codes of the alerts that explain this one and silence it
+    page: "str" = "#/settings/host"       # place of the page that shows more of the alert; a template
 
 
 _ROWS = {
@@ -9276,22 +9314,24 @@ _ROWS = {
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
              "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
-                "a schedule cannot add its task", "code"),
+                "a schedule cannot add its task", "code", "#/schedules/{subject}"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
     "missed": ("", NOTE, "{name}: the run added at {at} was late, or replaced several missed runs",
                "", "", "",
-               "a schedule was missed", "disk,no_worker"),
+               "a schedule was missed", "disk,no_worker", "#/schedules/{subject}"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
-                "a schedule waits long", "disk,code,no_worker"),
+                "a schedule waits long", "disk,code,no_worker", "#/schedules/{subject}"),
     "task_lost": ("Tasks", BAD, "task {id} has had no heartbeat for {seconds:.0f} s, and no worker takes "
                   "it over", "open the page or run python3 jobqueue.py tick"),
     "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
-                "tasks wait long", "disk,code,no_worker"),
-    "failed": ("", NOTE, "{function}: {why} (task {id})", "", "", "", "failed"),
+                "tasks wait long", "disk,code,no_worker", "#/tasks?status=pending"),
+    "failed": ("", NOTE, "{why} (task {id})", "", "", "", "failed"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
                    "back, or was wrong before"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "fix this, then send a test alert: python3 jobqueue.py alert test"),
+    "links_missing": ("Alerts", NOTE, "messages have no links, because page_address is not set",
+                      "set page_address to the address of this page, such as https://example.org/jq"),
     "outbox_waits": ("Alerts", BAD, "messages have waited for over {minutes} min: the process that sends "
                      "them does not start")}
 FINDINGS = {code: FindingRow(*row) for code, row in _ROWS.items()}
@@ -9483,6 +9523,9 @@ def _schedule_finding(code, row, **values):
 
 
 
+
+
+
 WATCH_SECONDS = 30.0
 PACE_SECONDS = 180.0            # between two messages: a recipient gets at most 20 an hour
 REPEAT_SECONDS = 86400.0        # between two messages about an open alert
@@ -9492,16 +9535,21 @@ ALERT_GROUPS_MAX = 50           # open alerts and new groups of failures; then o
 UNTIL_IT_ENDS = 253402300799.0  # the year 9999
 MUTES = {"1h": 3600.0, "8h": 8 * 3600.0, "end": UNTIL_IT_ENDS, "no": None}
 MESSAGE_LINES = 30              # each of at most 500 characters: some receivers take only 20 kB
+LOG_LINES, LOG_LINE_CHARACTERS = 10, 200        # of a task's output in a message
+CONTROLS = r"\x1b\[[0-9;?]*[ -/]*[@-~]|[^\t -~\xa0-\U0010ffff]"        # colours, bells
+LOG_PIECES = 50                 # stored pieces of output that are read for these lines
 SENDING_MARK, SENDING_SECONDS = "sending.mark", 60.0    # mark and longest life of a sending process
+CUT_OFF = "There was no answer in time."        # the error of a message until its try has ended
 SEND_PAUSES = (0.0, 60.0, 300.0, 1800.0, 7200.0)        # seconds before each try
 UNSENT_SECONDS = 900            # age at which `check` reports unsent messages
 
 
 class Trouble(NamedTuple):
-    """The sentence of a finding. For a failure also the number of failed tasks since the last check."""
+    """The sentence of a finding. For failures also their number since the last check, and when they began."""
 
     text: "str"
     number: "int" = 0
+    since: "float | None" = None
 
 
 class Recipient(NamedTuple):
@@ -9515,6 +9563,35 @@ def failure_group(function, kind, message):
     """Return the group of a failure: its function, error, and message without quoted words and numbers."""
     words = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "…", message or "")
     return shorten("%s: %s %s" % (function, kind or "", re.sub(r"\S*\d\S*", "0", words)), 200)
+
+
+def why_failed(row):
+    """Return the error of a failed task in one line, from its row of activity and its columns."""
+    if row["error_type"] and row["message"] == row["reason"]:    # the function gave no text
+        return "%s without a message" % row["error_type"]
+    return shorten(": ".join(filter(None, (row["error_type"], row["message"]))), 300)
+
+
+def last_lines(db, task_id):
+    """Return the last lines that a task printed, as plain text, with the secrets of its arguments masked."""
+    row = db.one("SELECT attempts, arguments FROM task WHERE id=?", (task_id,))
+    if row is None:
+        return []
+    pieces = db.all("SELECT text FROM log WHERE task_id=? AND attempt=? ORDER BY start DESC LIMIT %d"
+                    % LOG_PIECES, (task_id, row["attempts"]))
+    text = "".join([piece["text"] for piece in pieces][::-1])
+    for secret in secret_texts(shown_arguments(row["arguments"])):
+        text = text.replace(secret, MASKED)
+    lines = [re.sub(CONTROLS, "", line.rstrip("\r").rpartition("\r")[2])
+             for line in text.rstrip().split("\n")]
+    return [line if len(line) <= LOG_LINE_CHARACTERS else line[:LOG_LINE_CHARACTERS - 1] + "…"
+            for line in lines[-LOG_LINES:] if text]
+
+
+def page_link(settings, place, transaction=None):
+    """Return the address of a place of the page, such as #/tasks/7; "" if page_address is not set."""
+    addresses = settings.get("page_address", transaction).split()
+    return "%s/%s" % (addresses[0].rstrip("/"), place) if addresses else ""
 
 
 def recipients_of_alerts(settings, transaction=None):
@@ -9589,10 +9666,8 @@ class Alerts:
                     if key not in troubles and self._end(transaction, row, now)]
             if self._post_messages(transaction, troubles, over, now) or ended:
                 told_at = now
-            for email, lines in ended.items():
-                post_message(transaction, ("mail", email), {
-                    "kind": "task", "lines": lines, "subject": lines[0].partition(":")[0]
-                    if len(lines) == 1 else "%d of your tasks ended" % len(lines)}, now)
+            for email, content in ended.items():
+                post_message(transaction, ("mail", email), content, now)
             state = {"seen": newest, "told_at": told_at}
             if state != before:
                 remember(transaction, "alerts", state)
@@ -9608,7 +9683,8 @@ class Alerts:
         """Return the tasks that failed for good, by group. Failures because of a predecessor are left out."""
         groups = {}
         for row in self._database.all("""
-                SELECT activity.task_id, activity.function, activity.message, task.error_type
+                SELECT activity.task_id, activity.function, activity.message, activity.at,
+                    task.error_type, task.reason
                 FROM activity LEFT JOIN task ON task.id=activity.task_id
                 WHERE activity.id>? AND activity.id<=? AND activity.event='failed'
                     AND (task.reason IS NULL OR task.reason<>'dependency')
@@ -9616,34 +9692,46 @@ class Alerts:
             key = "failed", failure_group(row["function"], row["error_type"], row["message"])
             if key not in rows and key not in groups and len(groups) + len(rows) >= ALERT_GROUPS_MAX:
                 key = "failed", "%s: and others" % row["function"]
-            why = shorten("%s: %s" % (row["error_type"] or "failed", row["message"]), 300)
-            finding = Finding("failed", function=row["function"], id=row["task_id"], why=why)
-            groups[key] = Trouble(str(finding), groups[key].number + 1 if key in groups else 1)
+            finding = Finding("failed", id=row["task_id"], why=why_failed(row))
+            number, since = groups[key][1:] if key in groups else (0, row["at"])
+            groups[key] = Trouble(str(finding), number + 1, since)
         return groups
 
     def _asked_for(self, span):
-        """Return {mail address: lines} of ended tasks whose owners asked for a mail."""
-        lines = collections.defaultdict(list)
+        """Return {mail address: message} about ended tasks whose owners asked for a mail."""
+        ended = collections.defaultdict(list)
         for row in self._database.all("""
-                SELECT activity.event, activity.message, task.id, task.function, user.email
+                SELECT activity.event, activity.message, task.id, task.function, task.error_type,
+                    task.reason, user.email
                 FROM activity JOIN task ON task.id=activity.task_id
                 JOIN user ON user.id=task.owner_id AND user.disabled=0 AND user.email IS NOT NULL
                 WHERE activity.id>? AND activity.id<=? AND task.notify IS NOT NULL AND (
                     activity.event='failed'
                     OR activity.event IN ('succeeded', 'cancelled') AND task.notify='end')
                 ORDER BY activity.id""", span):
-            why = ": " + shorten(row["message"], 300) if row["message"] else ""
-            verb = "was cancelled" if row["event"] == "cancelled" else row["event"]
-            lines[row["email"]].append(
-                "Task %d (%s) %s%s" % (row["id"], row["function"], verb, why))
-        return lines
+            ended[row["email"]].append(row)
+        return {email: self._ended_message(rows) for email, rows in ended.items()}
+
+    def _ended_message(self, rows):
+        """Return the message about ended tasks, with the log of the first that failed, or of the first."""
+        lines, links = [], [page_link(self._settings, "#/tasks/%d" % row["id"]) for row in rows]
+        for row, link in zip(rows, links):
+            verb, why = "was cancelled" if row["event"] == "cancelled" else row["event"], why_failed(row)
+            line = "Task %d (%s) %s%s" % (row["id"], row["function"], verb, why and ": " + why)
+            lines.append("%s. %s" % (line.rstrip("."), link) if link else line)
+        main = next((place for place, row in enumerate(rows) if row["event"] == "failed"), 0)
+        task_id = rows[main]["id"]
+        return {"kind": "task", "lines": lines, "link": links[main],
+                "task": task_id, "log": last_lines(self._database, task_id),
+                "subject": "%d of your tasks ended" % len(rows) if len(rows) > 1
+                else lines[0].partition(":")[0].partition(".")[0]}
 
     @staticmethod
     def _open(transaction, rows,
               troubles, now):
         """Add or update the rows of findings. Remove a row that never opened if its finding is gone."""
         causes = {code for code, _ in (*troubles, *rows)}
-        for (code, subject), (text, count) in troubles.items():
+        for (code, subject), (text, count, since) in troubles.items():
             row = rows.get((code, subject))
             if row:
                 opened_at = min(now - 1, row["opened_at"])      # the clock may have been set back
@@ -9653,7 +9741,7 @@ class Alerts:
             elif not causes.intersection(FINDINGS[code].causes.split(",")):
                 transaction.ensure("alert", {        # another process may have added it
                     "code": code, "subject": subject, "text": text, "count": max(1, count),
-                    "opened_at": now, "seen_at": now})
+                    "opened_at": now if since is None else min(now, since), "seen_at": now})
         transaction.run("DELETE FROM alert WHERE seen_at<>? AND NOT %s" % IS_OPEN, (now,))
 
     @staticmethod
@@ -9674,18 +9762,28 @@ class Alerts:
         recipients = recipients_of_alerts(self._settings, transaction) if news or over else []
         if not recipients:
             return False
-        lines = [line for row in news for line in self._lines(row, troubles)]
-        lines += ["Over: %s: %s." % (_title(row), row["text"].rstrip(".")) for row in over]
+        lines = [line for row in news for line in self._lines(row, troubles, self._link(row, transaction))]
+        lines += [" ".join(filter(None, (
+            "Resolved: %s, from %s to %s. The last report was: %s." % (
+                _title(row), readable_time(row["opened_at"]), readable_time(now), row["text"].rstrip(".")),
+            self._link(row, transaction)))) for row in over]
         first, more = (news + over)[0], len(news + over) - 1
         subject = "%s%s%s" % (
-            "" if news else "over: ", _title(first), ", and %d more" % more if more else "")
+            "" if news else "Resolved: ", _title(first), ", and %d more" % more if more else "")
         content = {
-            "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject}
+            "kind": "alert", "thread": first["id"], "lines": lines, "subject": subject,
+            "link": self._link(first, transaction)}
+        task_id = next(filter(None, (about_alert(row)["task"] for row in news)), None)
+        if task_id:
+            content["task"], content["log"] = task_id, last_lines(transaction, task_id)
         for recipient in recipients:
             post_message(transaction, recipient, content, now)
         transaction.run_many_later("UPDATE alert SET told=told+1, told_at=? WHERE id=?",
                               [(now, row["id"]) for row in news])
         return True
+
+    def _link(self, row, transaction):
+        return page_link(self._settings, about_alert(row)["link"], transaction)
 
     @staticmethod
     def _is_due(row, now):
@@ -9693,12 +9791,12 @@ class Alerts:
         return row["seen_at"] > told_at and now - told_at >= REPEAT_SECONDS
 
     @staticmethod
-    def _lines(row, troubles):
-        """Yield the lines of a message: the alert, then the findings that it explains."""
+    def _lines(row, troubles, link):
+        """Yield the lines of a message: the alert with its link, then the findings that it explains."""
         since = "" if not row["told"] else " It began at %s." % iso(row["opened_at"])
         count = "" if row["count"] == 1 else " %d times." % row["count"]
-        yield "%s: %s.%s%s" % (_title(row), row["text"].rstrip("."), count, since)
-        for (code, _), (text, _) in troubles.items():
+        yield "%s: %s.%s%s%s" % (_title(row), row["text"].rstrip("."), count, since, link and " " + link)
+        for (code, _), (text, *_) in troubles.items():
             if row["code"] in FINDINGS[code].causes.split(","):
                 yield "  Therefore: " + text
 
@@ -9709,16 +9807,26 @@ class Alerts:
         ended = self._database.all("SELECT * FROM alert WHERE ended_at IS NOT NULL "
                                    "ORDER BY ended_at DESC, id DESC LIMIT %d" % PAGE_ROWS)
         return {"alerts": [alert_json(row) for row in (*rows, *ended)],
-                "channels": list(self.channels())}
+                "channels": list(self.channels()),
+                "page_address": page_link(self._settings, "") or None}
 
     def channels(self):
-        """Yield the state of each recipient: its newest tried message, and when one was last sent."""
+        """Yield the state of each recipient: its newest tried message, and when one was last sent.
+
+        `sending` is True while a message of the last minute is being sent.
+        """
+        now = self._clock.now()
         for channel, recipient in recipients_of_alerts(self._settings):
             last, sent = (self._database.one(
                 "SELECT * FROM delivery WHERE channel=? AND recipient=? AND (sent_at IS NOT NULL "
                 "%s) ORDER BY id DESC LIMIT 1" % more, (channel, recipient))
                 for more in ("OR error IS NOT NULL", ""))
+            sending = self._database.value(
+                "SELECT 1 FROM delivery WHERE channel=? AND recipient=? AND sent_at IS NULL AND created_at>? "
+                "AND (next_at<=? OR error=?) LIMIT 1",
+                (channel, recipient, now - SENDING_SECONDS, now, CUT_OFF))
             yield {"channel": channel, "recipient": recipient, "last": last["id"] if last else None,
+                   "sending": sending is not None,
                    "sent_at": iso(sent["sent_at"] if sent else None),
                    "error": last["error"] if last else None,
                    "next_at": iso(last["next_at"] if last else None)}
@@ -9753,10 +9861,29 @@ def _title(row):
     return "%s %s" % (row["subject"].partition(":")[0], title) if row["code"] == "failed" else title
 
 
+def about_alert(row):
+    """Return the place of the page for an alert; for failures also the function, error and newest task.
+
+    These are read from the row's subject and text: failure_group() and why_failed() begin with them.
+    """
+    code, subject, text = row["code"], row["subject"], row["text"]
+    if code != "failed":
+        return {"function": None, "error": None, "task": None,
+                "link": FINDINGS[code].page.format(subject=quote(subject, safe=""))}
+    function = subject.partition(":")[0]
+    kind = re.match(r"(?:%s: )?(\w[\w.]*)(?:: | without )" % re.escape(function), text)
+    error = kind[1] if kind and subject != "%s: and others" % function else None
+    task = re.search(r"\(task (\d+)\)", text)
+    group = {"status": "failed", "function": function, **({"error": error} if error else {}),
+             "ended_since": iso(row["opened_at"])}
+    return {"function": function, "error": error, "task": int(task[1]) if task else None,
+            "link": "#/tasks/" + task[1] if task and row["count"] == 1 else "#/tasks?" + urlencode(group)}
+
+
 def alert_json(row):
     """Return an alert as the API has it."""
     times = ("opened_at", "seen_at", "told_at", "muted_until", "ended_at")
-    return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row)}
+    return {**row, **{name: iso(row[name]) for name in times}, "title": _title(row), **about_alert(row)}
 
 
 # upkeep/notifications.py -----------------------------------------------------
@@ -9774,7 +9901,6 @@ MAIL_WORD_CHARACTERS = 75       # maximum of an encoded word (RFC 2047, section 
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)    # HTTP statuses of permanent refusals
-CUT_OFF = "There was no answer in time."
 
 
 class Refused(Exception):
@@ -9786,6 +9912,16 @@ class WebhookPost(NamedTuple):
 
     path: "str"
     body: "JsonObject | None"
+
+
+def log_heading(content):
+    """Return the lines above the last lines of a task's log: none without a log."""
+    return ["", "The last lines of task %d:" % content["task"]] if content.get("log") else []
+
+
+def message_text(content):
+    """Return the text of a message without its subject."""
+    return "\n".join([*content["lines"], *log_heading(content), *content.get("log", [])])
 
 
 def header_text(text):
@@ -9818,7 +9954,7 @@ def mail_message(content, sender, recipient, row):
     message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
     quoted = charset.Charset("utf-8")
     quoted.body_encoding = charset.QP
-    message.set_payload(storable("\n".join(content["lines"])) + "\n", quoted)
+    message.set_payload(storable(message_text(content)) + "\n", quoted)
     return message
 
 
@@ -9892,17 +10028,26 @@ def _password(settings):
         with open(path, "rb") as file:
             password = file.read(PASSWORD_FILE_BYTES + 1).decode("utf-8-sig").strip()
     except (OSError, ValueError):
-        raise Refused("mail_password_file cannot be read: %s" % path) from None
+        raise Refused("mail_password_file cannot be read: it must be the path of a file") from None
     if not password.isprintable() or len(password) > PASSWORD_FILE_BYTES:
         raise Refused("mail_password_file must hold one line of at most %d characters: %s"
                       % (PASSWORD_FILE_BYTES, path))
     return password
 
 
-def _send_by_sendmail(sender, recipient, message):
+def _sendmail_path():
     import shutil
+    return shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
+
+
+def can_send_mail(settings):
+    """Return True if a mail server is set, or the host has a sendmail."""
+    return bool(settings.get("mail_server") or _sendmail_path())
+
+
+def _send_by_sendmail(sender, recipient, message):
     import subprocess
-    path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
+    path = _sendmail_path()
     if path is None:
         raise Refused("There is no sendmail here: set mail_server.")
     text = message.as_bytes().replace(b"\r\n", b"\n")
@@ -9937,31 +10082,43 @@ def _cut(text, most, encoding="utf-8", unit=1):
 def shaped(parts, content):
     """Return the WebhookPost of a message, in the shape that the host expects."""
     query = "?" + parts.query if parts.query else ""
-    text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     for hosts, shape in SHAPES:
         if re.fullmatch(hosts, parts.hostname or ""):
-            return shape(path, query, content["subject"], text)
-    return WebhookPost(path + query, None)
+            return shape(parts.path or "/", query, content)
+    return WebhookPost((parts.path or "/") + query, None)
 
 
-def _for_slack(path, query, subject, text):
+def _with_block(content, most, escape=str):
+    """Return a message of at most `most` characters before `escape`, its log as a block between ```."""
+    text = "\n".join([content["subject"], *content["lines"], *log_heading(content)])
+    log = "\n".join(content.get("log", [])).replace("```", "\'\'\'")[-most // 2:]
+    block = "\n```\n%s\n```" % log if log else ""
+    return escape(text[:most - len(block)] + block)
+
+
+def _for_slack(path, query, content):
     from html import escape
-    return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
+    return WebhookPost(path + query, {"text": _with_block(
+        content, 3000, functools.partial(escape, quote=False))})
 
 
-def _for_discord(path, query, subject, text):
-    return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
+def _for_discord(path, query, content):
+    return WebhookPost(path + query, {"content": _with_block(content, 2000),
+                                      "allowed_mentions": {"parse": []}})
 
 
-def _for_telegram(path, query, subject, text):
+def _for_telegram(path, query, content):
     # Drop parse_mode: error messages contain characters that Telegram's markup does not accept.
     more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
+    text = "\n".join((content["subject"], message_text(content)))
     return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
 
 
-def _for_ntfy(path, query, subject, text):
-    return WebhookPost("/" + query, {"topic": path.strip("/"), "title": subject,
-                                     "message": _cut(text, 4000)})
+def _for_ntfy(path, query, content):
+    # ntfy shows the title above the message.
+    click = {"click": content["link"]} if content.get("link") else {}
+    return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                                     "message": _cut(message_text(content), 4000), **click})
 
 
 SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _for_discord),
@@ -9991,7 +10148,7 @@ def _signed(folder, content, row,
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
     body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
-                      "data": {"subject": content["subject"], "lines": content["lines"]}})
+                      "data": {name: content.get(name) for name in ("subject", "lines", "link", "log")}})
     signed_text = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
     sign = base64.b64encode(hmac.digest(webhook_key(folder), signed_text, "sha256")).decode("ascii")
     return {"webhook-id": name, "webhook-timestamp": moment,
@@ -10112,7 +10269,7 @@ class DeliverySender:
         return recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name, content, row):
-        arguments = {"subject": content["subject"], "text": "\n".join(content["lines"])}
+        arguments = {"subject": content["subject"], "text": message_text(content)}
         function = self._find(name)
         names = function["schema"]["properties"] if function else arguments
         try:
@@ -13756,6 +13913,8 @@ def _check_alerts(queue):
         state["recipient"] for state in states) or "none")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
+    if states and not page_link(queue.settings, ""):
+        yield Finding("links_missing")
     for state in states:
         if state["error"] and state["next_at"] is None:
             yield Finding("channel_fails", channel=state["channel"], recipient=state["recipient"],
@@ -14926,7 +15085,8 @@ def session_json(queue, person):
     """Return a session as the API shows it."""
     visible = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
-    return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
+    return {"user": {"name": person.name, "role": person.role, "email": email},
+            "mail": can_send_mail(queue.settings), "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
             "expires_at": iso(person.expires_at), "exposed": visible["exposed"] or [],
             "looked_at": iso(visible["at"]), "max_file_mb": queue.settings.get("max_file_mb")}
@@ -15753,6 +15913,10 @@ ROUTES = [
     Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),
     Route("POST", "/api/tasks/actions", post_actions, USER, ACTION, 200, "ActionDone", FRESH | CHANGE),
     Route("GET", _TASK, get_task, USER, None, 200, "Task"),
+    Route("PATCH", _TASK, _does("Change a task that has not ended, such as whether its owner gets mail about "
+             "its end.", lambda queue, request, task_id: queue.row_json(queue.actions.change(
+                 task_id, request.given, request.person.scope))),
+          USER, CHANGED_TASK, 200, "Task"),
     Route("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
              queue.actions.delete(task_id, *request.person.who)), USER, None, 204, "", CHANGE),
     Route("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
@@ -15797,8 +15961,8 @@ ROUTES = [
              queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
     Route("POST", "/api/alerts/test", _does("Send a test message to all recipients of alerts.",
              lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
-    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it ends, or (no) "
-             "unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it is resolved, or "
+             "(no) unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
                  alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),
@@ -17664,7 +17828,7 @@ def cmd_set_queue(client, options):
 
 
 def _channel_text(channel):
-    state = channel["error"] or (channel["sent_at"] and "told at %s" % channel["sent_at"]) or "not told yet"
+    state = channel["error"] or (channel["sent_at"] and "sent at %s" % channel["sent_at"]) or "not sent yet"
     return "%s %s: %s" % (channel["channel"], channel["recipient"], state)
 
 

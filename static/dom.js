@@ -20,7 +20,7 @@ export function h(tag, attributes = {}, ...children) {
 }
 
 /** The children that no condition left out. @param {Child[]} children */
-const kept = (children) => /** @type {(Node|string)[]} */ (
+export const kept = (children) => /** @type {(Node|string)[]} */ (
   children.filter((child) => child != null && child !== false));
 
 /**

@@ -248,7 +248,9 @@ export function seekParts(label, rows, value) {
   const none = h('p', { class: 'help' }, t('Nothing matches.'));
   const look = () => {
     const wanted = search.value.trim().toLowerCase();
-    for (const row of rows) row.hidden = !row.textContent?.toLowerCase().includes(wanted);
+    for (const row of rows) {
+      row.hidden = !`${row.dataset.group || ''} ${row.textContent}`.toLowerCase().includes(wanted);
+    }
     none.hidden = !rows.length || rows.some((row) => !row.hidden);
   };
   const search = h('input', { type: 'search', class: 'seek', 'aria-label': label, value,
@@ -278,17 +280,27 @@ export function change(path, was, now) {
  * @param {string} label
  * @param {() => unknown} work
  */
-export function ask(asked, question, label, work) {
+export const ask = (asked, question, label, work) => offer(asked, question, t('No'),
+  [button(label, work, { class: 'button danger' })]).focus();
+
+/**
+ * Offers buttons in the place of another; returns the one that takes them away again.
+ * @param {HTMLElement} asked
+ * @param {string} question
+ * @param {string} leaving what that one is called
+ * @param {HTMLElement[]} buttons
+ */
+export function offer(asked, question, leaving, buttons) {
   const back = () => {
     group.replaceWith(asked);
     asked.focus();
   };
-  const leave = button(t('No'), back);
+  const leave = button(leaving, back);
   const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
     onkeydown: (/** @type {KeyboardEvent} */ { key }) => key === 'Escape' && back() },
-  question, button(label, work, { class: 'button danger' }), leave);
+  question, ...buttons, leave);
   asked.replaceWith(group);
-  leave.focus();
+  return leave;
 }
 
 /**

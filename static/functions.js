@@ -120,6 +120,7 @@ export function optionsFrom(now, before, values) {
     options[name] = now[name].trim() ? Number(now[name]) : undefined;
   }
   if (changed('queue')) options.queue = now.queue || undefined;
+  if (changed('notify')) options.notify = now.notify || null;
   if (changed('timeout')) options.timeout = secondsFrom(now, 'timeout') ?? undefined;
   return options;
 }

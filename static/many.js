@@ -131,10 +131,16 @@ export function groupRow({ function: name, error, message, count, newest }, more
   return h('li', {}, badge('failed', countWords(count)),
     h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
     h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
-    error && button(t('Retry these'), () => new Bulk(filter, refresh, 'retry'),
-      { class: 'small', 'aria-haspopup': 'dialog',
-        'aria-label': `${t('Retry these')}: ${name}, ${error}` }));
+    error && retryButton(filter, refresh));
 }
+
+/**
+ * A button for tasks that failed with the same kind of error; a dialog says how many they are.
+ * @param {URLSearchParams} filter @param {() => unknown} refresh
+ */
+export const retryButton = (filter, refresh) => button(t('Retry these'),
+  () => new Bulk(filter, refresh, 'retry'), { class: 'small', 'aria-haspopup': 'dialog',
+    'aria-label': `${t('Retry these')}: ${filter.get('function')}, ${filter.get('error')}` });
 
 /** A dialog that offers what can be done to all tasks that match, or one thing of that. */
 class Bulk {

@@ -15,6 +15,7 @@ import {
 import { t } from './language.js';
 import { say } from './messages.js';
 import { forecastWords } from './said.js';
+import { mailField } from './telling.js';
 
 /** @import {Columns, Line, Page, Row, Task, TaskFunction, Values} from './types.js' */
 
@@ -71,7 +72,8 @@ function showForm(chosen, queues, task, last, signal) {
     });
     if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
     else say(t('Task {id} was added.', added), true);
-  }, ...argumentFields(chosen.schema, given || {}), laterFields(chosen, options, queues));
+  }, ...argumentFields(chosen.schema, given || {}), mailField(chosen, options),
+  laterFields(chosen, options, queues));
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Add many')),
@@ -122,7 +124,7 @@ function showMany(chosen, queues, signal) {
     });
     if (!signal.aborted) location.hash = `#/tasks?function=${encodeURIComponent(chosen.name)}`;
     say(t.n('{count} task added. | {count} tasks added.', created), true);
-  }, fields.root, laterFields(chosen, {}, queues));
+  }, fields.root, mailField(chosen, {}), laterFields(chosen, {}, queues));
   const one = `#/new/${encodeURIComponent(chosen.name)}`;
   form.lastElementChild?.append(h('a', { class: 'button', href: one }, t('Add one')));
   render(t('New {name}', chosen), otherFunction('#/new'), h('h1', { tabindex: -1 }, chosen.name, ' ',

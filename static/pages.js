@@ -186,7 +186,7 @@ function changeButton(actions, row, user) {
     number(t('Maximum pending tasks for {name}', user), 'max_pending', 0,
       t('Empty: as in the settings. 0: no limit.')),
     field(t('Mail address of {name}', user), h('input', { type: 'email', name: 'email',
-      value: user.email || '', autocomplete: 'off' }), { help: t('It gets mail about tasks added with notify.') }),
+      value: user.email || '', autocomplete: 'off' }), { help: t('It gets mail when a task asks for it.') }),
     ...roleFields(user.role)));
 }
 
@@ -304,10 +304,10 @@ function mailParts(name) {
   if (session?.user.role === 'admin') {
     return [sendingForm(t('Save address'), ({ email }) => save(email || null),
       field(t('Address'), h('input', { name: 'email', type: 'email', value: current,
-        autocomplete: 'email' }), { help: t('You get mail here about tasks added with notify.') }))];
+        autocomplete: 'email' }), { help: t('We mail you here when a task asks for it.') }))];
   }
   if (!current) return [h('p', {}, t('None. An admin can enter one for you.'))];
-  const parts = [h('p', {}, t('Mail about tasks added with notify goes to {email}.', { email: current })),
+  const parts = [h('p', {}, t('When a task asks for it, mail goes to {email}.', { email: current })),
     h('div', { class: 'actions' }, askingButton(t('Remove address'), t('Remove it?'), async () => {
       await save(null);
       parts.forEach((part) => part.remove());

@@ -16,6 +16,7 @@ import { t } from './language.js';
 import { say } from './messages.js';
 import { RuleFields, slotItem, slotWords, wordsOf } from './rules.js';
 import { said } from './said.js';
+import { mailField, mailWords } from './telling.js';
 import { argumentsElement } from './values.js';
 
 /** @import {Fired, Page, Schedule, TaskFunction, Ticks} from './types.js' */
@@ -216,7 +217,8 @@ class ScheduleView {
     const { id, owner, source, options, catch_up: missed, overlap } = schedule;
     values.replaceChildren(argumentsElement(schedule));
     facts.replaceChildren([t('Schedule {id}', { id }), t('owner {owner}', { owner }),
-      ...Object.entries(options).map(([name, value]) => `${name.replace(/_/g, ' ')} ${value}`),
+      ...Object.entries(options).map(([name, value]) => (name === 'notify' ? mailWords(value)
+        : `${name.replace(/_/g, ' ')} ${value}`)).filter(Boolean),
       t('missed runs: {what}', { what: CATCH_UP[missed] }),
       t('if the last has not ended: {what}', { what: OVERLAP[overlap] })].join(' · '),
     ...source in SOURCES ? [h('br'), SOURCES[source]] : []);
@@ -281,7 +283,7 @@ function showForm(chosen, schedule, queues, signal) {
   }, field(t('Name'), h('input', { name: 'name', value: schedule?.name, maxlength: 100,
     autocomplete: 'off' }), { optional: true }), rule.root, h('h2', {}, t('Arguments')),
   ...argumentFields(chosen.schema, schedule?.arguments || {}),
-  otherFields(chosen, schedule, queues));
+  mailField(chosen, schedule?.options || {}, schedule?.owner), otherFields(chosen, schedule, queues));
   form.classList.add('planning');
   render(t('Schedule {name}', chosen), !schedule ? otherFunction('#/schedules/new')
     : h('a', { class: 'back', href: `#/schedules/${schedule.id}` }, t('← Back')),

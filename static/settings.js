@@ -1,6 +1,7 @@
 // @ts-check
 /** Settings in groups: only what was changed is sent, a default as "back to the default". */
-import { get, request } from './api.js';
+import { testButton } from './alerts.js';
+import { get, request, store } from './api.js';
 import { find, h, setText, textWith } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import { button, choice, field, page, seekParts, sendingForm, valuesOf } from './forms.js';
@@ -25,11 +26,14 @@ function showSettings(settings, wanted) {
     if (!changed.length) return say(t('Nothing was changed.'), true);
     const changes = changed.map((one) => [one.name, valueOf(one, now)]);
     const answer = await request('PATCH', 'api/settings', Object.fromEntries(changes));
+    const { session } = store.state;
+    if (session && now.mail_server !== before.mail_server) session.mail = (await get('api/session')).mail;
     showSettings(answer.settings, search.value);
     find('main .primary').focus({ preventScroll: true });
     say(t('Saved.'), true);
   }, ...[...groups].map(([group, some]) => h('section', {}, h('h2', {}, said(group)),
     ...some.map(settingField))));
+  if (wanted === said('Alerts')) form.lastElementChild?.append(testButton());
   const before = valuesOf(form);
   const rows = /** @type {NodeListOf<HTMLElement>} */ (form.querySelectorAll('.field'));
   const [search, none] = seekParts(t('Search settings'), [...rows], wanted);
@@ -60,6 +64,7 @@ function settingField(setting) {
       : fixed && t('Changed on the host only.'),
   ].filter(Boolean).join(' ') });
   find('label', element).append(' ', h('code', { class: 'help' }, name));
+  element.dataset.group = said(setting.group);
   return element;
 }
 

@@ -2,7 +2,7 @@
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
 import { now } from './clock.js';
-import { find, h, render, setText, setTitle } from './dom.js';
+import { find, h, kept, render, setText, setTitle } from './dom.js';
 import { eventWords, messageWords } from './events.js';
 import { FilesView } from './files.js';
 import {
@@ -15,6 +15,7 @@ import { LogView } from './log.js';
 import { say } from './messages.js';
 import { listPlace } from './places.js';
 import { errorLine, forecastWords, said, saidName } from './said.js';
+import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
 
 /** @import {Activity, Metrics, Page, Related, Task} from './types.js' */
@@ -59,6 +60,8 @@ class TaskView {
     this.estimate = h('span');
     this.progress = h('div', { class: 'progress' }, this.bar, this.estimate);
     this.actions = h('div', { class: 'actions' });
+    this.tell = button('', () => this.changeTelling());
+    this.telling = h('p', { class: 'help' });
     this.outcome = h('div');
     this.values = h('section');
     this.before = relatedPart(t('Comes after'));
@@ -74,7 +77,7 @@ class TaskView {
     render('', h('div', { class: 'bar back' }, h('a', { href: listPlace }, t('← Tasks')), this.near),
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
-      this.actions,
+      this.actions, this.telling,
       this.outcome, h('div', { class: 'columns' }, this.before.root, this.behind.root),
       this.files.root, this.log.root, this.values, this.timeline, this.details);
     this.patch();
@@ -146,11 +149,41 @@ class TaskView {
     const { status } = task;
     const own = !isFinished(task) ? !task.cancel_requested && this.button('cancel', t('Cancel'))
       : status !== 'succeeded' && this.button('retry', t('Retry'));
-    this.actions.replaceChildren(own || '', h('a', { href: again,
+    this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, h('a', { href: again,
       class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
     deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
       { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
+    this.patchTelling();
+  }
+
+  /** Whether the end of this task is told to the one who is logged in. */
+  isTold() {
+    return isWatched(this.task) || (this.isOwn() && Boolean(this.task.notify));
+  }
+
+  isOwn() {
+    return this.task.owner === store.state.session?.user.name;
+  }
+
+  /** The end is told to the owner by mail, and in this browser if the person allows that; or no longer. */
+  async changeTelling() {
+    const { id } = this.task;
+    const wanted = !this.isTold();
+    watch(id, wanted && await askBrowser());
+    if (this.isOwn()) {
+      this.task = await request('PATCH', `api/tasks/${id}`, { notify: wanted ? 'end' : null });
+      this.patchFacts();
+    }
+    this.patchTelling();
+    if (wanted && !this.isTold()) say(t('This browser shows no notifications.'), true);
+  }
+
+  /** What the button would do, and how the end is told. */
+  patchTelling() {
+    setText(this.tell, this.isTold() ? t('Do not tell me') : t('Tell me when it is done'));
+    this.telling.hidden = isFinished(this.task) || !this.isTold();
+    this.telling.replaceChildren(...kept(tellingWords(this.task)));
   }
 
   /** What runs is not stopped unasked. @param {'cancel'|'retry'} name @param {string} label */
@@ -203,7 +236,7 @@ class TaskView {
   /** Which task it is, and when what happened, in one quiet line; what hardly counts at the end. */
   patchFacts() {
     const { id, owner, queue, priority, timeout, attempts, crashes, schedule, run_at: at,
-      max_retries: retries, unique_key: key, after_failure: failure, function: name } = this.task;
+      max_retries: retries, unique_key: key, after_failure: failure, function: name, notify } = this.task;
     this.facts.replaceChildren([`#${id}`, owner, attempts > 0 && (retries || attempts > 1)
       && t('attempt {attempt} of {most}', { attempt: attempts, most: Math.max(attempts, retries + 1) }),
     ...momentsOf(this.task)].filter(Boolean).join(' · '), ' · ', h('a', {
@@ -214,6 +247,7 @@ class TaskView {
       t('time limit {time}', { time: duration(timeout) }),
       at && !isFinished(this.task) && t('not before {time}', { time: exact.format(new Date(at)) }),
       key && t('unique key {key}', { key }),
+      mailWords(notify),
       failure === 'run' && t('runs even if an earlier task fails')]
       .filter(Boolean).join(' · '), ...schedule ? [' · ', h('a', {
       href: `#/schedules/${schedule}` }, t('from schedule {id}', { id: schedule }))] : []);

@@ -9,7 +9,7 @@
  *   status: typeof import('./format.js').STATUSES[number], reason: string|null, after?: number[],
  *   unique_key?: string|null, after_failure?: string|null, schedule?: number|null,
  *   priority: number, run_at: string|null, attempts: number, crashes: number,
- *   max_retries: number, timeout: number,
+ *   max_retries: number, timeout: number, notify: 'end'|'failure'|null,
  *   cancel_requested: boolean, progress: number|null, message: string|null,
  *   error: TaskError|null, created_at: string, started_at: string|null,
  *   finished_at: string|null, expected_start?: [string, string]|null,
@@ -29,15 +29,16 @@
  *   max_running?: number|null}} User
  * @typedef {{address: string|null, current: boolean, created_at: string, seen_at: string}} Place
  *   where one is logged in
- * @typedef {{user: {name: string, role: 'admin'|'user'|'viewer', email: string|null}, version: string,
- *   data: string|null, exposed: string[], looked_at: string|null, max_file_mb: number}} Session
+ * @typedef {{user: {name: string, role: 'admin'|'user'|'viewer', email: string|null}, mail: boolean,
+ *   version: string, data: string|null, exposed: string[], looked_at: string|null, max_file_mb: number}} Session
  *
  * @typedef {{type?: string|string[], format?: string, enum?: unknown[], items?: Schema,
  *   properties?: Record<string, Schema>, additionalProperties?: boolean|Schema, required?: string[],
  *   prefixItems?: Schema[], enumNames?: string[], default?: unknown, description?: string,
  *   minimum?: number, maximum?: number, maxLength?: number}} Schema
  * @typedef {{name: string, title: string, description: string, schema: Schema,
- *   options: {queue: string, priority: number, max_retries: number, timeout: number},
+ *   options: {queue: string, priority: number, max_retries: number, timeout: number,
+ *   notify: 'end'|'failure'|null},
  *   who: 'user'|'admin'|'nobody', remote?: string[]}} TaskFunction
  * @typedef {{message: string, file: string|null, line: number|null}} CodeError
  * @typedef {{functions: TaskFunction[], error: CodeError|null, samples: boolean,
@@ -79,10 +80,11 @@
  * @typedef {{token: string|null, addresses: string[]}} Canary
  * @typedef {{id: number, code: string, title: string, subject: string, text: string, count: number,
  *   told: number, opened_at: string, seen_at: string, told_at: string|null,
- *   muted_until: string|null, ended_at: string|null}} Alert
- * @typedef {{channel: string, recipient: string, last: number|null, sent_at: string|null,
- *   error: string|null, next_at: string|null}} Channel
- * @typedef {{alerts: Alert[], channels: Channel[]}} Alerts
+ *   muted_until: string|null, ended_at: string|null, function: string|null, error: string|null,
+ *   task: number|null, link: string}} Alert
+ * @typedef {{channel: string, recipient: string, last: number|null, sending: boolean,
+ *   sent_at: string|null, error: string|null, next_at: string|null}} Channel
+ * @typedef {{alerts: Alert[], channels: Channel[], page_address: string|null}} Alerts
  * @typedef {{last_at: string|null, last_source: string|null, period: number|null,
  *   cron: {last_at: string|null, period: number|null}|null, resident: boolean}} Ticks
  * @typedef {{checks: Check[], advice: string, files: HostFile[],

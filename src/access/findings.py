@@ -33,7 +33,7 @@ from ..upkeep.tick_history import VISITORS
 from ..upkeep.worker_modes import create_lock
 from ..upkeep.finding_table import BACKUPS, BAD, FINE, READ_ALL_BYTES, Finding, readable_time
 from ..upkeep.conditions import disk_findings, schedule_name
-from ..upkeep.alerts import IS_OPEN, UNSENT_SECONDS, is_message_due
+from ..upkeep.alerts import IS_OPEN, UNSENT_SECONDS, is_message_due, page_link
 from .people import SCRYPT_MISSING, knows_scrypt
 from .python_interface import JobQueue
 from .host import DOORS, WEB_FOLDERS, exposure, is_world_writable, read_text
@@ -292,6 +292,8 @@ def _check_alerts(queue: JobQueue) -> Lines:
         state["recipient"] for state in states) or "none")
     if is_message_due(queue.database, queue.database.clock.now() - UNSENT_SECONDS):
         yield Finding("outbox_waits", minutes=UNSENT_SECONDS // 60)
+    if states and not page_link(queue.settings, ""):
+        yield Finding("links_missing")
     for state in states:
         if state["error"] and state["next_at"] is None:
             yield Finding("channel_fails", channel=state["channel"], recipient=state["recipient"],

@@ -314,6 +314,17 @@ def mask(value: Any) -> Any:
     return [mask(item) for item in value] if isinstance(value, list) else value
 
 
+def secret_texts(value: Any, is_secret: bool = False) -> Iterator[str]:
+    """Yield the secrets that mask() masks in a value, as texts of more than 3 characters, longest first."""
+    if isinstance(value, (dict, list)):
+        parts = value.items() if isinstance(value, dict) else [("", item) for item in value]
+        found = {text for name, item in parts
+                 for text in secret_texts(item, is_secret or SECRET_NAME.search(name) is not None)}
+        yield from sorted(found, key=len, reverse=True)
+    elif is_secret and len(str(value)) > 3:
+        yield str(value)
+
+
 def unmask(value: Any, stored: Any) -> Any:
     """Return the value with masked secrets replaced by those of `stored`, because they were not changed."""
     if isinstance(value, dict) and isinstance(stored, dict):

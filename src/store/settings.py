@@ -80,6 +80,13 @@ def tidy_webhooks(text: str) -> str:
     return " ".join(dict.fromkeys(text.split()))
 
 
+def check_password_file(text: str) -> None:
+    """Refuse a text that is no path of a file. The error does not repeat the text: it may be a password."""
+    if not (os.path.isabs(text) and os.path.isfile(text)):
+        raise field_error("mail_password_file", "must be the whole path of a file that exists: write the "
+                          "password into a file such as /home/me/mail-password.txt, and give its path here")
+
+
 def web_label(address: str) -> str:
     """Return a label for a webhook that does not show its secret address: host and digest."""
     return "%s (%s)" % (urlsplit(address).hostname, digest(address)[:6])
@@ -163,8 +170,8 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
         "proxy does not send the prefix. A wrong path locks all users out until an admin's password is set "
         "anew with a file setup-code-WORD.txt."),
     "page_address": ("Address of this page", "", text_up_to(2000), "",
-        "Where workers of other machines reach this page, such as https://example.org/jq: they "
-        "fetch and send files there. Only for a queue on PostgreSQL that several machines share."),
+        "Such as https://example.org/jq. Messages link to it. Workers of other machines fetch and send files "
+        "there, if several machines share a queue on PostgreSQL."),
     "https": ("HTTPS", "", {"enum": ["auto", "always"]}, "auto",
         "always: browsers reach this page by HTTPS only, although this server cannot see it. "
         "If that is wrong, no user can log in: see base_path."),
@@ -177,9 +184,9 @@ SETTING_GROUPS: dict[str, dict[str, tuple[str, str, Schema, int | str, str]]] = 
         "Addresses that get a mail when something goes wrong."),
     "mail_server": ("Mail server", "", text_up_to(300), "", "HOST:PORT; empty: the host's sendmail."),
     "mail_user": ("Mail user", "", text_up_to(300), "", "User name on that server; empty: no log-in."),
-    "mail_password_file": ("Password", "", text_up_to(1000), "",
-        "Path of a file that holds it; empty: mail-password-WORD.txt in the data folder, if there is one. "
-        "With a password, mail_server is changed on the host only, too."),
+    "mail_password_file": ("Password file", "", text_up_to(1000), "",
+        "Path of a file that holds the password, never the password itself; empty: mail-password-WORD.txt in "
+        "the data folder, if there is one. With a password, mail_server is changed on the host only, too."),
     "mail_from": ("Mail from", "", {
         **EMAIL, **text_up_to(300), "pattern": r"\s*(%s)?\s*" % MAIL_ADDRESS}, "",
         "Sender; an address of a domain of yours."),
@@ -222,7 +229,8 @@ class Settings:
 
     def __init__(self, database: Database, environment: Mapping[str, str] = os.environ) -> None:
         self._database = database
-        self.validators: dict[str, Callable[[Any], None]] = {}     # of new values, besides the schema
+        self.validators: dict[str, Callable[[Any], None]] = {      # of new values, besides the schema
+            "mail_password_file": check_password_file}
         self._known: tuple[float, dict[str, Any]] = (-math.inf, {})     # when the cache ends, {name: value}
         self._fixed: dict[str, Any] = {}
         for name, setting in SETTINGS.items():
@@ -253,7 +261,10 @@ class Settings:
             rows.append({
                 "fixed": origin == "environment" or self._is_of_host(name), "name": name,
                 "group": setting.group, "label": setting.label, "unit": setting.unit,
-                "value": SECRETLY if schema.get("writeOnly") and value else value,
+                "value": SECRETLY if value and (
+                    # An earlier version stored a password that was given in place of a path.
+                    schema.get("writeOnly") or name == "mail_password_file" and not os.path.isabs(str(value))
+                ) else value,
                 "default": setting.default, "from": origin, "type": kind, "choices": schema.get("enum"),
                 "minimum": schema.get("minimum"), "help": setting.help,
                 "maximum": schema.get("maximum", schema.get("maxLength"))})

@@ -14,6 +14,7 @@ from ..base.limits import (CANCELLED, FAILED, PENDING, RUNNING, SCHEDULED, STATU
                            SUCCEEDED, WAITING)
 from ..base.errors import Conflict, Denied
 from ..base.time_and_text import dump_json
+from ..base.values import OPTION_SCHEMAS, object_of, titled
 from ..store.connection import BY_ID, Connection
 from ..store.database import Database
 from ..store.log_and_activity import activity_row, record_activity
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     Rows = list[TaskRow]
 
+CHANGED_TASK = titled("TaskChange", object_of(notify=OPTION_SCHEMAS["notify"]))
 PORTION_ROWS = 200              # tasks that a bulk action changes in one short transaction
 ACTION_ROWS = 1000              # tasks that a bulk action reads at once
 
@@ -85,6 +87,20 @@ class Actions:
                     raise Denied("Only an admin can have %s run again." % row["function"])
                 self._adding.check_quota(transaction, owner_id, 1, "It was not retried")
             self._retry(transaction, [row], self._clock.now(), by)
+            return self._tasks.get(task_id, owner_id, transaction)
+
+    def change(self, task_id: int, changes: JsonObject, owner_id: int | None = None) -> TaskRow:
+        """Change options in CHANGED_TASK of a task; return its row. Conflict if it has ended.
+
+        A running task may be changed, too: only its end reads these options.
+        """
+        with self._database.transaction() as transaction:
+            row = self._tasks.get(task_id, owner_id, transaction)
+            if row["status"] in (SUCCEEDED, FAILED, CANCELLED):
+                raise Conflict("Task %d has ended already (%s)."
+                               % (task_id, STATUS_WORDS[row["status"]]))
+            if changes:
+                transaction.update("task", changes, "id=? AND status=?", (task_id, row["status"]))
             return self._tasks.get(task_id, owner_id, transaction)
 
     def delete(self, task_id: int, owner_id: int | None = None, by: str | None = None) -> None:

@@ -34,6 +34,7 @@ class FindingRow(NamedTuple):
     service_text: str = ""              # sentence above task lists
     alert: str = ""                     # title of the alert; empty: it opens none
     causes: str = ""                    # codes of the alerts that explain this one and silence it
+    page: str = "#/settings/host"       # place of the page that shows more of the alert; a template
 
 
 _ROWS: dict[str, tuple[str, ...]] = {
@@ -139,22 +140,24 @@ _ROWS: dict[str, tuple[str, ...]] = {
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
              "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
-                "a schedule cannot add its task", "code"),
+                "a schedule cannot add its task", "code", "#/schedules/{subject}"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
     "missed": ("", NOTE, "{name}: the run added at {at} was late, or replaced several missed runs",
                "", "", "",
-               "a schedule was missed", "disk,no_worker"),
+               "a schedule was missed", "disk,no_worker", "#/schedules/{subject}"),
     "held_up": ("", NOTE, "{name}: {why}", "", "", "",
-                "a schedule waits long", "disk,code,no_worker"),
+                "a schedule waits long", "disk,code,no_worker", "#/schedules/{subject}"),
     "task_lost": ("Tasks", BAD, "task {id} has had no heartbeat for {seconds:.0f} s, and no worker takes "
                   "it over", "open the page or run python3 jobqueue.py tick"),
     "waiting": ("Tasks", NOTE, "the oldest task that could start has waited {minutes} min", "", "", "",
-                "tasks wait long", "disk,code,no_worker"),
-    "failed": ("", NOTE, "{function}: {why} (task {id})", "", "", "", "failed"),
+                "tasks wait long", "disk,code,no_worker", "#/tasks?status=pending"),
+    "failed": ("", NOTE, "{why} (task {id})", "", "", "", "failed"),
     "clock_back": ("Tasks", BAD, "the clock is {seconds:.0f} s behind the newest record ({at}): it was set "
                    "back, or was wrong before"),
     "channel_fails": ("Alerts", BAD, "{channel} to {recipient} failed: {error}",
                       "fix this, then send a test alert: python3 jobqueue.py alert test"),
+    "links_missing": ("Alerts", NOTE, "messages have no links, because page_address is not set",
+                      "set page_address to the address of this page, such as https://example.org/jq"),
     "outbox_waits": ("Alerts", BAD, "messages have waited for over {minutes} min: the process that sends "
                      "them does not start")}
 FINDINGS = {code: FindingRow(*row) for code, row in _ROWS.items()}

@@ -26,7 +26,7 @@ from ..store.connection import find_database, private_path, write_private
 from ..store.database import Database
 from ..store.data_folder import user_name
 from ..store.settings import Settings, web_label
-from .alerts import SENDING_MARK, SEND_PAUSES, Recipient, recipients_of_alerts
+from .alerts import CUT_OFF, SENDING_MARK, SEND_PAUSES, Recipient, recipients_of_alerts
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -46,7 +46,6 @@ MAIL_WORD_CHARACTERS = 75       # maximum of an encoded word (RFC 2047, section 
 PASSWORD_FILE_BYTES = 200
 SENDMAIL_PLACES = "/usr/sbin:/usr/lib:/usr/local/sbin"
 REFUSED_FOR_GOOD = (400, 404, 410, 413, 422)    # HTTP statuses of permanent refusals
-CUT_OFF = "There was no answer in time."
 
 
 class Refused(Exception):
@@ -58,6 +57,16 @@ class WebhookPost(NamedTuple):
 
     path: str
     body: JsonObject | None
+
+
+def log_heading(content: MessageContent) -> list[str]:
+    """Return the lines above the last lines of a task's log: none without a log."""
+    return ["", "The last lines of task %d:" % content["task"]] if content.get("log") else []
+
+
+def message_text(content: MessageContent) -> str:
+    """Return the text of a message without its subject."""
+    return "\n".join([*content["lines"], *log_heading(content), *content.get("log", [])])
 
 
 def header_text(text: str) -> str:
@@ -90,7 +99,7 @@ def mail_message(content: MessageContent, sender: str, recipient: str, row: Row)
     message["Auto-Submitted"], message["X-Auto-Response-Suppress"] = "auto-generated", "All"
     quoted = charset.Charset("utf-8")
     quoted.body_encoding = charset.QP
-    message.set_payload(storable("\n".join(content["lines"])) + "\n", quoted)
+    message.set_payload(storable(message_text(content)) + "\n", quoted)
     return message
 
 
@@ -164,17 +173,26 @@ def _password(settings: Settings) -> str:
         with open(path, "rb") as file:
             password = file.read(PASSWORD_FILE_BYTES + 1).decode("utf-8-sig").strip()
     except (OSError, ValueError):
-        raise Refused("mail_password_file cannot be read: %s" % path) from None
+        raise Refused("mail_password_file cannot be read: it must be the path of a file") from None
     if not password.isprintable() or len(password) > PASSWORD_FILE_BYTES:
         raise Refused("mail_password_file must hold one line of at most %d characters: %s"
                       % (PASSWORD_FILE_BYTES, path))
     return password
 
 
-def _send_by_sendmail(sender: str, recipient: str, message: Message) -> None:
+def _sendmail_path() -> str | None:
     import shutil
+    return shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
+
+
+def can_send_mail(settings: Settings) -> bool:
+    """Return True if a mail server is set, or the host has a sendmail."""
+    return bool(settings.get("mail_server") or _sendmail_path())
+
+
+def _send_by_sendmail(sender: str, recipient: str, message: Message) -> None:
     import subprocess
-    path = shutil.which("sendmail", path="%s:%s" % (os.environ.get("PATH", ""), SENDMAIL_PLACES))
+    path = _sendmail_path()
     if path is None:
         raise Refused("There is no sendmail here: set mail_server.")
     text = message.as_bytes().replace(b"\r\n", b"\n")
@@ -209,31 +227,43 @@ def _cut(text: str, most: int, encoding: str = "utf-8", unit: int = 1) -> str:
 def shaped(parts: SplitResult, content: MessageContent) -> WebhookPost:
     """Return the WebhookPost of a message, in the shape that the host expects."""
     query = "?" + parts.query if parts.query else ""
-    text, path = "\n".join([content["subject"], *content["lines"]]), parts.path or "/"
     for hosts, shape in SHAPES:
         if re.fullmatch(hosts, parts.hostname or ""):
-            return shape(path, query, content["subject"], text)
-    return WebhookPost(path + query, None)
+            return shape(parts.path or "/", query, content)
+    return WebhookPost((parts.path or "/") + query, None)
 
 
-def _for_slack(path: str, query: str, subject: str, text: str) -> WebhookPost:
+def _with_block(content: MessageContent, most: int, escape: Callable[[str], str] = str) -> str:
+    """Return a message of at most `most` characters before `escape`, its log as a block between ```."""
+    text = "\n".join([content["subject"], *content["lines"], *log_heading(content)])
+    log = "\n".join(content.get("log", [])).replace("```", "\'\'\'")[-most // 2:]
+    block = "\n```\n%s\n```" % log if log else ""
+    return escape(text[:most - len(block)] + block)
+
+
+def _for_slack(path: str, query: str, content: MessageContent) -> WebhookPost:
     from html import escape
-    return WebhookPost(path + query, {"text": escape(text[:3000], quote=False)})
+    return WebhookPost(path + query, {"text": _with_block(
+        content, 3000, functools.partial(escape, quote=False))})
 
 
-def _for_discord(path: str, query: str, subject: str, text: str) -> WebhookPost:
-    return WebhookPost(path + query, {"content": text[:2000], "allowed_mentions": {"parse": []}})
+def _for_discord(path: str, query: str, content: MessageContent) -> WebhookPost:
+    return WebhookPost(path + query, {"content": _with_block(content, 2000),
+                                      "allowed_mentions": {"parse": []}})
 
 
-def _for_telegram(path: str, query: str, subject: str, text: str) -> WebhookPost:
+def _for_telegram(path: str, query: str, content: MessageContent) -> WebhookPost:
     # Drop parse_mode: error messages contain characters that Telegram's markup does not accept.
     more = {name: value for name, value in parse_qsl(query[1:]) if name != "parse_mode"}
+    text = "\n".join((content["subject"], message_text(content)))
     return WebhookPost(path, {**more, "text": _cut(text, 4096, "utf-16-le", 2)})
 
 
-def _for_ntfy(path: str, query: str, subject: str, text: str) -> WebhookPost:
-    return WebhookPost("/" + query, {"topic": path.strip("/"), "title": subject,
-                                     "message": _cut(text, 4000)})
+def _for_ntfy(path: str, query: str, content: MessageContent) -> WebhookPost:
+    # ntfy shows the title above the message.
+    click = {"click": content["link"]} if content.get("link") else {}
+    return WebhookPost("/" + query, {"topic": path.strip("/"), "title": content["subject"],
+                                     "message": _cut(message_text(content), 4000), **click})
 
 
 SHAPES = ((r"hooks\.slack\.com", _for_slack), (r"(.+\.)?discord(app)?\.com", _for_discord),
@@ -263,7 +293,7 @@ def _signed(folder: Path, content: MessageContent, row: Row,
     import hmac
     name, moment = "msg_%d_%d" % (row["id"], int(row["created_at"] * 1000)), "%d" % now
     body = dump_json({"type": "jobqueue." + content["kind"], "timestamp": iso(row["created_at"]),
-                      "data": {"subject": content["subject"], "lines": content["lines"]}})
+                      "data": {name: content.get(name) for name in ("subject", "lines", "link", "log")}})
     signed_text = ("%s.%s.%s" % (name, moment, body)).encode("utf-8")
     sign = base64.b64encode(hmac.digest(webhook_key(folder), signed_text, "sha256")).decode("ascii")
     return {"webhook-id": name, "webhook-timestamp": moment,
@@ -384,7 +414,7 @@ class DeliverySender:
         return recipient in recipients_of_alerts(self._settings)
 
     def _add_task(self, name: str, content: MessageContent, row: Row) -> None:
-        arguments = {"subject": content["subject"], "text": "\n".join(content["lines"])}
+        arguments = {"subject": content["subject"], "text": message_text(content)}
         function = self._find(name)
         names = function["schema"]["properties"] if function else arguments
         try:

@@ -19,8 +19,7 @@ from ..store.connection import write_private
 from ..store.data_folder import repair_journal
 from ..store.settings import SETTINGS
 from ..upkeep.rollup import DAY, HOUR, STEPS
-from ..upkeep.alerts import SENDING_SECONDS
-from ..upkeep.notifications import CUT_OFF
+from ..upkeep.alerts import CUT_OFF, SENDING_SECONDS
 from ..access.python_interface import JobQueue
 from ..access.host import host_files
 from ..upkeep.finding_table import BAD
@@ -157,7 +156,7 @@ def cmd_set_queue(client: Client, options: Namespace) -> None:
 
 
 def _channel_text(channel: JsonObject) -> str:
-    state = channel["error"] or (channel["sent_at"] and "told at %s" % channel["sent_at"]) or "not told yet"
+    state = channel["error"] or (channel["sent_at"] and "sent at %s" % channel["sent_at"]) or "not sent yet"
     return "%s %s: %s" % (channel["channel"], channel["recipient"], state)
 
 

@@ -29,6 +29,7 @@ from ..tasks.task_list import (FIELDS, FIELDS_ROW, LIST_ROW, NEWEST, OLDEST, RUN
                                SORT_ROWS, Filter, TaskList)
 from ..tasks.actions import ACTIONS
 from ..upkeep.rollup import DAY
+from ..upkeep.notifications import can_send_mail
 from ..access.people import Person, wrong_log_in
 from ..access.requests import REQUEST_SCHEMA
 from ..access.python_interface import JobQueue
@@ -74,7 +75,8 @@ def session_json(queue: JobQueue, person: Person) -> JsonObject:
     """Return a session as the API shows it."""
     visible = exposure(queue) if person.is_admin else {"exposed": None, "at": None}
     email = queue.users.find(person.name)["email"]
-    return {"user": {"name": person.name, "role": person.role, "email": email}, "version": VERSION,
+    return {"user": {"name": person.name, "role": person.role, "email": email},
+            "mail": can_send_mail(queue.settings), "version": VERSION,
             "data": str(queue.database.folder) if person.is_admin else None,
             "expires_at": iso(person.expires_at), "exposed": visible["exposed"] or [],
             "looked_at": iso(visible["at"]), "max_file_mb": queue.settings.get("max_file_mb")}

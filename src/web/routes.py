@@ -15,6 +15,7 @@ from ..base.values import object_of
 from ..store.settings import CHANGED_SETTINGS
 from ..tasks.queues import CHANGED_QUEUE, NEW_QUEUE
 from ..tasks.files import BYTES_TYPE, SHOWN_TYPES
+from ..tasks.actions import CHANGED_TASK
 from ..upkeep.schedule_rows import CHANGED_SCHEDULE, SCHEDULE_SCHEMA
 from ..access.people import CHANGED_USER, LOG_IN, NEW_TOKEN, NEW_USER, SET_UP
 from ..access.remote_workers import HELLO, TURN
@@ -126,6 +127,10 @@ ROUTES = [
     Route("POST", "/api/tasks", post_tasks, USER, NEW_TASKS, 201, "Added", FRESH | CHANGE),
     Route("POST", "/api/tasks/actions", post_actions, USER, ACTION, 200, "ActionDone", FRESH | CHANGE),
     Route("GET", _TASK, get_task, USER, None, 200, "Task"),
+    Route("PATCH", _TASK, _does("Change a task that has not ended, such as whether its owner gets mail about "
+             "its end.", lambda queue, request, task_id: queue.row_json(queue.actions.change(
+                 task_id, request.given, request.person.scope))),
+          USER, CHANGED_TASK, 200, "Task"),
     Route("DELETE", _TASK, _does("Remove a task.", lambda queue, request, task_id:
              queue.actions.delete(task_id, *request.person.who)), USER, None, 204, "", CHANGE),
     Route("POST", _TASK + "/cancel", _does("Cancel a task, or ask the worker that runs it to stop.",
@@ -170,8 +175,8 @@ ROUTES = [
              queue, _: queue.alerts.all()), ADMIN, None, 200, "AlertList"),
     Route("POST", "/api/alerts/test", _does("Send a test message to all recipients of alerts.",
              lambda queue, _: queue.alerts.test()), ADMIN, None, 202, "AlertTest"),
-    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it ends, or (no) "
-             "unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
+    Route("POST", "/api/alerts/" + ID + "/mute", _does("Mute an alert for a time or until it is resolved, or "
+             "(no) unmute it.", lambda queue, request, alert_id: queue.alerts.mute(
                  alert_id, request.given["how"])), ADMIN, MUTE, 200, "Alert"),
     Route("GET", "/api/host", get_host, ADMIN, None, 200, "HostReport"),
     Route("GET", "/api/backup", get_backup, ADMIN, None, 200, BYTES_TYPE, WHOLE),

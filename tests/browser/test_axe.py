@@ -96,6 +96,25 @@ class Axe(BusyCase):
         ana.click("header summary")
         self.check(ana, "the menu")
 
+    def test_alerts_and_messages(self):
+        self.site._insert("alert", {"code": "failed", "subject": "letter: ValueError x", "count": 2,
+                                    "text": "ValueError: x (task 2)", "opened_at": 0, "seen_at": 0})
+        self.site.settings(alert_mail="ops@example.org")
+        self.addCleanup(self.site.settings, alert_mail="")
+        ana = self.open("ana")
+        self.visit(ana, "#/alerts")
+        ana.see("ops@example.org", "main")
+        ana.click("main button", "Mute…: letter failed")
+        self.check(ana, "an alert that is being muted")
+        self.visit(ana, "#/settings?q=Alerts")
+        self.check(ana, "settings of messages")
+        self.visit(ana, "#/tasks/%d" % self.running)
+        ana.click("main button", "Tell me when it is done")
+        ana.find("main button", "Do not tell me")
+        self.check(ana, "a task that will be told")
+        self.visit(ana, "#/new/report")
+        ana.choose("notify", "end")
+        self.check(ana, "a form with mail")
 
     def test_a_fault_is_found(self):
         ana = self.open("ana")

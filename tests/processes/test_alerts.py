@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import json
 import os
+import quopri
 import re
 import shutil
 import signal
@@ -391,7 +392,7 @@ class TestProcesses(unittest.TestCase):
 
     def test_alert_test_takes_the_real_path_and_says_what_the_server_said(self):
         said = self.site.run("alert", "test").stdout
-        self.assertIn("mail ops@example.org: told at", said)
+        self.assertIn("mail ops@example.org: sent at", said)
         self.assertEqual(len(self.server.mails), 1)
         self.server.how = "refuse"
         self.assertIn("550 no such user", self.site.run("alert", "test", code=1).stdout)
@@ -402,6 +403,19 @@ class TestProcesses(unittest.TestCase):
         told = self.site.home / "told.txt"
         self.assertEqual(wait_until(lambda: told.exists() and told.read_text(), what="the function"),
                          "a test")
+
+    def test_a_failure_is_mailed_with_a_link_and_the_end_of_its_log(self):
+        plant(self.site, "WATCH_SECONDS = 0.0")
+        self.site.settings(page_address="https://example.org/jq/")
+        self.site.run("tick")
+        number = self.site.add("bad", number=7)
+        self.site.wait(number)
+        wait_until(lambda: self.site.run("tick") and self.server.mails, what="a mail")
+        text = quopri.decodestring(self.server.mails[0][2]).decode().replace("\r\n", "\n")
+        self.assertIn("bad failed: Fail: order 7 is wrong (task %d). https://example.org/jq/#/tasks/%d\n"
+                      % (number, number), text)
+        self.assertRegex(text, r"\nThe last lines of task %d:\n(.*\n){0,9}.*Fail: order 7 is wrong\n"
+                         % number)
 
     @about_sqlite("the clocks of marks are put back in the folder")
     def test_a_failure_is_mailed_once_and_nobody_waits_for_a_server_that_hangs(self):

@@ -67,12 +67,13 @@ BLOCKS = {
     "settings alert_function tell": "test_telling_of_alerts",
     "settings alert_mail": "test_telling_of_alerts",
     "hooks.slack.com": "test_telling_of_alerts",
+    "page_address https://example.org": "test_telling_of_alerts",
     "token add office": "test_a_worker_over_https",
     "worker.py --server": "test_a_worker_over_https",
     "def histogram(photo": "test_a_photo_in_and_a_picture_out",
     "add histogram": "test_a_photo_in_and_a_picture_out",
     "--data-binary @holiday.jpg": "test_a_photo_in_and_a_picture_out",
-    "settings page_address": "test_a_photo_in_and_a_picture_out",
+    "http://page.internal:8000": "test_a_photo_in_and_a_picture_out",
     "psycopg[binary]": "it fetches a package",
     "> data)": "test_postgresql",
     "jobqueue.py export FILE": "test_moving",
@@ -446,8 +447,9 @@ print(b"".join(application(environ, print)).decode())'"""))
     def test_telling_of_alerts(self):
         self.first_admin()
         self.site.write_tasks(block("def tell(subject"))
-        for words in ("settings alert_mail", "hooks.slack.com"):
-            self.shell(block(words))
+        (self.site.home / "mail-password.txt").write_text("word")
+        for words in ("settings alert_mail", "hooks.slack.com", "page_address https://example.org"):
+            self.shell(block(words).replace("/home/me/mail-", "'%s'/mail-" % self.site.home))
         self.assertNotIn("word", self.site.run("settings", "alert_webhook").stdout)
         self.site.settings(alert_mail="", alert_webhook="")
         self.shell(block("settings alert_function tell"))
@@ -467,7 +469,7 @@ print(b"".join(application(environ, print)).decode())'"""))
         told = self.shell(block("--data-binary @holiday.jpg").replace(
             "http://127.0.0.1:8000/", self.site.address))
         self.assertEqual(json.loads(told)["size"], 355)
-        self.shell(block("settings page_address"))
+        self.shell(block("http://page.internal:8000"))
 
     def test_names_and_calls_of_python(self):
         self.first_admin()

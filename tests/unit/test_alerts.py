@@ -73,6 +73,100 @@ class AlertsCase(TestCase):
             self.queue.workers.start_failed(transaction, "out of memory")
 
 
+    def print_lines(self, task_id, text, attempt=1):
+        """A task printed this."""
+        with self.database.transaction() as transaction:
+            jobqueue.append_log(transaction, self.clock.now(), task_id, attempt, 0, text)
+
+
+class TestLinksAndLogs(AlertsCase):
+    """A message about failures leads to the page, and shows what the newest one printed."""
+
+    def fail_after(self, text, **arguments):
+        """The message about a task that printed this and failed."""
+        task_id = self.add(function="greet", name="x", options={"max_retries": 0})
+        self.write("UPDATE task SET arguments=? WHERE id=?",
+                   (json.dumps({"name": "x", **arguments}), task_id))
+        self.print_lines(task_id, text)
+        self.run_one("fail", None, "ValueError", "boom")
+        self.look()
+        return self.messages()[-1]
+
+    def test_without_an_address_of_the_page_there_is_no_link_and_check_says_so(self):
+        message = self.fail_after("")
+        self.assertEqual((message["link"], message["log"]), ("", []))
+        self.assertNotIn("http", message["lines"][0])
+        self.assertIn("links_missing", [one.code for one in jobqueue.check_host(self.queue).findings])
+        self.change_settings(page_address="https://example.org/jq")
+        self.assertNotIn("links_missing", [one.code for one in jobqueue.check_host(self.queue).findings])
+
+    def test_one_failure_links_to_its_task_and_several_to_all_of_their_kind(self):
+        self.change_settings(page_address="https://example.org/jq")
+        self.assertEqual(self.fail_after("")["link"], "https://example.org/jq/#/tasks/1")
+        began = self.queue.alerts.all()["alerts"][0]["opened_at"]
+        self.break_one("boom", function="greet", name="x", options={"max_retries": 0})
+        self.look(200)
+        [alert] = self.queue.alerts.all()["alerts"]
+        self.assertEqual((alert["function"], alert["error"], alert["task"], alert["count"]),
+                         ("greet", "ValueError", 2, 2))
+        self.assertEqual(alert["link"], "#/tasks?status=failed&function=greet&error=ValueError&ended_since="
+                         + began.replace(":", "%3A"))
+        wanted = jobqueue.Filter(statuses=[3], function="greet", error="ValueError",
+                                 ended_since=jobqueue.parse_time(began, "x"))
+        rows = self.queue.tasks.find(wanted, 9).rows
+        self.assertEqual(sorted(row["id"] for row in rows), [1, 2])
+
+    def test_a_condition_links_to_the_page_that_shows_more_of_it(self):
+        self.change_settings(page_address="https://example.org/jq")
+        self.schedule("every 10m")
+        self.write("UPDATE schedule SET problem='no such function'")
+        self.look(times=2)
+        [message] = self.messages()
+        self.assertEqual(message["link"], "https://example.org/jq/#/schedules/1")
+        self.assertTrue(message["lines"][0].endswith(message["link"]))
+
+    def test_the_log_is_plain_text_without_colours_and_secrets(self):
+        message = self.fail_after("\x1b[31mred\x1b[0m\n10 %\r100 %\n  the key is hunter2-secret\a\n"
+                                  + "x" * 500, api_key="hunter2-secret", inner=[{"password": "abcd"}])
+        self.assertEqual(message["log"][:3], ["red", "100 %", "  the key is •••"])
+        self.assertEqual(len(message["log"][3]), 200)
+
+    def test_an_error_without_a_text_reads_well(self):
+        self.add()
+        self.run_one("fail", None, "AssertionError", "")
+        self.look()
+        self.assertEqual(self.messages()[0]["lines"],
+                         ["add failed: AssertionError without a message (task 1)."])
+        [alert] = self.queue.alerts.all()["alerts"]
+        self.assertEqual((alert["text"], alert["error"]),
+                         ("AssertionError without a message (task 1)", "AssertionError"))
+
+    def test_the_end_says_that_it_is_resolved_and_how_long_it_lasted(self):
+        self.set_code_error()
+        self.look(times=8)
+        self.set_code_error(None)
+        self.look(times=8)
+        self.assertRegex(self.messages()[-1]["lines"][0], r"^Resolved: tasks\.py is broken, from 2027-01-15 "
+                         r"[\d:]+ UTC to 2027-01-15 [\d:]+ UTC\. The last report was: .*it is broken")
+
+    def test_each_channel_shows_the_log_as_it_can(self):
+        content = {"kind": "alert", "subject": "s", "lines": ["l"], "link": "https://e.org/#/tasks/7",
+                   "task": 7, "log": ["<b>", "```", "end"]}
+
+        def body(url):
+            return jobqueue.shaped(jobqueue.urlsplit(url), content)[1]
+        block = "s\nl\n\nThe last lines of task 7:\n```\n%s\n\'\'\'\nend\n```"
+        self.assertEqual(body("https://hooks.slack.com/services/x")["text"], block % "&lt;b&gt;")
+        self.assertEqual(body("https://discord.com/api/webhooks/1/x")["content"], block % "<b>")
+        plain = "l\n\nThe last lines of task 7:\n<b>\n```\nend"
+        self.assertEqual(body("https://api.telegram.org/bot1:x/sendMessage?chat_id=7")["text"], "s\n" + plain)
+        ntfy = body("https://ntfy.sh/t")
+        self.assertEqual((ntfy["message"], ntfy["click"]), (plain, "https://e.org/#/tasks/7"))
+        row = {"created_at": 0, "id": 1}
+        mail = jobqueue.mail_message(content, "a@example.org", "b@example.org", row)
+        self.assertEqual(mail.get_payload(decode=True).decode(), plain + "\n")
+
+
 class TestFailures(AlertsCase):
     def test_a_task_that_failed_for_good_is_told_with_its_function_and_error(self):
         task = self.break_one("no such city")
@@ -80,7 +174,7 @@ class TestFailures(AlertsCase):
         self.assertEqual(self.open(), ["failed"])
         [message] = self.messages()
         self.assertEqual(message["subject"], "add failed")
-        self.assertIn("add: ValueError: no such city (task %d)" % task["id"], message["lines"][0])
+        self.assertIn("add failed: ValueError: no such city (task %d)" % task["id"], message["lines"][0])
 
     def test_one_that_will_be_tried_again_is_no_alert(self):
         self.add(function="greet", name="x")
@@ -154,7 +248,7 @@ class TestFailures(AlertsCase):
             self.look(200, times=2)
             self.look(25 * HOUR)
         self.assertEqual(self.database.value("SELECT count(*) FROM alert"), 2)
-        self.assertEqual(self.subjects(), ["add failed", "over: add failed"] * 2)
+        self.assertEqual(self.subjects(), ["add failed", "Resolved: add failed"] * 2)
 
     def test_what_failed_before_the_first_look_is_not_told(self):
         self.break_one()
@@ -227,7 +321,7 @@ class TestTelling(AlertsCase):
         self.assertEqual(self.open(), ["disk"])
         self.patch(jobqueue, "LOW_DISK_BYTES", 0)
         self.look(200, times=3)
-        self.assertEqual(self.subjects(), ["the disk is nearly full", "over: the disk is nearly full"])
+        self.assertEqual(self.subjects(), ["the disk is nearly full", "Resolved: the disk is nearly full"])
 
     def test_a_thousand_broken_schedules_are_one_message_of_bounded_length(self):
         for number in range(300):
@@ -306,7 +400,7 @@ class TestConditions(AlertsCase):
         self.set_code_error(None)
         self.look(181)
         self.assertEqual((self.open(), self.subjects()),
-                         ([], ["tasks.py is broken", "over: tasks.py is broken"]))
+                         ([], ["tasks.py is broken", "Resolved: tasks.py is broken"]))
 
     def test_one_that_comes_and_goes_is_told_twenty_times_an_hour_at_most(self):
         for number in range(120):
@@ -331,7 +425,7 @@ class TestConditions(AlertsCase):
             pass
         self.write("UPDATE schedule SET last_at=late_at+1")
         self.pass_time(600)
-        self.assertEqual(self.subjects(), ["no worker starts", "over: no worker starts"])
+        self.assertEqual(self.subjects(), ["no worker starts", "Resolved: no worker starts"])
         self.assertTrue(task)
 
     def test_a_task_that_waits_longer_than_wanted_opens_and_ends_under_half_of_it(self):
@@ -460,7 +554,19 @@ class TestOwners(AlertsCase):
             self.add(options={"notify": "failure"})
             self.run_one(kind, None, kind, "why not")
         self.look()
-        self.assertEqual(self.told(), [["Task 2 (add) failed: why not"]])
+        self.assertEqual(self.told(), [["Task 2 (add) failed: fail: why not"]])
+
+    def test_it_links_to_the_task_and_ends_in_the_last_lines_of_its_log(self):
+        self.change_settings(page_address="https://example.org/jq/")
+        task = self.add(options={"notify": "end"})
+        self.print_lines(task, "".join("line %d\n" % number for number in range(30)))
+        self.run_one()
+        self.look()
+        [message] = self.messages("bob@example.org")
+        link = "https://example.org/jq/#/tasks/%d" % task
+        self.assertEqual((message["subject"], message["lines"], message["link"]), (
+            "Task %d (add) succeeded" % task, ["Task %d (add) succeeded. %s" % (task, link)], link))
+        self.assertEqual((message["task"], message["log"]), (task, ["line %d" % n for n in range(20, 30)]))
 
     def test_others_are_not_told_and_nobody_without_an_address(self):
         self.add("eve", options={"notify": "end"})
@@ -598,10 +704,55 @@ class TestSettings(AlertsCase):
                 self.change_settings(mail_server=bad)
 
 
+    def test_a_password_in_place_of_its_files_path_is_neither_stored_nor_shown(self):
+        for bad in ("hunter2-secret", str(self.folder / "hunter2-secret"), str(self.folder)):
+            with self.assertRaises(jobqueue.Invalid) as refused:
+                self.change_settings(mail_password_file=bad)
+            self.assertIn("must be the whole path of a file", str(refused.exception))
+            self.assertNotIn("hunter2", repr((refused.exception, refused.exception.errors)))
+        self.assertEqual(self.queue.settings.get("mail_password_file"), "")
+        self.write("INSERT INTO setting (name, value) VALUES ('mail_password_file', '\"hunter2\"')")
+        self.queue.settings.change({})
+        self.assertNotIn("hunter2", repr(self.queue.settings.describe()))
+        path = self.folder / "password.txt"
+        path.write_text("x")
+        self.change_settings(mail_password_file=str(path))
+        self.assertEqual(self.queue.settings.password_file(), path)
+
+
 class TestOverHttp(AlertsCase, WebTestCase):
     def setUp(self):
         super().setUp()
         self.bob = self.browser("bob")
+
+    def test_a_user_asks_for_mail_about_a_task_that_is_there_also_while_it_runs(self):
+        self.write("UPDATE user SET email='bob@example.org' WHERE name='bob'")
+        task_id = self.add("bob")
+        path = "/api/tasks/%d" % task_id
+        row = self.claim()
+        self.assertEqual(self.bob.patch(path, {"notify": "end"}).json["notify"], "end")
+        self.assertEqual(self.bob.patch(path, {"notify": "sometimes"}).status, 422)
+        self.assertEqual(self.bob.patch(path, {"priority": 5}).status, 422)
+        self.assertEqual(self.bob.patch(path, {}).status, 200)
+        self.end(row)
+        self.look()
+        self.assertEqual(self.messages("bob@example.org")[0]["lines"], ["Task %d (add) succeeded" % task_id])
+        self.check(self.bob.patch(path, {"notify": None}), 409, "conflict")
+
+    def test_a_session_says_whether_mail_can_be_sent(self):
+        self.patch(jobqueue, "SENDMAIL_PLACES", "")
+        with mock.patch.dict(os.environ, PATH=str(self.folder)):
+            self.assertFalse(self.bob.get("/api/session").json["mail"])
+            self.change_settings(mail_server="mail.example.org")
+            self.assertTrue(self.bob.get("/api/session").json["mail"])
+
+    def test_a_test_is_seen_to_be_sent_until_it_is(self):
+        self.ana.post("/api/alerts/test", {})
+        [channel] = self.ana.get("/api/alerts").json["channels"]
+        self.assertTrue(channel["sending"])
+        self.send_all()
+        [channel] = self.ana.get("/api/alerts").json["channels"]
+        self.assertEqual((channel["sending"], bool(channel["sent_at"])), (False, True))
 
     def test_admins_see_and_mute_alerts_and_others_do_not(self):
         self.break_one()

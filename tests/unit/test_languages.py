@@ -46,7 +46,8 @@ NO_WORDS = re.compile(r"\b(?:SELECT|UPDATE|INSERT|DELETE|CREATE|WHERE|FROM|ALTER
 ELSEWHERE = re.compile("|".join((
     # mails
     "It began at %s", "%d of your tasks ended",
-    "Over: .*", "A worker lived for %d s", "This is a test of .*", r"Task %d \(%s\) .*",
+    "Resolved: .*", "The last lines of task %d:",
+    "A worker lived for %d s", "This is a test of .*", r"Task %d \(%s\) .*",
     "%s: and others",
     # help of /metrics
     "(?:Running|Waiting) time of .*", "Ended tasks by outcome.*", "Tasks that may start now",
