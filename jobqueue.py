@@ -1579,9 +1579,9 @@ def secret_texts(value, is_secret=False):
     """Yield the secrets that mask() masks in a value, as texts of more than 3 characters, longest first."""
     if isinstance(value, (dict, list)):
         parts = value.items() if isinstance(value, dict) else [("", item) for item in value]
-        found = {text for name, item in parts
+        texts = {text for name, item in parts
                  for text in secret_texts(item, is_secret or SECRET_NAME.search(name) is not None)}
-        yield from sorted(found, key=len, reverse=True)
+        yield from sorted(texts, key=len, reverse=True)
     elif is_secret and len(str(value)) > 3:
         yield str(value)
 
