@@ -263,20 +263,22 @@ class DjangoBackendMethods:
         request, place = self._request(task, args, kwargs), self._running_task()
         if place:
             added = place.enqueue([request])
+            created_at = self._view(added.ids[0])["created_at"]
         else:
             self._declare_project()
             queue = self.queue()
             owner_id = queue.users.owner(self.options.get("owner"))["id"]
             orders = queue.requests.check([request], is_local=True)
             added = Added(*queue.add_orders(orders, owner_id).values())
-        view = self._view(added.ids[0])
-        if not place:
-            self.queue().start_workers()
+            created_at = queue.database.value("SELECT created_at FROM task WHERE id=?", (added.ids[0],))
+            queue.start_workers()
         if not added.new:               # an unfinished task has the unique_key
-            return make_result(view, task, self.alias)
-        fresh: ResultView = {**view, "status": "pending", "errors": [], "workers": [], "started_at": None,
-                             "attempted_at": None, "finished_at": None, "result": None}
-        result = make_result(fresh, task, self.alias)       # a worker may have begun the task meanwhile
+            return make_result(self._view(added.ids[0]), task, self.alias)
+        result = make_result({
+            "id": added.ids[0], "function": task.module_path, "queue": task.queue_name,
+            "priority": task.priority, "run_at": None, "status": "pending",
+            "arguments": request["arguments"], "result": None, "created_at": created_at, "started_at": None,
+            "attempted_at": None, "finished_at": None, "errors": [], "workers": []}, task, self.alias)
         django_names().signals.task_enqueued.send(type(self), task_result=result)
         return result
 
