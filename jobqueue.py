@@ -12884,6 +12884,12 @@ class DjangoNames(NamedTuple):
 
 
 @functools.lru_cache(maxsize=None)
+def django_module(name):
+    """Return a module of Django, such as "conf"."""
+    return importlib.import_module("django." + name)
+
+
+@functools.lru_cache(maxsize=None)
 def django_names():
     """Import Django's task interface; ImportError if this Python has none."""
     for package in ("django.tasks", "django_tasks"):
@@ -13026,9 +13032,18 @@ def django_project(settings, path=None, *, who="admin"):
                           "Python of the site's virtual environment" % sys.executable) from None
     _make_room(folder)
     django.setup()
-    importlib.import_module("django.utils.module_loading").autodiscover_modules("tasks")
+    django_module("utils.module_loading").autodiscover_modules("tasks")
     for task in seen_tasks.values():
         declare_django(task, who)
+    drop_connections()
+
+
+def drop_connections():
+    """Close all connections to the databases of the project. The next query opens a fresh one."""
+    connections = django_module("db").connections
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        del connections[connection.alias]       # it may be inside of atomic() for ever
 
 
 def _make_room(folder):
@@ -13041,10 +13056,10 @@ def _make_room(folder):
 
 def settings_digest():
     """Return a digest of the databases that the settings name. Its key is SECRET_KEY."""
-    databases = importlib.import_module("django.db").connections.settings
+    databases = django_module("db").connections.settings
     text = repr([(alias, sorted((name, str(value)) for name, value in databases[alias].items()))
                  for alias in sorted(databases)])
-    digest = importlib.import_module("django.utils.crypto").salted_hmac(
+    digest = django_module("utils.crypto").salted_hmac(
         "jobqueue.settings", text, algorithm="sha256").hexdigest()
     return digest
 
@@ -13212,7 +13227,7 @@ def sign_id(task_id, created_at, key=None):
 
     The key is the site's SECRET_KEY. With the time, a task of another database has another id.
     """
-    crypto = importlib.import_module("django.utils.crypto")
+    crypto = django_module("utils.crypto")
     signature = crypto.salted_hmac(ID_SALT, "%d %r" % (task_id, created_at), key, algorithm="sha256")
     return "%d-%s" % (task_id, signature.hexdigest()[:ID_CHARACTERS])
 
@@ -13226,7 +13241,7 @@ def read_id(result_id):
 def is_signed(view, result_id):
     """Return whether a result has this id, by the site's SECRET_KEY or an earlier one."""
     import hmac
-    settings = importlib.import_module("django.conf").settings
+    settings = django_module("conf").settings
     return any(hmac.compare_digest(sign_id(view["id"], view["created_at"], key), result_id)
                for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
 
@@ -13235,7 +13250,7 @@ def moment(at):
     """Return seconds since 1970 as Django has times: aware with USE_TZ, else in the local zone."""
     if at is None:
         return None
-    zone = timezone.utc if importlib.import_module("django.conf").settings.USE_TZ else None
+    zone = timezone.utc if django_module("conf").settings.USE_TZ else None
     return datetime.fromtimestamp(at, zone)
 
 
@@ -13384,7 +13399,7 @@ class DjangoBackendMethods:
 
     def check(self, **kwargs):
         """Yield the faults of the settings, for `manage.py check`."""
-        checks, base = importlib.import_module("django.core.checks"), super()
+        checks, base = django_module("core.checks"), super()
         yield from getattr(base, "check")(**kwargs) or ()
         for name in sorted(self.options.keys() - OWN_OPTIONS):
             yield checks.Error("OPTIONS of the task backend %r has the unknown key %r." % (self.alias, name),
@@ -13476,7 +13491,7 @@ class DjangoBackendMethods:
     def _project(self):
         """Return the module of the site's settings, and the folder that holds its package."""
         module = (self.options.get("settings")
-                       or getattr(importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None)
+                       or getattr(django_module("conf").settings, "SETTINGS_MODULE", None)
                        or os.environ.get("DJANGO_SETTINGS_MODULE", ""))
         folder = self.options.get("project")
         if folder is None and module:

@@ -1609,8 +1609,8 @@ def is_c_loaded():
 #
 # Running Django's tasks.
 #
-# A task runs as a request of Django does: old connections to its database are closed before it, and all
-# connections after it. So a waiting worker holds none, however long CONN_MAX_AGE is. The signals task_started
+# A task runs as a request of Django does, but each begins without connections to the databases. So a
+# waiting worker holds none, however long CONN_MAX_AGE is. The signals task_started
 # and task_finished are sent here. A process that is killed sends no task_finished.
 
 THREADS_SECONDS = 0.1                   # the thread of async_to_sync() ends a moment after its call
@@ -1622,7 +1622,6 @@ def run_django(function, order, context):
     names, task, threads = jobqueue.django_names(), function.task, threading.active_count()
     result = None
     try:
-        begin_request()
         result = running_result(function, order, context)
         names.signals.task_started.send(sender=type(task.get_backend()), task_result=result)
         first = [names.context(task_result=result)] if task.takes_context else []
@@ -1702,26 +1701,16 @@ def finish(result, outcome, error,
     names.signals.task_finished.send_robust(sender=type(result.task.get_backend()), task_result=result)
 
 
-def begin_request():
-    """Forget queries and old connections, as Django does at the beginning of a request."""
-    db = importlib.import_module("django.db")
-    db.reset_queries()
-    db.close_old_connections()
-
-
 def end_request(threads):
     """Close connections and caches, and forget the language and the zone that the task has chosen.
 
     Wait a moment until no more than `threads` run: a thread that is left costs a new runner. After an
     error, or in old versions, only the garbage collector ends the thread of async_to_sync().
     """
-    connections = importlib.import_module("django.db").connections
-    connections.close_all()
-    for connection in connections.all(initialized_only=True):
-        del connections[connection.alias]       # it may be inside of atomic() for ever
-    importlib.import_module("django.core.cache").close_caches()
-    importlib.import_module("django.utils.translation").deactivate()
-    importlib.import_module("django.utils.timezone").deactivate()
+    jobqueue.drop_connections()
+    jobqueue.django_module("core.cache").close_caches()
+    jobqueue.django_module("utils.translation").deactivate()
+    jobqueue.django_module("utils.timezone").deactivate()
     began, is_collected = time.monotonic(), False
     while threading.active_count() > threads and time.monotonic() < began + THREADS_SECONDS:
         time.sleep(0.0005)

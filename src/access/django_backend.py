@@ -12,7 +12,6 @@ task is enqueued although the catalogue does not know its function: the worker i
 from __future__ import annotations
 
 import builtins
-import importlib
 import json
 import os
 import re
@@ -30,7 +29,7 @@ from ..tasks.adding import Added
 from .requests import DJANGO_MARK, REQUEST_SCHEMA
 from .python_task import TaskContext
 from .python_interface import JobQueue, default_queue
-from .django_project import (DjangoNames, django_names, find_task, join_arguments, seen_tasks,
+from .django_project import (DjangoNames, django_module, django_names, find_task, join_arguments, seen_tasks,
                              settings_digest, split_arguments)
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ def sign_id(task_id: int, created_at: float | None, key: Any = None) -> str:
 
     The key is the site's SECRET_KEY. With the time, a task of another database has another id.
     """
-    crypto = importlib.import_module("django.utils.crypto")
+    crypto = django_module("utils.crypto")
     signature = crypto.salted_hmac(ID_SALT, "%d %r" % (task_id, created_at), key, algorithm="sha256")
     return "%d-%s" % (task_id, signature.hexdigest()[:ID_CHARACTERS])
 
@@ -162,7 +161,7 @@ def read_id(result_id: Any) -> int | None:
 def is_signed(view: ResultView, result_id: str) -> bool:
     """Return whether a result has this id, by the site's SECRET_KEY or an earlier one."""
     import hmac
-    settings = importlib.import_module("django.conf").settings
+    settings = django_module("conf").settings
     return any(hmac.compare_digest(sign_id(view["id"], view["created_at"], key), result_id)
                for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
 
@@ -171,7 +170,7 @@ def moment(at: float | None) -> datetime | None:
     """Return seconds since 1970 as Django has times: aware with USE_TZ, else in the local zone."""
     if at is None:
         return None
-    zone = timezone.utc if importlib.import_module("django.conf").settings.USE_TZ else None
+    zone = timezone.utc if django_module("conf").settings.USE_TZ else None
     return datetime.fromtimestamp(at, zone)
 
 
@@ -320,7 +319,7 @@ class DjangoBackendMethods:
 
     def check(self, **kwargs: Any) -> Iterator[Any]:
         """Yield the faults of the settings, for `manage.py check`."""
-        checks, base = importlib.import_module("django.core.checks"), super()
+        checks, base = django_module("core.checks"), super()
         yield from getattr(base, "check")(**kwargs) or ()
         for name in sorted(self.options.keys() - OWN_OPTIONS):
             yield checks.Error("OPTIONS of the task backend %r has the unknown key %r." % (self.alias, name),
@@ -412,7 +411,7 @@ class DjangoBackendMethods:
     def _project(self) -> tuple[str, str]:
         """Return the module of the site's settings, and the folder that holds its package."""
         module: str = (self.options.get("settings")
-                       or getattr(importlib.import_module("django.conf").settings, "SETTINGS_MODULE", None)
+                       or getattr(django_module("conf").settings, "SETTINGS_MODULE", None)
                        or os.environ.get("DJANGO_SETTINGS_MODULE", ""))
         folder = self.options.get("project")
         if folder is None and module:

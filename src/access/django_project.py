@@ -54,6 +54,12 @@ class DjangoNames(NamedTuple):
 
 
 @functools.lru_cache(maxsize=None)
+def django_module(name: str) -> Any:
+    """Return a module of Django, such as "conf"."""
+    return importlib.import_module("django." + name)
+
+
+@functools.lru_cache(maxsize=None)
 def django_names() -> DjangoNames:
     """Import Django's task interface; ImportError if this Python has none."""
     for package in ("django.tasks", "django_tasks"):
@@ -196,9 +202,18 @@ def django_project(settings: str, path: Path | str | None = None, *, who: Who = 
                           "Python of the site's virtual environment" % sys.executable) from None
     _make_room(folder)
     django.setup()
-    importlib.import_module("django.utils.module_loading").autodiscover_modules("tasks")
+    django_module("utils.module_loading").autodiscover_modules("tasks")
     for task in seen_tasks.values():
         declare_django(task, who)
+    drop_connections()
+
+
+def drop_connections() -> None:
+    """Close all connections to the databases of the project. The next query opens a fresh one."""
+    connections = django_module("db").connections
+    for connection in connections.all(initialized_only=True):
+        connection.close()
+        del connections[connection.alias]       # it may be inside of atomic() for ever
 
 
 def _make_room(folder: str) -> None:
@@ -211,10 +226,10 @@ def _make_room(folder: str) -> None:
 
 def settings_digest() -> str:
     """Return a digest of the databases that the settings name. Its key is SECRET_KEY."""
-    databases = importlib.import_module("django.db").connections.settings
+    databases = django_module("db").connections.settings
     text = repr([(alias, sorted((name, str(value)) for name, value in databases[alias].items()))
                  for alias in sorted(databases)])
-    digest: str = importlib.import_module("django.utils.crypto").salted_hmac(
+    digest: str = django_module("utils.crypto").salted_hmac(
         "jobqueue.settings", text, algorithm="sha256").hexdigest()
     return digest
 
