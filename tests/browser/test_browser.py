@@ -17,7 +17,7 @@ window.fetch = async (...request) => {
   return real(...request);
 };
 """
-FIRST_VIEW_BYTES, WHOLE_PAGE_BYTES = 14336, 98304       # as they are sent: compressed
+FIRST_VIEW_BYTES, WHOLE_PAGE_BYTES = 14336, 112640       # as they are sent: compressed
 LANGUAGE_BYTES, SERVER_BYTES = 14336, 20480     # what the server says is asked for after the first view
 
 
