@@ -11,6 +11,8 @@ import { REASONS, saidWhole } from './said.js';
 /** @import {TaskList} from './tasks.js' */
 /** @import {Group, Row} from './types.js' */
 
+const NARROW = matchMedia('(max-width: 640px)');
+
 /** @typedef {'retry'|'cancel'|'delete'} Action */
 /** @typedef {(count: number) => string} Said */
 /** What an action is called, and what was done. @type {[Action, string, Said][]} */
@@ -122,7 +124,8 @@ export class Picked {
         : askingButton(words, `${words}?`, work,
           { class: 'small', 'aria-keyshortcuts': action === 'cancel' && 'c' });
     });
-    const all = this.all.checked && (page.next || params.has('cursor'));
+    // On a phone nobody can tick the whole page.
+    const all = NARROW.matches || (this.all.checked && (page.next || params.has('cursor')));
     return all ? [...some, button(t('All {count} that match…', { count: count ? countWords(count) : '' }),
       () => new Bulk(params, () => this.leave()), { class: 'small', 'aria-haspopup': 'dialog' })] : some;
   }

@@ -289,6 +289,15 @@ class Picked(Failures):
         ana.click(".picked button", "Clear")
         wait_until(lambda: not ana.count(".list :checked"), what="that nothing is ticked")
 
+    def test_on_a_phone_one_ticked_row_is_enough_to_reach_all_that_match(self):
+        self.fail_at_night(3)
+        ana = self.open("ana")
+        self.show(ana, "#/tasks?status=failed", 390)
+        ana.click(".list tbody .pick input")
+        ana.click(".picked button", "All 3 that match…")
+        ana.see("Retry 3", "dialog")
+        ana.press("Escape")
+
     def test_keys_for_ticked_rows_are_in_the_list_of_keys(self):
         self.fail_at_night(1)
         ana = self.open("ana")
