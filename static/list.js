@@ -3,18 +3,24 @@
 import { get, request, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import { buildFilters, patchFilters, readChoices } from './filters.js';
-import { isFinished, rangeWords, waitingWords } from './format.js';
-import { ask, patchRows, sampleHint } from './forms.js';
+import {
+  duration, elapsed, isFinished, patchState, patchTime, rangeWords, stateBadge, stateWord, waitingWords,
+} from './format.js';
+import { ask, badge, patchRows, sampleHint } from './forms.js';
 import { t } from './language.js';
-import { Picked, groupRow } from './many.js';
+import { Picked, groupRow, otherRow } from './many.js';
 import { act, say } from './messages.js';
-import { address } from './places.js';
-import { errorLine } from './said.js';
+import { address, seesAll } from './places.js';
+import { errorLine, said } from './said.js';
 
 /** @import {Action} from './many.js' */
 /** @import {Shown, TaskList} from './tasks.js' */
-/** @import {Row} from './types.js' */
+/** @import {Group, Held, Row} from './types.js' */
 
+const LONG = 400;               // characters of a text of which more is never seen
+const GAP = 12;                 // pixels between columns
+const NARROWEST = 96;           // pixels of a column
+const LINE_SHARE = 0.53;        // of a text, which is broken between words, in each of two lines
 const NARROW = matchMedia('(max-width: 640px)');
 /** @type {WeakMap<TaskList, Picked>} */
 const picked = new WeakMap();
@@ -25,12 +31,15 @@ const picked = new WeakMap();
  */
 export async function live(list, signal) {
   takeIn(list);
+  showFilled(list);
   patchFilters(list);
   patchHeads(list);
+  patchHeld(list);
   patchGroups(list);
   patchEmpty(list);
   picked.get(list)?.patch();
   await lookAfter(list, signal);
+  showFilled(list);
   await readChoices(list, signal).catch(() => null);
   return restAfter(list);
 }
@@ -55,6 +64,13 @@ function takeIn(list) {
   list.patchFrame();
 }
 
+/** Shows a column again that has something now. @param {TaskList} list */
+function showFilled(list) {
+  const idle = idleColumns(list);
+  const { without = '' } = list.table.dataset;
+  if (without.split(' ').some((name) => name && !idle.includes(name))) fit(list);
+}
+
 /** What one can do to a task from the list. @param {Row} task @returns {Action|''} */
 function actionFor(task) {
   if (task.status === 'failed' || task.status === 'cancelled') return 'retry';
@@ -68,11 +84,23 @@ function resultWords(result) {
     + (typeof one === 'object' ? JSON.stringify(one) : one)).join(', ');
 }
 
-/** What came of it so far: a result, an error, a message, why it waits. @param {Row} task */
-function resultNote(task) {
+/** A text that may be broken after its marks, as addresses and errors have them. @param {string} text */
+function breakable(text) {
+  const parts = text.slice(0, LONG).split(/(?<=[/\\.,(=:;&?@|](?=\w))(?<!\d[.,:])/);
+  return [...parts.flatMap((part, place) => (place ? [h('wbr'), part] : part)), text.slice(LONG)];
+}
+
+/**
+ * What came of it so far: a result, an error, a message, why it waits.
+ * @param {Row} task @param {Held} [held] why its queue starts nothing
+ */
+function resultNote(task, held) {
   if (task.status === 'succeeded') return resultWords(task.result);
   if (task.status === 'running') return task.message || '';
-  if (task.status === 'pending') return task.expected_start ? rangeWords(task.expected_start) : '';
+  if (task.status === 'pending') {
+    if (held?.code === 'paused') return t('queue paused');
+    return task.expected_start ? rangeWords(task.expected_start) : held ? said(held.text) : '';
+  }
   if (task.status === 'waiting') return waitingWords(task.after || []);
   if (task.status === 'scheduled' && task.reason) {
     return t('again after {error}', { error: errorLine(task) });
@@ -80,15 +108,50 @@ function resultNote(task) {
   return task.status === 'failed' ? errorLine(task) : '';
 }
 
+/** A row's cells, still without what changes. @param {TaskList} list @param {Row} task */
+function buildRow(list, { id, function: name, owner, status, summary }) {
+  // Where all rows have one function, the arguments are the row's name.
+  const bare = list.params.has('function');
+  const link = (/** @type {string} */ words) => h('a', { href: `#/tasks/${id}`,
+    'aria-label': `${name} ${summary}`, title: bare ? summary : name }, ...breakable(words));
+  return h('tr', { 'data-id': id },
+    h('td', { class: 'pick' }, h('input', { type: 'checkbox', value: id,
+      'aria-label': t('Select {id}', { id }) })),
+    h('td', { class: 'id' }, String(id)),
+    !bare && h('th', { scope: 'row', class: 'name' }, link(name)),
+    h(bare ? 'th' : 'td', { class: 'what', scope: bare && 'row', title: summary },
+      h('bdi', {}, ...bare ? [link(summary || name)] : breakable(summary))),
+    h('td', { class: 'status' }, stateBadge(/** @type {Row} */ ({ status }))),
+    h('td', { class: 'result' }, h('progress', { 'aria-label': t('Progress') }),
+      h('bdi', { class: 'note' })),
+    seesAll() && h('td', { class: 'who' }, owner),
+    h('td', { class: 'when' }, h('time')),
+    h('td', { class: 'took' }),
+    h('td', { class: 'do' }));
+}
+
 /**
- * What came of it; the button of a row, or what it asks, until one can do something else.
- * @param {Shown} shown
+ * Brings a row up to date without replacing any element; its button, or what it asks, stays
+ * until one can do something else.
+ * @param {TaskList} list @param {Shown} shown
  */
-function patchAction({ element, task }) {
+function patchRow({ page, params }, { element, task }) {
+  const bar = /** @type {HTMLProgressElement} */ (find('progress', element));
+  const seconds = elapsed(task);
+  patchState(find('.state', element), task);
+  bar.hidden = task.status !== 'running' || task.progress === null;
+  bar.value = task.progress || 0;
+  patchTime(find('.when time', element),
+    task.status === 'scheduled' ? task.run_at : task.started_at || task.created_at);
+  setText(find('.took', element), seconds === null ? '' : duration(seconds));
   const { id } = task;
+  const held = page.held?.find(({ queue }) => queue === task.queue);
   const note = find('.note', element);
-  setText(note, resultNote(task));
-  note.title = note.textContent || '';
+  // The tab says the state in words, for all rows but those that have left it.
+  const left = params.get('status') === 'failed' && task.status !== 'failed' && stateWord(task);
+  const words = [left, resultNote(task, held)].filter(Boolean).join(' · ');
+  if (note.textContent !== words) note.replaceChildren(...breakable(words));
+  note.title = held && task.status === 'pending' ? said(held.text) : words;
   const place = find('.do', element);
   const action = actionFor(task);
   const { action: before } = place.dataset;
@@ -106,67 +169,100 @@ function patchAction({ element, task }) {
 export function initializeList(list) {
   if (picked.has(list)) return;
   picked.set(list, new Picked(list));
-  list.patchAction = patchAction;
+  list.build = (task) => buildRow(list, task);
+  list.patchRow = (shown) => patchRow(list, shown);
   list.fit = () => fit(list);
   addEventListener('resize', list.fit);
   buildFilters(list);
-  list.files = h('p', { class: 'help' }, t('All that match as a file:'), ' ',
-    h('a', { download: '' }, 'CSV'), ' · ', h('a', { download: '' }, 'JSON'));
+  list.files = h('p', { class: 'help' }, h('span'), ' ', h('a', { download: '' }, 'CSV'), ' · ',
+    h('a', { download: '' }, 'JSON'));
   list.pager.after(list.files);
   list.body.addEventListener('click', (event) => click(list, event));
   store.on('catalogue', () => patchFilters(list));
 }
 
-/** Columns as wide as what is in them, up to the screen's; then they stay. @param {TaskList} list */
-function fit({ heads, root, rows, table: { classList, style } }) {
+/** Columns that are the same or empty in all rows. @param {TaskList} list */
+function idleColumns({ params, rows }) {
+  const all = [...rows.values()];
+  const isEmpty = (/** @type {string} */ cell) => all.every(({ element }) => (
+    !element.querySelector(`${cell} progress:not([hidden])`) && !find(cell, element).textContent));
+  /** @type {[string, boolean][]} */
+  const idle = [['name', params.has('function')],
+    ['what', isEmpty('.what')], ['who', params.has('owner')],
+    ['result', isEmpty('.result')], ['took', isEmpty('.took')]];
+  return idle.filter(([, is]) => is).map(([name]) => name);
+}
+
+/** The width that a cell needs, in one line or in two. @param {HTMLElement} row @param {string} name */
+function neededWidth(row, name) {
+  const cell = find(`.${name}`, row);
+  const words = find('bdi', cell).getBoundingClientRect().width;
+  const bar = cell.querySelector('progress:not([hidden])') ? 76 : 0;
+  return GAP + (row.matches('.tall') ? words * LINE_SHARE : words + bar);
+}
+
+/** Columns as wide as what is in them, up to the list's; then they stay. @param {TaskList} list */
+function fit(list) {
+  const { heads, page, params, root, rows, table: { classList, dataset } } = list;
   if (!rows.size || !root.isConnected) return;
-  for (const { style: one } of [...heads, { style }]) one.width = '';
+  const above = new Set(page.running?.map(({ id }) => id));
+  const failed = params.get('status') === 'failed';
+  classList.toggle('failures', failed);
+  for (const [id, { element, task }] of rows) {
+    element.classList.toggle('above', above.has(id));
+    element.classList.toggle('tall', failed || task.status === 'failed');
+  }
+  dataset.without = idleColumns(list).join(' ');
+  for (const { style } of heads) style.width = '';
   if (NARROW.matches) return;
   classList.add('loose');
   const widths = heads.map((head) => Math.ceil(head.getBoundingClientRect().width));
+  const soft = heads.map(({ className: name }, place) => (/what|result/.test(name) && widths[place]
+    ? Math.max(NARROWEST, ...[...rows.values()].map(({ element }) => neededWidth(element, name))) : 0));
   classList.remove('loose');
-  const sum = (/** @type {number[]} */ all) => all.reduce((one, other) => one + other);
-  const most = document.body.clientWidth - root.getBoundingClientRect().left - 24;
-  const all = Math.max(Math.min(1120, most), Math.min(sum(widths), most));
-  const soft = heads.map(({ className }) => /name|what|result/.test(className));
-  const within = (/** @type {number} */ limit) => widths.map((width, place) => (
-    soft[place] ? Math.min(width, limit) : width));
-  let limit = 460;
-  while (limit > 96 && sum(within(limit)) > all) limit -= 4;
-  const share = Math.max(0, all - sum(within(limit))) / 3;
+  const sum = (/** @type {number[]} */ all) => all.reduce((one, other) => one + other, 0);
+  const room = root.clientWidth - sum(widths.filter((_, place) => !soft[place]));
+  const within = (/** @type {number} */ limit) => soft.map((width) => Math.min(width, limit));
+  let limit = 1000;
+  while (limit > NARROWEST && sum(within(limit)) > room) limit -= 4;
+  const share = Math.max(0, room - sum(within(limit))) / soft.filter(Boolean).length;
   within(limit).forEach((width, place) => {
-    heads[place].style.width = `${width + (soft[place] ? share : 0)}px`;
+    heads[place].style.width = `${soft[place] ? width + share : widths[place]}px`;
   });
-  style.width = `${all}px`;
 }
 
 /** Links that sort, and the order there is; all that matches as files. @param {TaskList} list */
-function patchHeads({ files, heads, params, rows }) {
+function patchHeads({ heads, params }) {
   const sort = params.get('sort') || '-id';
   for (const head of heads) {
     const link = head.querySelector('a');
     const name = link?.dataset.sort;
     const falls = sort === `-${name}`;
     if (link) link.href = address(params, { sort: falls ? `${name}` : `-${name}` });
-    setAttribute(head, 'aria-sort', !head.matches('.added') && (
-      falls ? 'descending' : sort === name && 'ascending'));
+    setAttribute(head, 'aria-sort', falls ? 'descending' : sort === name && 'ascending');
   }
-  files.hidden = !rows.size;
-  const all = new URLSearchParams(params);
-  all.delete('cursor');
-  if (!sort.endsWith('id')) all.delete('sort');
-  for (const [place, link] of files.querySelectorAll('a').entries()) {
-    all.set('format', ['csv', 'ndjson'][place]);
-    setAttribute(link, 'href', `api/tasks?${all}`);
-  }
+}
+
+/** Why the queue of the filter starts nothing. @param {TaskList} list */
+function patchHeld({ held, page, params }) {
+  const paused = (page.held || []).filter(({ code, queue }) => (
+    code === 'paused' && queue === params.get('queue')));
+  patchRows(held, paused, ({ queue }) => queue, ({ text }) => h('p', {}, badge('paused', said(text))));
 }
 
 /** What failed, by function and error, above the tasks that failed. @param {TaskList} list */
 function patchGroups(list) {
-  const { groups, page: { counts, failed }, params } = list;
-  const some = failed && counts.failed > 1 && !params.has('error') ? failed.groups : [];
-  patchRows(groups, some, (group) => `${group.function} ${group.error}`, (group) => (
-    groupRow(group, Object.fromEntries(params), () => { list.resort += 1; })));
+  const { groups, page: { failed }, params } = list;
+  const { groups: all = [], other_kinds: kinds = 0, other_count: count = 0, more = false } = failed || {};
+  const few = params.has('error') || (failed?.count || 0) < 2;
+  const filter = Object.fromEntries(params);
+  /** @type {({filter: {}, more: boolean} & Partial<Group> & {kinds?: number, count: number})[]} */
+  const items = few ? [] : all.map((group) => ({ ...group, filter, more }));
+  if (kinds && !few) items.push({ kinds, count, filter, more });
+  patchRows(groups, items, (item) => `${item.function} ${item.error}`, (item) => (
+    item.kinds ? otherRow(item.kinds, count, more, h('a', { href: address(params, { sort: 'function' }) },
+      t('Sort by function')))
+      : groupRow(/** @type {Group} */ (item), filter, () => { list.resort += 1; }, more)));
 }
 
 /** Says what an empty list means, and what to do about it. @param {TaskList} list */

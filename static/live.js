@@ -234,8 +234,8 @@ const KEYS = [
   ['Enter', t('open the row')],
   ['h', t('previous tab'), () => turn(-1)],
   ['l', t('next tab'), () => turn(1)],
-  ['c', t('cancel the task'), () => press('c')],
-  ['r', t('retry the task'), () => press('r')],
+  ['c', t('cancel the task, or the selected ones'), () => press('c')],
+  ['r', t('retry the task, or the selected ones'), () => press('r')],
   ['x', t('select the row'), tick],
   ['u', t('back'), () => find('a.back, .back a')?.click()],
   ['?', t('these keys'), showHelp],
@@ -299,12 +299,12 @@ function turn(by) {
   if (next instanceof HTMLElement) next.click();
 }
 
-/** Presses the button that has this key: of the row that has the focus, or of the page.
- * @param {string} key */
+/** Presses the button that has this key: of the selected rows, of the row that has the focus, or of
+ * the page. @param {string} key */
 function press(key) {
   const button = `[aria-keyshortcuts=${key}]`;
-  const row = document.activeElement?.closest('tr');
-  find(row ? button : `main ${button}:not(tr *)`, row || document)?.click();
+  const part = find('.picked:not([hidden])') || document.activeElement?.closest('tr');
+  find(part ? button : `main ${button}:not(tr *)`, part || document)?.click();
 }
 
 /** Shows what there is, and where to switch it off. */

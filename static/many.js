@@ -6,10 +6,12 @@ import { countWords, isFinished, statusWord, timeWords } from './format.js';
 import { askingButton, badge, button } from './forms.js';
 import { grouped, t } from './language.js';
 import { say } from './messages.js';
-import { saidWhole } from './said.js';
+import { REASONS, saidWhole } from './said.js';
 
 /** @import {TaskList} from './tasks.js' */
 /** @import {Group, Row} from './types.js' */
+
+const NARROW = matchMedia('(max-width: 640px)');
 
 /** @typedef {'retry'|'cancel'|'delete'} Action */
 /** @typedef {(count: number) => string} Said */
@@ -34,7 +36,8 @@ export class Picked {
   words = h('b');
   choices = h('div', { class: 'actions' });
   bar = h('div', { class: 'picked', role: 'region', 'aria-label': t('Selected tasks'),
-    hidden: true }, this.words, this.choices);
+    hidden: true }, this.words, this.choices,
+  button('✕', () => this.tick(this.boxes(), false), { class: 'small', 'aria-label': t('Clear') }));
   all = h('input', { type: 'checkbox', 'aria-label': t('Select all of this page') });
   /** @type {HTMLInputElement|undefined} */
   last;
@@ -44,7 +47,7 @@ export class Picked {
   /** @param {TaskList} list */
   constructor(list) {
     this.list = list;
-    list.table.after(this.bar);
+    list.table.before(h('div', { class: 'hold' }, this.bar));
     list.heads[0].append(this.all);
     this.all.addEventListener('click', () => this.tick(this.boxes(), this.all.checked));
   }
@@ -86,52 +89,80 @@ export class Picked {
     const said = `${place} ${ids} ${counts} ${list.page.counts.all}`;
     if (said === this.said || (ids.length && choices.querySelector('.question, [aria-busy]'))) return;
     this.said = said;
+    this.patchFiles(ids);
     setText(words, t.n('{count} selected | {count} selected', ids.length));
     choices.replaceChildren(...this.offers(ids, counts));
   }
 
-  /** What can be done. @param {number[]} ids @param {number[]} counts */
+  /** The links below the list: those that are ticked as a file, or all that match. @param {number[]} ids */
+  patchFiles(ids) {
+    const { files, params, rows } = this.list;
+    const which = ids.length ? new URLSearchParams({ ids: `${ids}` }) : new URLSearchParams(params);
+    which.delete('cursor');
+    if (!which.get('sort')?.endsWith('id')) which.delete('sort');
+    files.hidden = !rows.size;
+    setText(find('span', files), ids.length ? t('The selected tasks as a file:') : t('All that match as a file:'));
+    for (const [place, link] of files.querySelectorAll('a').entries()) {
+      which.set('format', ['csv', 'ndjson'][place]);
+      link.href = `api/tasks?${which}`;
+    }
+  }
+
+  /** What can be done; a retry loses nothing and is not asked for again.
+   * @param {number[]} ids @param {number[]} counts */
   offers(ids, counts) {
-    const { list } = this;
-    const all = list.page.counts[list.params.get('status') || 'all'];
+    const { list, list: { page, params } } = this;
+    const count = page.counts[params.get('status') || 'all'];
     const some = ACTIONS.flatMap(([action, label, said], place) => {
+      if (!mayChange() || !counts[place]) return [];
       const words = `${label} ${counts[place]}`;
-      return mayChange() && counts[place] ? askingButton(words, `${words}?`, async () => {
+      const work = async () => {
         say(said((await request('POST', 'api/tasks/actions', { action, ids })).done), true);
         await this.leave();
-      }) : [];
+      };
+      return action === 'retry' ? button(words, work, { class: 'small', 'aria-keyshortcuts': 'r' })
+        : askingButton(words, `${words}?`, work,
+          { class: 'small', 'aria-keyshortcuts': action === 'cancel' && 'c' });
     });
-    return [...some,
-      h('a', { class: 'button', href: `api/tasks?format=csv&ids=${ids}`, download: '' }, 'CSV'),
-      button(t('All {count} that match…', { count: all ? countWords(all) : '' }),
-        () => new Bulk(list.params, () => this.leave()), { 'aria-haspopup': 'dialog' }),
-      button(t('Clear'), () => this.tick(this.boxes(), false))];
+    // On a phone nobody can tick the whole page.
+    const all = NARROW.matches || (this.all.checked && (page.next || params.has('cursor')));
+    return all ? [...some, button(t('All {count} that match…', { count: count ? countWords(count) : '' }),
+      () => new Bulk(params, () => this.leave()), { class: 'small', 'aria-haspopup': 'dialog' })] : some;
   }
 
   /** Afterwards: nothing is ticked, and the list is as it is now. */
   async leave() {
     const { list } = this;
+    const inside = this.bar.contains(document.activeElement);
     this.choices.replaceChildren();
     this.tick(this.boxes(), false);
     list.resort += 1;
     if (list.signal) await list.refresh(list.signal);
+    if (inside) list.focus();
   }
 }
 
+/** How many failed, if need be at least. @param {number} count @param {boolean} more */
+const failedBadge = (count, more) => badge('failed', more ? t('at least {count}', { count: countWords(count) })
+  : countWords(count));
+
 /**
- * What failed for one reason, and what to do about it; `more` are other filters.
- * @param {Group} group @param {Record<string, string>} more @param {() => unknown} refresh
+ * What failed for one reason, and what to do about it; `filter` are other filters.
+ * @param {Group} group @param {Record<string, string>} filter @param {() => unknown} refresh
+ * @param {boolean} [more] whether there may be more than were counted
  */
-export function groupRow({ function: name, error, message, count, newest }, more, refresh) {
-  const filter = new URLSearchParams({ ...more, status: 'failed', function: name,
+export function groupRow({ function: name, error, message, count, newest }, filter, refresh, more = false) {
+  const which = new URLSearchParams({ ...filter, status: 'failed', function: name,
     error: error || '' });
+  which.delete('cursor');
   const last = message && saidWhole(message);
-  const words = error && last && count > 1 ? t('{error}, the newest: {message}', { error, message: last })
-    : [error, last].filter(Boolean).join(': ') || t('no error message');
-  return h('li', {}, badge('failed', countWords(count)),
-    h('a', { href: error ? `#/tasks?${filter}` : `#/tasks/${newest}` }, name),
+  const kind = error && (REASONS[error] || error);
+  const words = kind && last && count > 1 ? t('{error}, the newest: {message}', { error: kind, message: last })
+    : [kind, last].filter(Boolean).join(': ') || t('no error message');
+  return h('li', {}, failedBadge(count, more),
+    h('a', { href: error ? `#/tasks?${which}` : `#/tasks/${newest}` }, name),
     h('bdi', { class: 'why' }, words.length > 160 ? `${words.slice(0, 160)}…` : words),
-    error && retryButton(filter, refresh));
+    error && retryButton(which, refresh));
 }
 
 /**
@@ -141,6 +172,13 @@ export function groupRow({ function: name, error, message, count, newest }, more
 export const retryButton = (filter, refresh) => button(t('Retry these'),
   () => new Bulk(filter, refresh, 'retry'), { class: 'small', 'aria-haspopup': 'dialog',
     'aria-label': `${t('Retry these')}: ${filter.get('function')}, ${filter.get('error')}` });
+
+/**
+ * The kinds of failures that are not shown, and a link to them.
+ * @param {number} kinds @param {number} count @param {boolean} more @param {HTMLElement} link
+ */
+export const otherRow = (kinds, count, more, link) => h('li', {}, failedBadge(count, more),
+  h('span', { class: 'why' }, t.n('{count} more kind of error | {count} more kinds of errors', kinds)), link);
 
 /** A dialog that offers what can be done to all tasks that match, or one thing of that. */
 class Bulk {

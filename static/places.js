@@ -7,9 +7,13 @@ export const seesAll = () => isAdmin() || !mayChange();
 
 /** The list as one left it for a task, to come back to. */
 export let listPlace = '#/tasks';
+/** Whether one came from there. */
+export let fromList = false;
 addEventListener('hashchange', ({ oldURL = location.href }) => {
   const { hash } = new URL(oldURL);
-  if (!hash.startsWith('#/tasks/')) listPlace = hash.startsWith('#/tasks?') ? hash : '#/tasks';
+  if (hash.startsWith('#/tasks/')) return;
+  fromList = /^#\/tasks(\?|$)/.test(hash);
+  listPlace = fromList ? hash : '#/tasks';
 });
 
 /**

@@ -110,8 +110,8 @@ export function saidProblem(problem) {
   for (const error of problem.errors || []) error.message = said(error.message);
 }
 
-/** @type {Record<string, string>} */
-const REASONS = {
+/** Why tasks fail without an error. @type {Record<string, string>} */
+export const REASONS = {
   error: t('an error'),
   timeout: t('the time limit'),
   crashed: t('a crash'),

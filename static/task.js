@@ -16,6 +16,7 @@ import { say } from './messages.js';
 import { listPlace } from './places.js';
 import { errorLine, forecastWords, said, saidName } from './said.js';
 import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
+import { findBeside } from './trail.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
 
 /** @import {Activity, Metrics, Page, Related, Task} from './types.js' */
@@ -29,9 +30,10 @@ const clock = formatter({ hour: '2-digit', minute: '2-digit', second: '2-digit' 
 
 /** @type {Page['show']} */
 export async function show({ id, params }, signal) {
-  const task = await get(`api/tasks/${encodeURIComponent(id)}`, signal);
+  const [task, beside] = await Promise.all([get(`api/tasks/${encodeURIComponent(id)}`, signal),
+    findBeside(Number(id), signal).catch(() => undefined)]);
   if (signal.aborted) return;
-  const view = new TaskView(task, params);
+  const view = new TaskView(task, params, beside);
   const wait = await Promise.race([view.refresh(signal).catch(() => 2), pause(1).then(() => 1)]);
   if (signal.aborted) return;
   view.enter();
@@ -42,9 +44,13 @@ export async function show({ id, params }, signal) {
 
 /** The page's parts; each look at the server brings them up to date in place. */
 class TaskView {
-  /** @param {Task} task @param {URLSearchParams} params of the address */
-  constructor(task, params) {
+  /**
+   * @param {Task} task @param {URLSearchParams} params of the address
+   * @param {(number|undefined)[]} [beside] the tasks before and after it in the list
+   */
+  constructor(task, params, beside) {
     this.task = task;
+    this.beside = beside;
     this.shown = '';
     this.told = '';
     /** @type {Activity|undefined} its last end */
@@ -221,10 +227,11 @@ class TaskView {
     }));
   }
 
-  /** The tasks before and behind it; answers to actions do not say. */
+  /** The tasks before and behind it, in the list or by number; answers to actions do not say. */
   patchNear() {
-    const { previous, next } = this.task;
-    if (previous === undefined) return;
+    const { beside, task } = this;
+    if (!beside && task.previous === undefined) return;
+    const [previous, next] = beside || [task.previous, task.next];
     const link = (/** @type {number|null|undefined} */ id, /** @type {'prev'|'next'} */ rel,
       /** @type {string} */ label, /** @type {string} */ words) => id && h('a', {
       href: `#/tasks/${id}`, rel, 'aria-label': `${label}: ${id}` }, words);

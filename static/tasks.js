@@ -2,9 +2,7 @@
 /** The list of tasks: rows stay in place, new ones are announced above. */
 import { get, poll, store } from './api.js';
 import { find, h, icon, render, setAttribute, setText, setTitle } from './dom.js';
-import {
-  STATUSES, countWords, duration, elapsed, patchState, patchTime, stateBadge, statusWord,
-} from './format.js';
+import { STATUSES, countWords, statusWord } from './format.js';
 import { t } from './language.js';
 import { address, seesAll } from './places.js';
 
@@ -15,11 +13,11 @@ const PAGE = 50;
 /** What a column is called, and what it can be sorted by. @type {Record<string, string[]>} */
 const COLUMNS = {
   pick: [''], id: ['#', 'id'], name: [t('Function'), 'function'], what: [t('Arguments')],
-  status: [t('Status')], result: [t('Result')], who: [t('Owner')], added: [t('Added'), 'id'],
-  started: [t('Started'), 'started_at'], took: [t('Duration'), 'duration'], do: [t('Action')],
+  status: [t('Status')], result: [t('Result')], who: [t('Owner')], when: [t('When'), 'started_at'],
+  took: [t('Duration'), 'duration'], do: [t('Action')],
 };
-/** @type {TaskList|null} */
-let list = null;
+/** The list that was shown last. @type {TaskList|null} */
+export let list = null;
 
 /** @type {Page['show']} */
 export async function show(route, signal) {
@@ -27,39 +25,6 @@ export async function show(route, signal) {
   if (list?.session !== session) list = new TaskList(session);
   if (!list.root.isConnected) list.enter();
   await list.open(route.params, signal);
-}
-
-/** A row's cells, still without what changes. @param {Row} task */
-function buildRow(task) {
-  const { id, function: name, owner, summary } = task;
-  return h('tr', {},
-    h('td', { class: 'pick' }, h('input', { type: 'checkbox', value: id,
-      'aria-label': t('Select {id}', { id }) })),
-    h('td', { class: 'id' }, String(id)),
-    h('th', { scope: 'row', class: 'name' },
-      h('a', { href: `#/tasks/${id}`, 'aria-label': `${name} ${summary}`, title: name }, name)),
-    h('td', { class: 'what', title: summary }, h('bdi', {}, summary)),
-    h('td', { class: 'status' }, stateBadge(task)),
-    h('td', { class: 'result' }, h('progress', { 'aria-label': t('Progress') }),
-      h('bdi', { class: 'note' })),
-    seesAll() && h('td', { class: 'who' }, owner),
-    h('td', { class: 'added' }, h('time')),
-    h('td', { class: 'started' }, h('time')),
-    h('td', { class: 'took' }),
-    h('td', { class: 'do' }));
-}
-
-/** Brings a row up to date without replacing any element. @param {Shown} shown */
-function patchRow({ element, task }) {
-  const bar = /** @type {HTMLProgressElement} */ (find('progress', element));
-  const seconds = elapsed(task);
-  patchState(find('.state', element), task);
-  bar.hidden = task.status !== 'running' || task.progress === null;
-  bar.value = task.progress || 0;
-  patchTime(find('.added time', element), task.created_at);
-  patchTime(find('.started time', element),
-    task.status === 'scheduled' ? task.run_at : task.started_at);
-  setText(find('.took', element), seconds === null ? '' : duration(seconds));
 }
 
 /** The page's parts and the rows that are in it. */
@@ -71,13 +36,19 @@ export class TaskList {
   /** @type {TaskPage} */
   page = { tasks: [], next: null, counts: {} };
   params = new URLSearchParams();
-  patchAction = (/** @type {Shown} */ _) => {};
+  build = (/** @type {Row} */ _) => h('tr');
+  patchRow = (/** @type {Shown} */ _) => {};
   fit = () => {};
   files = h('p');
+  held = h('div', { class: 'held' });
   /** @type {AbortSignal|undefined} of the visit */
   signal;
   /** Changes since the last look after which the rows are built anew. */
   resort = 1;
+  /** The filters of the rows. */
+  place = '';
+  /** The filters and the count of the groups of failures. */
+  grouped = '';
   seen = '';
   wait = 2;
   scroll = 0;
@@ -94,6 +65,7 @@ export class TaskList {
           : name === 'do' ? h('span', { class: 'hidden' }, title) : title));
     this.table = h('table', { class: 'list' }, h('caption', { class: 'hidden' }, t('Tasks')),
       h('thead', {}, h('tr', {}, ...this.heads)), this.body);
+    this.table.hidden = true;
     this.groups = h('ul', { class: 'works' });
     this.empty = h('div', { class: 'empty' });
     this.pager = h('nav', { class: 'pager', 'aria-label': t('Older and newer tasks') });
@@ -101,8 +73,8 @@ export class TaskList {
     this.root = h('div', {}, h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Tasks')),
       this.filters,
       h('a', { class: 'button primary', href: '#/new' }, icon('plus'), t('New task'))),
-    this.tabs, this.groups, h('div', { class: 'strip' }, this.more), this.table, this.empty,
-    this.pager);
+    this.tabs, h('div', { class: 'strip' }, this.more), this.held, this.groups, this.table,
+    this.empty, this.pager);
   }
 
   /** Comes (back) into view, where one left it. */
@@ -135,17 +107,22 @@ export class TaskList {
     const { params } = this;
     const limit = String(Math.min(100, PAGE + this.fresh.length));
     const query = new URLSearchParams([...params, ['limit', limit], ['counts', '1'],
-      ['fields', 'result']]);
+      ['fields', 'result'], ['held', '1']]);
     if (!/status|sort|cursor/.test(`${params}`)) query.set('running', '1');
-    if (params.get('status') === 'failed') query.set('failed', '1');
     const { resort } = this;
+    const kinds = () => `${params} ${this.page.counts.failed}`;
+    if (params.get('status') === 'failed' && (resort || this.grouped !== kinds())) {
+      query.set('failed', '1');
+    }
     const page = await get(`api/tasks?${query}`, signal);
     if (signal.aborted) return 0;
     this.resort -= resort;              // what changed meanwhile is for the next look
     page.counts ||= resort ? {} : this.page.counts;
     const first = new Set(page.running?.map(({ id }) => id));
     page.tasks = [...page.running || [], ...page.tasks.filter(({ id }) => !first.has(id))];
+    if (!query.has('failed')) page.failed = resort ? undefined : this.page.failed;
     this.page = page;
+    if (query.has('failed')) this.grouped = kinds();
     const { initializeList, live } = await import('./list.js');
     initializeList(this);
     if (resort || !this.rows.size) this.letIn();
@@ -156,14 +133,26 @@ export class TaskList {
   letIn() {
     const asked = document.activeElement === this.more;
     const first = this.fresh[0];
+    const { activeElement: held } = document;
+    const inside = this.body.contains(held);
     const ids = new Set(this.page.tasks.map(({ id }) => id));
-    for (const id of this.rows.keys()) if (!ids.has(id)) this.rows.delete(id);
+    // Of another list table and rows are new: what is kept would move.
+    const other = this.place !== (this.place = `${this.params}`);
+    if (other) this.empty.before(this.table);
+    for (const id of this.rows.keys()) if (other || !ids.has(id)) this.rows.delete(id);
     this.body.replaceChildren(...this.page.tasks.map((task) => this.add(task)));
     this.fresh = [];
     this.table.ariaBusy = null;
     this.patchFrame();
     this.fit();
     if (asked && first) find('a', this.rows.get(first.id)?.element).focus();
+    else if (inside) this.focus(held);
+  }
+
+  /** Gives the focus back to an element of the list, or to the first row. @param {Element|null} [before] */
+  focus(before) {
+    const to = before?.isConnected ? /** @type {HTMLElement} */ (before) : find('a', this.body) || find('h1');
+    to.focus({ preventScroll: true });
   }
 
   /** Changes a row that is shown; false if it is not. @param {Row} task */
@@ -171,14 +160,13 @@ export class TaskList {
     const shown = this.rows.get(task.id);
     if (!shown) return false;
     shown.task = task;
-    patchRow(shown);
-    this.patchAction(shown);
+    this.patchRow(shown);
     return true;
   }
 
   /** The row of a task, up to date, made if there is none. @param {Row} task */
   add(task) {
-    const shown = this.rows.get(task.id) || { element: buildRow(task), task };
+    const shown = this.rows.get(task.id) || { element: this.build(task), task };
     this.rows.set(task.id, shown);
     this.update(task);
     return shown.element;

@@ -112,7 +112,8 @@ const until = async (condition) => {
   while (!condition() && Date.now() < end) await new Promise((go) => setTimeout(go, 20));
 };
 const changing = ['aria-busy', 'selected'];     // which option: queues stand in the order of their names
-const elements = () => [...document.querySelectorAll('*')].map((element) => (
+// Without the places at which a text may be broken: they follow the marks of each text.
+const elements = () => [...document.querySelectorAll(':not(wbr)')].map((element) => (
   [element.tagName, ...element.getAttributeNames().filter((name) => !changing.includes(name)).sort()]
     .join(' ')));
 (async () => {

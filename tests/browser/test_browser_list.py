@@ -8,6 +8,8 @@ from tests.helpers.support import wait_until
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 WIDE = {"width": 1920, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 ROWS = "return [...document.querySelectorAll('.list tbody .id')].map((cell) => Number(cell.innerText))"
+LINES = ("return [...document.querySelectorAll('.list tbody .id')]"
+         ".map((cell) => getComputedStyle(cell).borderBottomWidth)")
 TICKED = ("return [...document.querySelectorAll('.list tbody input:checked')]"
           ".map((box) => Number(box.value)).sort((one, other) => one - other)")
 # Where the rows begin, how wide the document is, and the table.
@@ -41,6 +43,8 @@ class Listing(BrowserTestCase):
         bob = self.open("bob")
         bob.see("halfway", ".list tbody tr:first-child .result")
         self.assertEqual(bob.run(ROWS), [running, *others[::-1]])
+        # A line stands between what runs and the sorted rest.
+        self.assertEqual(bob.run(LINES), ["2px", "1px", "1px", "1px"])
         (self.site.home / "go on").touch()
         bob.see("succeeded", ".list tbody tr:first-child")
         bob.see("city: Oslo, pages: 3", ".list tbody tr:first-child .result")
@@ -97,7 +101,6 @@ class Listing(BrowserTestCase):
         bob.click(self.box(numbers[2]))
         bob.see("3 selected", ".picked")
         bob.click(".picked button", "Retry 3")
-        bob.click(".question button", "Retry 3")
         bob.see("3 tasks were retried.")
         wait_until(lambda: not bob.run(TICKED), what="that nothing is ticked")
         self.site.wait_for_all(numbers)
@@ -129,17 +132,17 @@ class Listing(BrowserTestCase):
         wait_until(lambda: not bob.run(TICKED), what="that nothing is ticked")
 
     def test_the_bar_leads_to_all_that_match(self):
-        for _ in range(3):
-            self.done("fail", "bob", text="no")
-        bob = self.open("bob", "#/tasks?function=fail")
+        self.program("bob").post("/api/tasks", [
+            {"function": "echo", "arguments": {"text": "a"}, "delay": 600} for _ in range(53)])
+        bob = self.open("bob", "#/tasks?function=echo")
         bob.click("thead input")
-        bob.see("3 selected", ".picked")
-        bob.click(".picked button", "All 3 that match…")
-        bob.click("dialog button", "Delete 3")
+        bob.see("50 selected", ".picked")
+        bob.click(".picked button", "All 53 that match…")
+        bob.click("dialog button", "Delete 53")
         bob.click("dialog .question button", "No")
-        bob.click("dialog button", "Delete 3")
-        bob.click(".question button", "Delete 3")
-        bob.see("3 tasks were deleted.")
+        bob.click("dialog button", "Delete 53")
+        bob.click(".question button", "Delete 53")
+        bob.see("53 tasks were deleted.")
         self.assertEqual(self.program("bob").get("/api/tasks?counts=1").json["counts"]["all"], 0)
 
     def test_failures_are_grouped_and_retried_by_group(self):
@@ -166,10 +169,13 @@ class Listing(BrowserTestCase):
         bob.see("1 selected", ".picked")
         fetch = """const [link, done] = arguments;
             fetch(document.querySelector(link).href).then((answer) => answer.text()).then(done)"""
-        found = [bob.ask("POST", "/execute/async", {"script": fetch, "args": [link]}) for link in (
-            ".pager + .help a:last-child", ".picked a")]
-        self.assertEqual([json.loads(line)["id"] for line in found[0].splitlines()], numbers[::-1])
-        self.assertEqual([line.split(",")[0] for line in found[1].splitlines()][1:], [str(numbers[1])])
+        bob.see("The selected tasks as a file:", ".pager + .help")
+        ticked = bob.ask("POST", "/execute/async", {"script": fetch, "args": [".pager + .help a"]})
+        self.assertEqual([line.split(",")[0] for line in ticked.splitlines()][1:], [str(numbers[1])])
+        bob.click(".picked button", "Clear")
+        bob.see("All that match as a file:", ".pager + .help")
+        whole = bob.ask("POST", "/execute/async", {"script": fetch, "args": [".pager + .help a:last-child"]})
+        self.assertEqual([json.loads(line)["id"] for line in whole.splitlines()], numbers[::-1])
 
     def test_on_a_phone_the_first_row_begins_within_360_pixels(self):
         self.done("echo", "ana", text="a word " * 40)
@@ -193,6 +199,16 @@ class Listing(BrowserTestCase):
         bob.see("fail", ".list tbody")
         self.assertLess(bob.run("return document.querySelector('.tabs [aria-current]')"
                                 ".getBoundingClientRect().right"), 390)
+        bob.emulate("Emulation.clearDeviceMetricsOverride")
+
+    def test_boxes_are_large_enough_to_touch(self):
+        self.done("echo", "bob", text="a")
+        bob = self.open("bob")
+        bob.find(".list tbody a")
+        sizes = "return [...document.querySelectorAll('.pick input')].map((one) => one.offsetWidth)"
+        for screen in (WIDE, PHONE):
+            bob.emulate("Emulation.setDeviceMetricsOverride", **screen)
+            self.assertGreaterEqual(bob.run(sizes)[-1], 24)
         bob.emulate("Emulation.clearDeviceMetricsOverride")
 
     def test_more_filters_come_below_and_move_nothing_beside_them(self):

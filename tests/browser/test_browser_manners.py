@@ -225,7 +225,7 @@ class Manners(BrowserTestCase):
         self.running()
         bob = self.open("bob")
         bob.find(".list tbody time")
-        self.assertRegex(bob.text(".list tbody .started"), r"^\d+ s ago$")
+        self.assertRegex(bob.text(".list tbody .when"), r"^\d+ s ago$")
 
     def test_new_rows_are_announced_beside_the_headings(self):
         bob = self.open("bob")

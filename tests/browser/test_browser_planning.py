@@ -292,29 +292,34 @@ class Planning(BrowserTestCase):
         browser.click(".picked [aria-haspopup]")
 
     def test_all_that_match_are_retried_and_deleted_once_their_number_is_confirmed(self):
-        numbers = [self.add("fail", owner, text="no") for owner in ("bob", "bob", "eve")]
+        fifty = self.program("bob").post("/api/tasks", [
+            {"function": "fail", "arguments": {"text": "no"}} for _ in range(51)]).json["ids"]
+        numbers = [*fifty, self.add("fail", "eve", text="no")]
         self.site.wait_for_all(numbers)
         bob = self.open("bob", "#/tasks?function=fail&status=failed")
         self.choose_all(bob)
         bob.see("fail · failed", "dialog")
-        bob.click("dialog button", "Retry 2")
-        bob.see("2 tasks were retried.")
-        self.assertEqual([self.site.wait(number)["attempts"] for number in numbers], [2, 2, 1])
+        bob.click("dialog button", "Retry 51")
+        bob.see("51 tasks were retried.")
+        self.site.wait_for_all(numbers)
+        self.assertEqual([attempts for attempts, in self.site.rows(
+            "SELECT attempts FROM task WHERE function='fail' ORDER BY id")], [2] * 51 + [1])
+        bob.go("#/tasks?function=fail&status=failed")
         self.choose_all(bob)
-        bob.click("dialog button", "Delete 2")
+        bob.click("dialog button", "Delete 51")
         bob.find(".question")
         bob.run("location.hash = '#/queues'")           # what was asked belongs to the page it was asked on
         bob.find("h1", "Queues")
         self.assertEqual(bob.count("dialog"), 0)
         bob.go("#/tasks?function=fail&status=failed")
         self.choose_all(bob)
-        bob.click("dialog button", "Delete 2")
+        bob.click("dialog button", "Delete 51")
         self.site.wait(self.add("fail", "bob", text="no"))      # more match than the user confirmed
-        bob.click(".question button", "Delete 2")
-        bob.see("3 tasks match and can be changed now", "dialog")
-        bob.click("dialog button", "Delete 3")
-        bob.click(".question button", "Delete 3")
-        bob.see("3 tasks were deleted.")
+        bob.click(".question button", "Delete 51")
+        bob.see("52 tasks match and can be changed now", "dialog")
+        bob.click("dialog button", "Delete 52")
+        bob.click(".question button", "Delete 52")
+        bob.see("52 tasks were deleted.")
         bob.see("No task matches")
         self.assertEqual(self.site.value(COUNT, ("fail",)), 1)
 

@@ -122,7 +122,7 @@ class Top(TaskCase):
         ana = self.open("ana")
         ana.click(".tabs a[data-status=failed]")
         ana.click("table.list a", "letter kai")
-        ana.click("a", "Previous task: %d" % first)
+        ana.click("a", "Next task: %d" % first)
         ana.see("#%d" % first, ".facts")
         ana.click("a", "← Tasks")
         ana.find(".tabs [aria-current][data-status=failed]")

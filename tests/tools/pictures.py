@@ -11,7 +11,7 @@ import sys
 import time
 import zlib
 
-from tests.helpers.browser import Browser, Driver
+from tests.helpers.browser import MOUSE, Browser, Driver
 from tests.helpers.support import ROOT, Site, wait_until
 
 IMAGES = ROOT / "tests" / "images"
@@ -127,9 +127,15 @@ def number_of(colour, palette):
 
 
 def packed(picture):
-    """A PNG with the 256 commonest colours of another: half the size, and nobody sees it."""
+    """Return a PNG with 256 colours of another: half the size, and nobody sees it.
+
+    Of colours that are much alike, only the commonest one is taken. So a rare red stays red.
+    """
     width, colours = pixels(picture)
-    palette = [colour for colour, _ in collections.Counter(colours).most_common(256)]
+    alike = {}
+    for colour, _ in collections.Counter(colours).most_common():
+        alike.setdefault(tuple(channel >> 4 for channel in colour), colour)
+    palette = list(alike.values())[:256]
     nearest = {colour: number_of(colour, palette) for colour in set(colours)}
     numbers = bytes(nearest[colour] for colour in colours)
     rows = b"".join(b"\0" + numbers[start:start + width] for start in range(0, len(numbers), width))
@@ -165,7 +171,7 @@ def main():
         driver = Driver(shutil.which("chromedriver"), shutil.which("chromium"))
         stack.callback(driver.close)
         running = fill(site)
-        browser = Browser(driver, site.start_server())
+        browser = Browser(driver, site.start_server(), MOUSE)
         stack.callback(browser.close)
         browser.enter("ana")
         take(browser, "task.png", PHONE, "#/tasks/%d" % running, dark=True)
