@@ -36,7 +36,7 @@ Contents (each room uses only the rooms above it)
     store/state.py                 State: values that the program itself keeps in the database, a row each.
     store/settings.py              Settings: an admin changes them while everything runs.
     tasks/queues.py                Queues and their limits: which queues may start a task now.
-    tasks/followers.py             Turns; tasks after others are released, or fail with them.
+    tasks/followers.py             The turns of pending tasks, and the release or failure of tasks that wait for other tasks.
     tasks/files.py                 Files that tasks are given and leave: kept, served, removed.
     tasks/adding.py                Adding: each order becomes a task only once, within its owner's limit.
     tasks/task_list.py             Tasks as people see them: find, count, show.
@@ -4868,27 +4868,30 @@ class Queues:
 
 # tasks/followers.py ----------------------------------------------------------
 #
-# Turns; tasks after others are released, or fail with them.
+# The turns of pending tasks, and the release or failure of tasks that wait for other tasks.
 #
-# A task that becomes pending gets a turn. A task that comes after other tasks waits until all of them have
-# ended as they should:
+# A pending task has a turn: a number that gives its place among the tasks of its queue and priority. A task
+# may come after other tasks, its predecessors. It is their follower. It waits until all of them have
+# succeeded, or only ended if its after_failure is "run":
 #
-# 1. It is added with a row of task_after for each predecessor, and has the status WAITING.
-# 2. A trigger adds a row to `unsettled` when a task with unsettled followers ends or is removed. tie() adds
-#    rows for predecessors that had failed or been cancelled before.
-# 3. Followers.settle() goes through `unsettled` and releases or fails the followers. A follower that fails
-#    ends, too: step 2 begins again. Every process that ends tasks, looks for work or ticks calls settle().
+# 1. A follower is added with the status WAITING. It has a row of task_after, an edge, for each predecessor.
+# 2. When a task with waiting followers ends or is removed, a trigger adds its id to the table `unsettled`.
+#    tie() does that for predecessors that had failed or been cancelled before.
+# 3. Followers.settle() reads `unsettled` and releases or fails the followers. A failed follower has also
+#    ended, so step 2 applies to its own followers. A process calls settle() when it ends tasks, claims
+#    tasks or does a tick.
 
 SETTLE_AT_ONCE = 500            # rows of task_after that one settle() handles, roughly
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
-# One ended task, with one unsettled follower, or NULL if there is none.
+# One ended task, and one of its waiting followers. The follower is NULL if the task has none.
 UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-# The first turn of a lane, and an owner's last turn in it. The values are the lane, the owner, the lane.
+# The first turn of a lane, and an owner's last turn in it. The values are queue, priority, owner id, queue,
+# priority.
 TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
     (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
@@ -4904,13 +4907,13 @@ class Lane(NamedTuple):
 
 
 def next_turn(db, task):
-    """Return the turn of a task that becomes pending now. Owners of many and of few tasks alternate."""
+    """Return the turn of a task that becomes pending now. So many tasks of one owner delay no other owner."""
     lane = task["queue"], task["priority"]
     return turn_after(db.row("SELECT " + TURNS, (*lane, task["owner_id"], *lane)))
 
 
 def turn_after(turns):
-    """Return the next turn in a lane, from a row with the columns of TURNS."""
+    """Return an owner's next turn in a lane, from a row with the columns of TURNS."""
     last = max(turns["lowest"] or 0, turns["highest"] or 0)
     return last + 1
 
@@ -4939,7 +4942,8 @@ class Followers:
     def settle(transaction, now):
         """Release or fail a portion of the followers of ended tasks.
 
-        A follower that fails here gets a row of `unsettled`, too. So long chains fail link by link.
+        A follower that fails here gets a row of `unsettled`, too. In this way a long chain fails one task
+        after another.
         """
         room = SETTLE_AT_ONCE
         while room > 0:
@@ -4956,7 +4960,7 @@ class Followers:
     @staticmethod
     def _settle_follower(transaction, ended, how, follower,
                          now):
-        """Settle one edge of a follower, or all its edges if it fails; return their number."""
+        """Settle one edge of a follower, or all its open edges if it no longer waits; return their number."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
             "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
@@ -5001,7 +5005,7 @@ class Followers:
 
     @staticmethod
     def reopen_edges(transaction, task):
-        """Test again which predecessors a task must wait for; return their number."""
+        """Mark the edges to predecessors that have not ended as open again; return their number."""
         if task["after_failure"] is None:
             return 0
         transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
@@ -5015,7 +5019,7 @@ class Followers:
             now):
         """Store the edges of new tasks. `statuses` are the statuses of their predecessors, by id.
 
-        Followers of predecessors that failed or were cancelled are settled at once.
+        If a predecessor has failed or was cancelled, settle() is called here.
         """
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in statuses.items()
@@ -6009,13 +6013,13 @@ class TaskList:
             group["count"] += row["count"]
             group["newest"] = max(group["newest"], row["newest"])
         ordered = sorted(groups.values(), key=lambda group: (-group["count"], -group["newest"]))
-        shown, others = ordered[:GROUPS_MAX], ordered[GROUPS_MAX:]
+        shown, more_kinds = ordered[:GROUPS_MAX], ordered[GROUPS_MAX:]
         messages = dict(map(tuple, self._database.all_of(
             "SELECT id, error_message FROM task WHERE id IN (%s)", (), [
                 group["newest"] for group in shown])))
         return {"groups": [{**group, "message": messages.get(group["newest"])} for group in shown],
-                "count": sum(group["count"] for group in ordered), "other_kinds": len(others),
-                "other_count": sum(group["count"] for group in others), "more": portions[-1][1] > 0}
+                "count": sum(group["count"] for group in ordered), "other_kinds": len(more_kinds),
+                "other_count": sum(group["count"] for group in more_kinds), "more": portions[-1][1] > 0}
 
     def firsts(self, status, owner_id=None,
                db=None):
@@ -7905,10 +7909,10 @@ class Modes:
 #
 # Rows of workers: reserved, live, renewed, removed.
 #
-# A worker has a row, which counts towards NbMaxWorker, and a lock file. It and its runner hold the lock while
-# they live. A Starter reserves the row and starts the process. The process takes the lock, marks the row as
-# live, renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock
-# is free or whose lease is over.
+# A worker has a row and a lock file. The row counts towards NbMaxWorker, unless the worker is remote. The
+# worker and its runner hold the lock while they live. A Starter reserves the row and starts the process. The
+# process takes the lock and sets the row's state to idle. Heartbeats renew the row's lease. When the worker
+# leaves, it removes the row. The Reaper removes the rows of workers whose lock is free or whose lease is over.
 
 class Reserved(NamedTuple):
     """A reserved row of a worker: its id, and the name of its lock file."""
@@ -7998,7 +8002,10 @@ class Workers:
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id):
-        """Return a worker's rank among those that are not stopping, 1 for the oldest; None without a row."""
+        """Return a worker's rank by age, 1 for the oldest; None for a worker that is stopping or has no row.
+
+        Workers that are stopping and remote workers do not count.
+        """
         count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
@@ -8014,14 +8021,17 @@ class Workers:
         """Store why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # failures before the next try count as one
+        tries = before["tries"] + (now >= before["next"])   # a failure during the pause adds none
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
         record_activity(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since, until=math.inf):
-        """Return ": " and the last line of the workers' log if it was written between these times, or ""."""
+        """Return the last line of the workers' log, after a colon and a space.
+
+        Return an empty text if the log was not last written between these times.
+        """
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
                 lines = self.log.read_text("utf-8", "replace").strip().splitlines()
@@ -8195,10 +8205,10 @@ class Starter:
         return len(self._start_all("detached", least))
 
     def work_slice(self, seconds=SLICE_SECONDS):
-        """Let child processes work while the caller waits; return the number of ended attempts.
+        """Start workers and wait for them for up to `seconds`; return how many attempts at tasks ended.
 
-        This is for hosts where no worker can stay. If the children are killed with this process, their locks
-        are free, and other processes notice that at once.
+        This is for hosts that end a worker with the process that started it. If the workers are killed with
+        this process, their locks are free, and other processes notice that at once.
         """
         self._poll_children()
         if not self._modes.works_in_slices() or not self.needed():
@@ -8214,9 +8224,10 @@ class Starter:
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least=0, db=None):
-        """Return how many more workers to start for the claimable tasks, or for at least `least` of them.
+        """Return how many more workers to start: one for each claimable task, and at least `least` in all.
 
-        Idle workers of other machines do not count: a queue may be for this machine only.
+        Idle workers of other machines count towards NbMaxWorker. But they do not count as ready, since a
+        queue may be for this machine only.
         """
         room = self._settings.get("NbMaxWorker", db)
         if not room:                    # 0 stops all work
@@ -8232,9 +8243,11 @@ class Starter:
         if missing <= 0:
             return 0
         failure = recall(db, "start_failure")
+        # A longer pause than possible comes from a clock that was set back, and does not count.
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
-            return 0                    # a longer pause comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # more might leave no process for a runner
+            return 0
+        # After a failure try one: several may use up the host's processes, and leave none for a runner.
+        return 1 if failure else min(room, missing)
 
     def start_helper(self, *arguments):
         """Start a process that does one thing: --send sends due messages, --backup makes the daily backup."""

@@ -1,13 +1,15 @@
-"""Turns; tasks after others are released, or fail with them.
+"""The turns of pending tasks, and the release or failure of tasks that wait for other tasks.
 
-A task that becomes pending gets a turn. A task that comes after other tasks waits until all of them have
-ended as they should:
+A pending task has a turn: a number that gives its place among the tasks of its queue and priority. A task
+may come after other tasks, its predecessors. It is their follower. It waits until all of them have
+succeeded, or only ended if its after_failure is "run":
 
-1. It is added with a row of task_after for each predecessor, and has the status WAITING.
-2. A trigger adds a row to `unsettled` when a task with unsettled followers ends or is removed. tie() adds
-   rows for predecessors that had failed or been cancelled before.
-3. Followers.settle() goes through `unsettled` and releases or fails the followers. A follower that fails
-   ends, too: step 2 begins again. Every process that ends tasks, looks for work or ticks calls settle().
+1. A follower is added with the status WAITING. It has a row of task_after, an edge, for each predecessor.
+2. When a task with waiting followers ends or is removed, a trigger adds its id to the table `unsettled`.
+   tie() does that for predecessors that had failed or been cancelled before.
+3. Followers.settle() reads `unsettled` and releases or fails the followers. A failed follower has also
+   ended, so step 2 applies to its own followers. A process calls settle() when it ends tasks, claims
+   tasks or does a tick.
 """
 from __future__ import annotations
 
@@ -27,12 +29,13 @@ SETTLE_AT_ONCE = 500            # rows of task_after that one settle() handles, 
 ENDED = (SUCCEEDED, FAILED, CANCELLED)
 LANES = "SELECT queue, priority FROM task %s WHERE status=? " % BY_CLAIM
 FIRST_LANE = LANES + "ORDER BY queue, priority DESC LIMIT 1"
-# One ended task, with one unsettled follower, or NULL if there is none.
+# One ended task, and one of its waiting followers. The follower is NULL if the task has none.
 UNSETTLED = (
     "SELECT unsettled.task_id AS ended, status, task_after.task_id AS follower "
     "FROM unsettled LEFT JOIN task_after %s "
     "ON settled=0 AND after_id=unsettled.task_id LIMIT 1" % BY_FOLLOWER)
-# The first turn of a lane, and an owner's last turn in it. The values are the lane, the owner, the lane.
+# The first turn of a lane, and an owner's last turn in it. The values are queue, priority, owner id, queue,
+# priority.
 TURNS = """(SELECT turn FROM task %s WHERE status=PENDING AND queue=? AND priority=?
             ORDER BY turn LIMIT 1) AS lowest,
     (SELECT turn FROM task %s WHERE owner_id=? AND status=PENDING AND queue=? AND priority=?
@@ -48,13 +51,13 @@ class Lane(NamedTuple):
 
 
 def next_turn(db: Reader, task: TaskRow) -> int:
-    """Return the turn of a task that becomes pending now. Owners of many and of few tasks alternate."""
+    """Return the turn of a task that becomes pending now. So many tasks of one owner delay no other owner."""
     lane = task["queue"], task["priority"]
     return turn_after(db.row("SELECT " + TURNS, (*lane, task["owner_id"], *lane)))
 
 
 def turn_after(turns: Row) -> int:
-    """Return the next turn in a lane, from a row with the columns of TURNS."""
+    """Return an owner's next turn in a lane, from a row with the columns of TURNS."""
     last: int = max(turns["lowest"] or 0, turns["highest"] or 0)
     return last + 1
 
@@ -83,7 +86,8 @@ class Followers:
     def settle(transaction: Connection, now: float) -> None:
         """Release or fail a portion of the followers of ended tasks.
 
-        A follower that fails here gets a row of `unsettled`, too. So long chains fail link by link.
+        A follower that fails here gets a row of `unsettled`, too. In this way a long chain fails one task
+        after another.
         """
         room = SETTLE_AT_ONCE
         while room > 0:
@@ -100,7 +104,7 @@ class Followers:
     @staticmethod
     def _settle_follower(transaction: Connection, ended: int, how: int | None, follower: int,
                          now: float) -> int:
-        """Settle one edge of a follower, or all its edges if it fails; return their number."""
+        """Settle one edge of a follower, or all its open edges if it no longer waits; return their number."""
         task = transaction.one(
             "SELECT id, owner_id, queue, function, priority, attempts, run_at, created_at, "
             "after_failure FROM task WHERE id=? AND status=WAITING", (follower,))
@@ -145,7 +149,7 @@ class Followers:
 
     @staticmethod
     def reopen_edges(transaction: Connection, task: TaskRow) -> int:
-        """Test again which predecessors a task must wait for; return their number."""
+        """Mark the edges to predecessors that have not ended as open again; return their number."""
         if task["after_failure"] is None:
             return 0
         transaction.run("UPDATE task_after SET settled=1 WHERE task_id=? AND settled=2",
@@ -159,7 +163,7 @@ class Followers:
             now: float) -> None:
         """Store the edges of new tasks. `statuses` are the statuses of their predecessors, by id.
 
-        Followers of predecessors that failed or were cancelled are settled at once.
+        If a predecessor has failed or was cancelled, settle() is called here.
         """
         transaction.insert_all("task_after", edges)
         ended = {before: status for before, status in statuses.items()

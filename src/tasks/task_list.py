@@ -307,13 +307,13 @@ class TaskList:
             group["count"] += row["count"]
             group["newest"] = max(group["newest"], row["newest"])
         ordered = sorted(groups.values(), key=lambda group: (-group["count"], -group["newest"]))
-        shown, others = ordered[:GROUPS_MAX], ordered[GROUPS_MAX:]
+        shown, more_kinds = ordered[:GROUPS_MAX], ordered[GROUPS_MAX:]
         messages = dict(map(tuple, self._database.all_of(
             "SELECT id, error_message FROM task WHERE id IN (%s)", (), [
                 group["newest"] for group in shown])))
         return {"groups": [{**group, "message": messages.get(group["newest"])} for group in shown],
-                "count": sum(group["count"] for group in ordered), "other_kinds": len(others),
-                "other_count": sum(group["count"] for group in others), "more": portions[-1][1] > 0}
+                "count": sum(group["count"] for group in ordered), "other_kinds": len(more_kinds),
+                "other_count": sum(group["count"] for group in more_kinds), "more": portions[-1][1] > 0}
 
     def firsts(self, status: int, owner_id: int | None = None,
                db: Reader | None = None) -> list[TaskRow]:

@@ -40,10 +40,10 @@ class Starter:
         return len(self._start_all("detached", least))
 
     def work_slice(self, seconds: float = SLICE_SECONDS) -> int:
-        """Let child processes work while the caller waits; return the number of ended attempts.
+        """Start workers and wait for them for up to `seconds`; return how many attempts at tasks ended.
 
-        This is for hosts where no worker can stay. If the children are killed with this process, their locks
-        are free, and other processes notice that at once.
+        This is for hosts that end a worker with the process that started it. If the workers are killed with
+        this process, their locks are free, and other processes notice that at once.
         """
         self._poll_children()
         if not self._modes.works_in_slices() or not self.needed():
@@ -59,9 +59,10 @@ class Starter:
             "AND event IN ('succeeded', 'failed', 'retry', 'cancelled')", (before,)))
 
     def needed(self, least: int = 0, db: Reader | None = None) -> int:
-        """Return how many more workers to start for the claimable tasks, or for at least `least` of them.
+        """Return how many more workers to start: one for each claimable task, and at least `least` in all.
 
-        Idle workers of other machines do not count: a queue may be for this machine only.
+        Idle workers of other machines count towards NbMaxWorker. But they do not count as ready, since a
+        queue may be for this machine only.
         """
         room: int = self._settings.get("NbMaxWorker", db)
         if not room:                    # 0 stops all work
@@ -77,9 +78,11 @@ class Starter:
         if missing <= 0:
             return 0
         failure = recall(db, "start_failure")
+        # A longer pause than possible comes from a clock that was set back, and does not count.
         if failure and 0 < failure["next"] - self._clock.now() < 2 * START_RETRY_SECONDS[1]:
-            return 0                    # a longer pause comes from a clock that jumped
-        return 1 if failure else min(room, missing)     # more might leave no process for a runner
+            return 0
+        # After a failure try one: several may use up the host's processes, and leave none for a runner.
+        return 1 if failure else min(room, missing)
 
     def start_helper(self, *arguments: str) -> None:
         """Start a process that does one thing: --send sends due messages, --backup makes the daily backup."""

@@ -1,9 +1,9 @@
 """Rows of workers: reserved, live, renewed, removed.
 
-A worker has a row, which counts towards NbMaxWorker, and a lock file. It and its runner hold the lock while
-they live. A Starter reserves the row and starts the process. The process takes the lock, marks the row as
-live, renews it by heartbeats and removes it when it leaves (Workers). The Reaper removes workers whose lock
-is free or whose lease is over.
+A worker has a row and a lock file. The row counts towards NbMaxWorker, unless the worker is remote. The
+worker and its runner hold the lock while they live. A Starter reserves the row and starts the process. The
+process takes the lock and sets the row's state to idle. Heartbeats renew the row's lease. When the worker
+leaves, it removes the row. The Reaper removes the rows of workers whose lock is free or whose lease is over.
 """
 from __future__ import annotations
 
@@ -116,7 +116,10 @@ class Workers:
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
     def place(self, worker_id: int) -> int | None:
-        """Return a worker's rank among those that are not stopping, 1 for the oldest; None without a row."""
+        """Return a worker's rank by age, 1 for the oldest; None for a worker that is stopping or has no row.
+
+        Workers that are stopping and remote workers do not count.
+        """
         count, last = self._database.row(
             "SELECT count(*), max(id) FROM worker "
             "WHERE id<=? AND state<>'stopping' AND mode<>'remote'", (worker_id,))
@@ -132,14 +135,17 @@ class Workers:
         """Store why no worker could be started, and when to try again."""
         now, (least, most) = self._clock.now(), START_RETRY_SECONDS
         before = recall(transaction, "start_failure") or {"tries": 0, "next": 0}
-        tries = before["tries"] + (now >= before["next"])   # failures before the next try count as one
+        tries = before["tries"] + (now >= before["next"])   # a failure during the pause adds none
         pause = min(most, least * 2 ** min(tries - 1, 10)) * self._clock.uniform(1.0, 1.5)
         failure = {"at": now, "message": shorten(message, 300), "tries": tries, "next": now + pause}
         remember(transaction, "start_failure", failure)
         record_activity(transaction, now, "worker_start_failed", message=failure["message"])
 
     def last_words(self, since: float, until: float = math.inf) -> str:
-        """Return ": " and the last line of the workers' log if it was written between these times, or ""."""
+        """Return the last line of the workers' log, after a colon and a space.
+
+        Return an empty text if the log was not last written between these times.
+        """
         with contextlib.suppress(OSError, IndexError):
             if since <= self.log.stat().st_mtime <= until:
                 lines = self.log.read_text("utf-8", "replace").strip().splitlines()

@@ -1,16 +1,17 @@
-"""The worker's side of its runner: pipes, life line, signals.
+"""A runner as its worker sees it: pipes, life line, signals.
 
-The runner has a socket for orders and messages, and a pipe for each log. While a batch runs, it wakes the
-worker by another pipe, the bell. The life line is a pipe without data. When the worker dies, the kernel
-closes the worker's end of the life line. That kills the runner's process group.
+The runner has a socket for orders and messages, and a pipe for each log. Several orders that are handed
+over at once are a batch. While a batch runs, the runner wakes the worker by another pipe, the bell. The life
+line is a pipe without data. When the worker dies, the kernel closes the worker's end of the life line. Then
+the runner's process group is killed, as arm_lifeline() has arranged.
 
 Several orders are handed over with a pipe that holds a byte for each. The runner reads one byte before it
 begins an order. To take orders back, the worker reads the remaining bytes. If it reads n bytes, the last n
 orders have not begun.
 
 Rules: end() kills every process of the group, and closes all pipes but those of logs. A malformed or
-unexpected message ends the runner. The group is signalled only before its leader is collected: later
-another process may have the pid.
+unexpected message ends the runner. The group gets signals only until the exit status of its first process
+was read: later another process may have the pid.
 """
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Fork:
-    """A forked process, with the interface of a Popen."""
+    """A forked process, with the attributes of Popen that are used here."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -54,7 +55,7 @@ class Fork:
 
 
 class Started(NamedTuple):
-    """A runner that was started and has no descriptors yet: its process, and our end of its channel."""
+    """A runner that has not received bell, life line and lock: its process, and our end of its channel."""
 
     process: Process
     channel: socket.socket
@@ -89,7 +90,7 @@ def start_runner(data: Path) -> Started:
 
 
 class Child:
-    """The worker's side of its runner: pipes, life line, signals, death."""
+    """A runner as its worker sees it: its pipes, life line, signals and death."""
 
     def __init__(self, data: Path, lock: int, files: Stamps, wake: int | None) -> None:
         self.process, self._channel = start_runner(data)
@@ -102,7 +103,7 @@ class Child:
         os.close(lifeline)
         self._channel.setblocking(False)
         self._arrived = b""
-        self.unsent = b""               # bytes not sent yet; while there are any, no order is sent
+        self.unsent = b""               # bytes not sent yet; while there are any, callers hand over no order
         self._go: int | None = None     # a batch's pipe, with a byte for each order not begun
         self._wake = wake               # descriptor that is readable after a signal
         self.started, self.ready = time.monotonic(), False
@@ -150,8 +151,9 @@ class Child:
     def wait(self, seconds: float, log_end: int | None = None) -> None:
         """Wait for a message, a signal, or output at `log_end`, for `seconds` at most.
 
-        While a batch runs, it waits for at most 0.01 s, and only the bell ends the wait earlier. The
-        runner rings it for each message but outcomes that are not the last and have no leftovers.
+        While a batch runs, it waits for at most 0.01 s. A message alone does not end the wait, but the bell
+        does. The runner rings the bell for all messages except some outcomes: those without leftovers that
+        are not the last of the batch.
         """
         poll, events = select.poll(), select.POLLOUT if self.unsent else 0
         if self._go is None:

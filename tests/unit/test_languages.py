@@ -42,6 +42,7 @@ NOT_SHOWN = (
 DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
 SOME_WORDS = re.compile(r"[a-z]{2}[,:;]? [a-z%({]")
 NO_WORDS = re.compile(r"\b(?:SELECT|UPDATE|INSERT|DELETE|CREATE|WHERE|FROM|ALTER|ORDER BY|INDEXED|JOIN)\b|\\|"
+                      r"coalesce\(|"
                       "charset=|filename=|cpu_seconds|no-cache|mod_wsgi (?:daemon|embedded)")
 ELSEWHERE = re.compile("|".join((
     # mails
