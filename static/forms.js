@@ -465,11 +465,12 @@ export const cell = (label, /** @type {Child[]} */ ...children) => (
   h('td', { 'data-label': label }, ...children));
 
 const EXAMPLE = [
-  'import sys',
-  'from jobqueue import command',
+  'from jobqueue import task',
   '',
-  'command("detect", [sys.executable, "-c", "import sys; print(sys.argv)", "{latitude}", "{longitude}"],',
-  '        latitude=float, longitude=float, timeout=3600)',
+  '@task',
+  'def hello(name: str):',
+  '    print("greeting", name)',
+  '    return "Hello " + name',
   '',
 ].join('\n');
 
@@ -477,8 +478,9 @@ const EXAMPLE = [
 export function sampleHint() {
   if (!store.state.catalogue?.samples || !isAdmin()) return [];
   return [h('section', { class: 'teach' }, h('h2', {}, t('Your own functions')),
-    h('p', {}, ...textWith('These are samples. Put these lines into the file {file}, your script '
-      + 'in place of "-c" and its text:', { file: h('code', {}, store.state.catalogue.file) })),
+    h('p', {}, ...textWith('These are samples. Put these lines into the file {file}:',
+      { file: h('code', {}, store.state.catalogue.file) })),
     copyBox(EXAMPLE, 'tasks.py'),
-    h('p', { class: 'help' }, t('The words in braces become the fields of a form.')))];
+    h('p', { class: 'help' }, t('Its parameters become the fields of a form. Its output is the log of a '
+      + 'task, its return value the result.')))];
 }

@@ -26,6 +26,7 @@ ELSEWHERE = "/home/me/jobqueue"
 BLOCKS = {
     "&& cd jobqueue": "test_cloning_gives_all_that_is_needed",
     "^python3 jobqueue.py$": "start",
+    "def hello(name: str)": "test_the_pages_own_sample_runs_and_is_the_readmes",
     "@task(max_retries=3": "test_five_minutes_to_ones_own_function",
     "id=$(": "test_five_minutes_to_ones_own_function",
     "from tasks import report": "test_five_minutes_to_ones_own_function",
@@ -337,11 +338,10 @@ print(b"".join(application(environ, print)).decode())'"""))
         script = (ROOT / "static" / "forms.js").read_text("utf-8")
         lines = re.search(r"const EXAMPLE = \[\n(.*?)\]\.join", script, re.S)[1]
         sample = "\n".join(re.findall(r"^  '(.*)',$", lines, re.M))
-        self.assertIn(sample.partition("\n\n")[2], block("@task(max_retries=3"))
+        self.assertEqual(sample, block("def hello(name: str)"))
         self.first_admin()
         self.site.write_tasks(sample)
-        task = self.site.wait(self.site.add("detect", latitude=1, longitude=2))
-        self.assertEqual(task["status"], "succeeded", task)
+        self.assertEqual(self.site.wait(self.site.add("hello", name="Zoë"))["result"], "Hello Zoë")
 
     def test_many_at_once_and_in_order(self):
         self.first_admin()

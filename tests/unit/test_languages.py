@@ -75,7 +75,7 @@ ELSEWHERE = re.compile("|".join((
 # What looks like a sentence, but is read by programs.
 SENTENCE = re.compile(r"'(?=[A-Z]?[a-z]+ [a-z])[^'\n]*'|'[A-Z][a-z]+'")
 WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification",
-         "GET", "import sys", "from jobqueue import command")
+         "GET", "from jobqueue import task", r"def hello\(name: str\):")
 PROGRAM = re.compile(r"'(?:%s)'|(?:class|kind): '[^']*'|"
                      r"(?:find|closest|querySelector(?:All)?|table|said)\('[^']*'"
                      % "|".join(WORDS))
