@@ -3,7 +3,7 @@
 import { number } from './arguments.js';
 import { ApiError, get, isAdmin, mayChange } from './api.js';
 import { now } from './clock.js';
-import { h } from './dom.js';
+import { find, h } from './dom.js';
 import { durationInput, durationText, secondsFrom } from './durations.js';
 import { choice, field, page, sampleHint, seekParts } from './forms.js';
 import { t } from './language.js';
@@ -55,11 +55,16 @@ export async function showFunctions(title, functions, missing, address, signal) 
   const rows = sorted.map(({ name, title: words }) => h('li', {},
     h('a', { href: address(encodeURIComponent(name)) }, h('b', {}, name),
       saysMore(words, name) && h('span', { class: 'help' }, words))));
+  const seek = many ? seekParts(t('Search functions'), rows) : [];
+  seek[0]?.addEventListener('keydown', (/** @type {any} */ { key }) => {
+    const [match, ...more] = rows.filter((row) => !row.hidden);
+    if (key === 'Enter' && match && !more.length) find('a', match).click();
+  });
   page(title,
     missing && h('p', {}, t('There is no function “{name}” that you can add.', { name: missing })),
     h('p', { class: 'lead' }, functions.length ? t('What should run?')
       : t('There is no function that you can add.')),
-    ...many ? seekParts(t('Search functions'), rows) : [],
+    ...seek,
     h('ul', { class: 'choices' }, ...rows), ...sampleHint());
 }
 

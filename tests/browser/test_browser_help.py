@@ -1,4 +1,4 @@
-"""The handbook inside the page: each page of it, its links, its search."""
+"""Finding help and functions: the handbook inside the page, and the search of functions."""
 import unittest
 
 from tests.helpers.browser import BrowserTestCase
@@ -60,6 +60,21 @@ class Help(BrowserTestCase):
         browser = self.open("bob")
         browser.go("#/help/nothing")
         browser.see("There is nothing here", "main")
+
+
+class ManyFunctions(BrowserTestCase):
+    TASKS = "from jobqueue import task\n" + "".join(
+        "@task\ndef job_%02d(x: int = 1):\n    return x\n" % number for number in range(30))
+
+    def test_enter_opens_the_only_function_that_matches(self):
+        browser = self.open("bob")
+        browser.go("#/new")
+        browser.find(".choices a", "job_07")
+        browser.type(".seek", "job_0")
+        browser.press("Enter")
+        browser.type(".seek", "job_07")
+        browser.press("Enter")
+        browser.find("main h1", "job_07")
 
 
 if __name__ == "__main__":
