@@ -477,7 +477,7 @@ def complain(text: "str") -> None:
 
 
 @contextlib.contextmanager
-def in_passing(action: "str") -> "Iterator[None]":
+def print_errors(action: "str") -> "Iterator[None]":
     """Print an error of the block instead of raising it. A JobQueueError is not printed."""
     try:
         yield
@@ -526,7 +526,7 @@ class Every:
     def __init__(self, seconds, clock):
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
-    def is_due(self):
+    def begin_if_due(self):
         """Return True if the timer is due, and begin its next period."""
         if self._clock.monotonic() < self._at:
             return False
@@ -3267,7 +3267,7 @@ class SqliteDatabase(DataFile):
         if durable and self._writer.changes > self._rung_at:    # idle workers need no other commits
             self._bell.ring()
         self._rung_at = self._writer.changes
-        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
+        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.begin_if_due():
             with self._looking, self._reading:      # this may wait for a long read
                 self._checkpoint(self._writer, self._reader)
 
@@ -5224,7 +5224,7 @@ class Files:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
-        if self._looks.is_due():        # else each attempt would read it
+        if self._looks.begin_if_due():        # else each attempt would read it
             self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
@@ -5268,7 +5268,7 @@ class Files:
                 transaction.update("file", row, "id=?", (row_id,))
                 os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
         except BaseException as error:
-            with in_passing("giving up a file"):
+            with print_errors("giving up a file"):
                 with self._database.transaction() as transaction:
                     transaction.update("file", {"until": 0}, "id=?", (row_id,))
                 self.clear(self._clock.now())
@@ -6693,7 +6693,7 @@ class Claims:
         is handed to the runner in one piece.
         """
         request = transaction, worker_id, now, most, function, owner_id, reach
-        rows = [] if self._promotions.is_due() else self._claim_pending(*request)
+        rows = [] if self._promotions.begin_if_due() else self._claim_pending(*request)
         if not rows:
             self._promotions.put_off(PROMOTE_SECONDS)
             self.promote(transaction, now)
@@ -8001,7 +8001,7 @@ class Workers:
         """Return True if there is any worker, except remote ones."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
-    def place(self, worker_id):
+    def rank(self, worker_id):
         """Return a worker's rank by age, 1 for the oldest; None for a worker that is stopping or has no row.
 
         Workers that are stopping and remote workers do not count.
@@ -8384,7 +8384,7 @@ class Catalogue:
 
     def find(self, name):
         """Return a function, or None. An unknown name is looked up again: a worker may have announced it."""
-        if name not in self._load().functions and self._misses.is_due():
+        if name not in self._load().functions and self._misses.begin_if_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
 
@@ -9146,7 +9146,7 @@ class Retention:
         """Remove one portion; return True if rows were removed, so that there may be more."""
         if self._round is None:
             now = self._clock.now()
-            if not self._rounds.is_due() or not self._trusts_clock(now):
+            if not self._rounds.begin_if_due() or not self._trusts_clock(now):
                 return False
             self._round = self._portions(now)
         removed = next(self._round, None)
@@ -10244,7 +10244,7 @@ class DeliverySender:
 
     def run(self):
         """Send all due messages."""
-        with in_passing("telling"):
+        with print_errors("telling"):
             for row in iter(self._next_due, None):
                 self._send(row)
         with contextlib.suppress(OSError):
@@ -10805,7 +10805,7 @@ class Tick:
         `caller` is "server", "worker", "code" (adds by Python and shell), "cron", or one of PASSING. Errors
         are printed, not raised: a tick must not end its caller. The next tick tries again.
         """
-        if not self._ticks.is_due():
+        if not self._ticks.begin_if_due():
             return False
         try:
             if caller == "server":      # is_resident() needs this, even if another process ticks
@@ -10838,9 +10838,9 @@ class Tick:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
-        with in_passing("looking what is wrong"):
+        with print_errors("looking what is wrong"):
             self._alerts.tick()
-        with in_passing("making the daily backup"):
+        with print_errors("making the daily backup"):
             self._back_up()
 
     def sleepers_missing(self):
@@ -10876,7 +10876,7 @@ class Tick:
     def _fire_schedules(self):
         """Add the tasks of due schedules. Now and then compare them with tasks.py and the script folders."""
         now = self._clock.now()
-        if self._looks.is_due():
+        if self._looks.begin_if_due():
             self._schedules.synchronise()
         self._schedule_runner.fire(now)
         due = self._schedule_runner.next_due() or math.inf
@@ -12620,8 +12620,8 @@ class JobQueue:
 
     def start_workers(self) -> None:
         """Start workers for added tasks. If that fails, a later tick tries again."""
-        with in_passing("starting workers"):
-            if not self.tick.maybe("code") and self.reaper.burials.is_due():
+        with print_errors("starting workers"):
+            if not self.tick.maybe("code") and self.reaper.burials.begin_if_due():
                 self.reaper.bury_dead()         # the row of a killed worker would count as a worker
             self.starter.start_needed(self.tick.sleepers_missing())
 
@@ -16228,7 +16228,7 @@ class Application:
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls that wait for tasks
         if source != "code":
-            with in_passing("settling here"):
+            with print_errors("settling here"):
                 queue.files.settle()
 
     def __call__(self, environ, start_response):
@@ -16257,7 +16257,7 @@ class Application:
             error.extra = {"setup": not self.queue.users.has_admin()}
         except JobQueueError as trouble:
             return trouble
-        with in_passing("making the set-up code"):
+        with print_errors("making the set-up code"):
             if error.extra["setup"]:
                 self.queue.setup.code()
         return error
@@ -16842,7 +16842,7 @@ class Server(ServerBase):
     def run(self):
         """Serve until stop() is called. Then wait until all requests are answered, at most STOP_SECONDS."""
         while not self.is_stopping:
-            if self._looks.is_due():
+            if self._looks.begin_if_due():
                 self._check_connections()
             self.handle_request()
         self.server_close()
@@ -17028,10 +17028,10 @@ def _tick_for_ever(queue):
     code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
-            with in_passing("reading tasks.py"):
+            with print_errors("reading tasks.py"):
                 queue.catalogue.refresh()       # tasks.py may have new schedules
         queue.tick.maybe("server")
-        with in_passing("working here"):
+        with print_errors("working here"):
             queue.starter.work_slice()
         if code != file_stamps(code):
             code = file_stamps(code)

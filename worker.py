@@ -3036,7 +3036,7 @@ class Runners:
             return True
         # tasks.py is tested each time, the other files once in CHECK_SECONDS: they may be many, on a slow
         # file system.
-        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
+        files = child.files if self._stamps.begin_if_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 
@@ -3301,26 +3301,26 @@ class Worker(Loop[Attempt]):
         try:
             self._go_on(batch)
         except TEMPORARY_ERRORS:
-            if self._checks.is_due():
+            if self._checks.begin_if_due():
                 self._recorder.hold(self._batch)
             raise
 
     def _check_self(self):
         """Test for a reason to leave, tick, and renew the row, if that is due."""
-        if not self._checks.is_due():
+        if not self._checks.begin_if_due():
             return
         self._read_settings()
-        now, place = self._clock.monotonic(), self._queue.workers.place(self._place.id)
+        now, rank = self._clock.monotonic(), self._queue.workers.rank(self._place.id)
         is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
         if (is_old or self._until is not None and now > self._until
                 or jobqueue.file_stamps(self._code) != self._code):
             self._place.stop("limit")
-        elif not place:
+        elif not rank:
             self._place.stop("its row is gone")
-        elif place > self._settings["NbMaxWorker"]:
+        elif rank > self._settings["NbMaxWorker"]:
             self._place.stop("too many workers")
         self._queue.tick.maybe("worker")
-        if self._heartbeats.is_due():
+        if self._heartbeats.begin_if_due():
             self._recorder.hold(self._batch)
 
     def _read_settings(self):
@@ -3479,7 +3479,7 @@ CALL_SECONDS = 30.0                     # for a whole call, in addition to the s
 CALL_BYTES = 900_000                    # most bytes of a call's body; the site accepts a megabyte
 ANSWER_BYTES = 16 << 20                 # most bytes that are read of an answer
 PAUSE_MAX_SECONDS = 3600.0              # longest pause, even if the site asks for a longer one
-# The schema of each answer, by the call's `wanted`; that of a refusal has the key "".
+# The schema of each answer, by the call's `answer_key`; that of a refusal has the key "".
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS = {
@@ -3543,7 +3543,7 @@ class RemoteSite:
         with contextlib.suppress(ValueError, RecursionError):
             answer_json = jobqueue.read_json(data.decode("utf-8"))
         is_refusal = isinstance(answer_json, dict) and answer_json.get("status") == status
-        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], answer_json, "it")
+        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.answer_key], answer_json, "it")
         self._wraps = self._wraps or (400 <= status < 500 and not is_refusal)
         if answer_json is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
@@ -3557,27 +3557,27 @@ class RemoteSite:
 class Call:
     """A request that a thread makes while the worker watches running tasks.
 
-    The answer has the key `wanted`, unless it is a refusal.
+    The answer has the key `answer_key`, unless it is a refusal.
     """
 
     def __init__(self, path, answer_key, body, seconds=0.0,
                  headers=None):
-        self.path, self.wanted, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
+        self.path, self.answer_key, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found = {}     # the answer; empty until it has arrived
+        self.answer = {}     # the answer; empty until it has arrived
         self.error = None
         # Only in a turn: its outcomes, its reports on running attempts, its further keys, its session.
         self.ends = []
         self.news = []
-        self.given = {}
+        self.extra_keys = {}
         self.session = ""
 
     def start(self, site, waker):
         """Start the call in a thread. At its end the thread writes to `waker`."""
         def run():
             try:
-                self.found = site.ask(self)
+                self.answer = site.ask(self)
             except NotHeard as error:
                 self.error = error
             except Exception as error:  # the worker must see every error
@@ -3590,7 +3590,7 @@ class Call:
         """Return True once there is an answer or an error. No answer in time is an error."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
-        return bool(self.found) or self.error is not None
+        return bool(self.answer) or self.error is not None
 
 
 class Spool:
@@ -3889,7 +3889,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if self._signals:
             self.stop(jobqueue.STOPPED)
             self._wind_up()
-        elif self._checks.is_due() and jobqueue.file_stamps(self._code) != self._code:
+        elif self._checks.begin_if_due() and jobqueue.file_stamps(self._code) != self._code:
             self.stop("limit")
         if not self.stopping:
             return
@@ -3976,9 +3976,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             extra["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._spool.ends else self._wait}
-        is_due = time.monotonic() >= self._sent_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
+        begin_if_due = time.monotonic() >= self._sent_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
         is_new = any("claimed" not in row for row in self._taken.values())
-        if extra or self._spool.ends or is_new or self._taken and is_due:
+        if extra or self._spool.ends or is_new or self._taken and begin_if_due:
             return self._turn(self._session, extra)
         return None
 
@@ -4003,7 +4003,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             "start": [claim_reference(row) for row in rows if "claimed" not in row],
             "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
             "end": ends, **extra}), extra.get("claim", {}).get("wait", 0.0))
-        call.ends, call.given, call.session = ends, extra, session
+        call.ends, call.extra_keys, call.session = ends, extra, session
         call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
@@ -4015,8 +4015,8 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 jobqueue.complain("the site answers again")
             self._pause, self._trouble = AGAIN_SECONDS[0], None
             take = {"lease_seconds": self._handle_welcome, "attempts": self._handle_turn,
-                    "ids": self._handle_added}[call.wanted]
-            return (take if call.wanted in call.found else self._handle_refusal)(call, call.found)
+                    "ids": self._handle_added}[call.answer_key]
+            return (take if call.answer_key in call.answer else self._handle_refusal)(call, call.answer)
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site does not answer: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
@@ -4031,11 +4031,11 @@ class RemoteWorker(Loop[RemoteAttempt]):
         A refused token counts only the second time in a row. A request that a proxy has garbled must not
         end running tasks.
         """
-        before, self._doubts_token = self._doubts_token, call.found.get("code") == "unauthorized"
+        before, self._doubts_token = self._doubts_token, call.answer.get("code") == "unauthorized"
         if self._doubts_token and not before:
-            return NotHeard(call.found["detail"])
-        unanswered = list(call.given.get("claim", {}).get("claims", ()))
-        for task in call.found.get("tasks", ()) if call.wanted == "attempts" else ():
+            return NotHeard(call.answer["detail"])
+        unanswered = list(call.extra_keys.get("claim", {}).get("claims", ()))
+        for task in call.answer.get("tasks", ()) if call.answer_key == "attempts" else ():
             if task["claim"] not in unanswered or task["function"] not in self._offered:
                 return NotHeard("an answer with a task that was not asked for")
             unanswered.remove(task["claim"])
@@ -4056,7 +4056,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._spool.forget(item)
         for attempt, item in call.news:
             attempt.forget(item)
-        if "leave" in call.given:
+        if "leave" in call.extra_keys:
             if call.session == self._session:
                 self._session = ""
             if self._before:
@@ -4070,7 +4070,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 del self._taken[claim]
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
-        if "claim" in call.given:
+        if "claim" in call.extra_keys:
             self._claims, idle = [], not (answer["tasks"] or call.ends)
             self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
@@ -4090,13 +4090,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
     def _handle_refusal(self, call, answer):
         """Handle a refusal: the session is gone, an add is wrong, or this worker is not allowed."""
         code, gone = answer["code"], answer.get("gone")
-        if call.wanted == "ids" and gone:
+        if call.answer_key == "ids" and gone:
             self.adds.pop(0).attempt.end("lost")
-        elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
+        elif call.answer_key == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
             self._answer_added({"refused": Refusal(
                 kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
-        elif call.wanted == "attempts" and code == "conflict":
+        elif call.answer_key == "attempts" and code == "conflict":
             if call.session != self._session:
                 self._forget_former()   # it has ended: the present session sends its outcomes
             self._is_known = self._is_known and not gone

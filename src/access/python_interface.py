@@ -18,7 +18,7 @@ from pathlib import Path
 from ..base.head import TYPE_CHECKING
 from ..base.types import P, R, Generic, NamedTuple
 from ..base.limits import SAMPLE_FUNCTION, WEB_PATIENCE_SECONDS
-from ..base.errors import in_passing, join_errors, wrong
+from ..base.errors import print_errors, join_errors, wrong
 from ..base.time_and_text import Clock, dump_json
 from ..base.values import (OPTION_SCHEMAS, TASK_DEFAULTS, TASK_OPTIONS, WHO_MAY_ADD, check_value,
                            object_of)
@@ -199,8 +199,8 @@ class JobQueue:
 
     def start_workers(self) -> None:
         """Start workers for added tasks. If that fails, a later tick tries again."""
-        with in_passing("starting workers"):
-            if not self.tick.maybe("code") and self.reaper.burials.is_due():
+        with print_errors("starting workers"):
+            if not self.tick.maybe("code") and self.reaper.burials.begin_if_due():
                 self.reaper.bury_dead()         # the row of a killed worker would count as a worker
             self.starter.start_needed(self.tick.sleepers_missing())
 

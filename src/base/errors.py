@@ -193,7 +193,7 @@ def complain(text: str) -> None:
 
 
 @contextlib.contextmanager
-def in_passing(action: str) -> Iterator[None]:
+def print_errors(action: str) -> Iterator[None]:
     """Print an error of the block instead of raising it. A JobQueueError is not printed."""
     try:
         yield

@@ -58,7 +58,7 @@ class Every:
     def __init__(self, seconds: float, clock: AnyClock) -> None:
         self._seconds, self._clock, self._at = seconds, clock, -math.inf
 
-    def is_due(self) -> bool:
+    def begin_if_due(self) -> bool:
         """Return True if the timer is due, and begin its next period."""
         if self._clock.monotonic() < self._at:
             return False

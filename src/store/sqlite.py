@@ -374,7 +374,7 @@ class SqliteDatabase(DataFile):
         if durable and self._writer.changes > self._rung_at:    # idle workers need no other commits
             self._bell.ring()
         self._rung_at = self._writer.changes
-        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.is_due():
+        if self.wal_bytes() > WAL_CHECKPOINT_BYTES and self._checkpoints.begin_if_due():
             with self._looking, self._reading:      # this may wait for a long read
                 self._checkpoint(self._writer, self._reader)
 

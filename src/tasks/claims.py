@@ -151,7 +151,7 @@ class Claims:
         is handed to the runner in one piece.
         """
         request = transaction, worker_id, now, most, function, owner_id, reach
-        rows = [] if self._promotions.is_due() else self._claim_pending(*request)
+        rows = [] if self._promotions.begin_if_due() else self._claim_pending(*request)
         if not rows:
             self._promotions.put_off(PROMOTE_SECONDS)
             self.promote(transaction, now)

@@ -24,7 +24,7 @@ from pathlib import Path
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import DISK_LOW_BYTES, PIECE_BYTES, SUCCEEDED
-from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, in_passing
+from ..base.errors import Conflict, SetupError, StorageBroken, StorageFull, print_errors
 from ..base.time_and_text import Every, machine_name, random_token, shorten, storable
 from ..store.connection import (FULL, Connection, Reader, cannot_write, find_database, free_bytes,
                                 open_folder, private_folder, private_path, write_part)
@@ -218,7 +218,7 @@ class Files:
         """Return where the files are; None if they are here."""
         if not self._database.is_shared:
             return None
-        if self._looks.is_due():        # else each attempt would read it
+        if self._looks.begin_if_due():        # else each attempt would read it
             self._machine = recall(transaction or self._database, "files")
         is_here = self._machine in (None, machine_name())
         return None if is_here else FileSite(
@@ -262,7 +262,7 @@ class Files:
                 transaction.update("file", row, "id=?", (row_id,))
                 os.replace(part, path.name, src_dir_fd=room, dst_dir_fd=room)
         except BaseException as error:
-            with in_passing("giving up a file"):
+            with print_errors("giving up a file"):
                 with self._database.transaction() as transaction:
                     transaction.update("file", {"until": 0}, "id=?", (row_id,))
                 self.clear(self._clock.now())

@@ -107,7 +107,7 @@ class Catalogue:
 
     def find(self, name: str) -> AnnouncedFunction | None:
         """Return a function, or None. An unknown name is looked up again: a worker may have announced it."""
-        if name not in self._load().functions and self._misses.is_due():
+        if name not in self._load().functions and self._misses.begin_if_due():
             self._known = _NOTHING
         return self._load().functions.get(name)
 

@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import VERSION
-from ..base.errors import Conflict, Invalid, in_passing
+from ..base.errors import Conflict, Invalid, print_errors
 from ..base.time_and_text import dump_json, iso, shorten, storable
 from ..store.connection import find_database, private_path, write_private
 from ..store.database import Database
@@ -359,7 +359,7 @@ class DeliverySender:
 
     def run(self) -> None:
         """Send all due messages."""
-        with in_passing("telling"):
+        with print_errors("telling"):
             for row in iter(self._next_due, None):
                 self._send(row)
         with contextlib.suppress(OSError):

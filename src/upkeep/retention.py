@@ -41,7 +41,7 @@ class Retention:
         """Remove one portion; return True if rows were removed, so that there may be more."""
         if self._round is None:
             now = self._clock.now()
-            if not self._rounds.is_due() or not self._trusts_clock(now):
+            if not self._rounds.begin_if_due() or not self._trusts_clock(now):
                 return False
             self._round = self._portions(now)
         removed = next(self._round, None)

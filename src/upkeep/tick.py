@@ -4,7 +4,7 @@ from __future__ import annotations
 import math
 
 from ..base.limits import TICK_SECONDS
-from ..base.errors import Busy, complain, in_passing
+from ..base.errors import Busy, complain, print_errors
 from ..base.time_and_text import Every, iso, seconds_since
 from ..store.connection import Reader
 from ..store.database import Database
@@ -57,7 +57,7 @@ class Tick:
         `caller` is "server", "worker", "code" (adds by Python and shell), "cron", or one of PASSING. Errors
         are printed, not raised: a tick must not end its caller. The next tick tries again.
         """
-        if not self._ticks.is_due():
+        if not self._ticks.begin_if_due():
             return False
         try:
             if caller == "server":      # is_resident() needs this, even if another process ticks
@@ -90,9 +90,9 @@ class Tick:
             self._ticks.hasten(TICK_SOON_SECONDS)
         if start:
             self._starter.start_needed(self.sleepers_missing())
-        with in_passing("looking what is wrong"):
+        with print_errors("looking what is wrong"):
             self._alerts.tick()
-        with in_passing("making the daily backup"):
+        with print_errors("making the daily backup"):
             self._back_up()
 
     def sleepers_missing(self) -> int:
@@ -128,7 +128,7 @@ class Tick:
     def _fire_schedules(self) -> None:
         """Add the tasks of due schedules. Now and then compare them with tasks.py and the script folders."""
         now = self._clock.now()
-        if self._looks.is_due():
+        if self._looks.begin_if_due():
             self._schedules.synchronise()
         self._schedule_runner.fire(now)
         due = self._schedule_runner.next_due() or math.inf

@@ -115,7 +115,7 @@ class Workers:
         """Return True if there is any worker, except remote ones."""
         return bool(self._database.value("SELECT 1 FROM worker WHERE mode<>'remote' LIMIT 1"))
 
-    def place(self, worker_id: int) -> int | None:
+    def rank(self, worker_id: int) -> int | None:
         """Return a worker's rank by age, 1 for the oldest; None for a worker that is stopping or has no row.
 
         Workers that are stopping and remote workers do not count.

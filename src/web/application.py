@@ -15,7 +15,7 @@ from urllib.parse import quote
 from ..base.head import TYPE_CHECKING
 from ..base.limits import BODY_MAX_BYTES, CACHE_SECONDS, CODE_FILES, INTEGER_MAX, STATIC_FOLDER
 from ..base.errors import (Denied, Invalid, JobQueueError, Malformed, NotAllowed, NotFound,
-                           Unauthorized, UnsupportedType, in_passing)
+                           Unauthorized, UnsupportedType, print_errors)
 from ..base.time_and_text import load_json, shorten
 from ..store.schema import SCHEMA_VERSION
 from ..tasks.files import BYTES_TYPE
@@ -65,7 +65,7 @@ class Application:
         self.one_by_one = threading.Lock()
         self.waiting = threading.BoundedSemaphore(WAITERS_MAX)      # calls that wait for tasks
         if source != "code":
-            with in_passing("settling here"):
+            with print_errors("settling here"):
                 queue.files.settle()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Content:
@@ -94,7 +94,7 @@ class Application:
             error.extra = {"setup": not self.queue.users.has_admin()}
         except JobQueueError as trouble:
             return trouble
-        with in_passing("making the set-up code"):
+        with print_errors("making the set-up code"):
             if error.extra["setup"]:
                 self.queue.setup.code()
         return error

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
 from ..base.limits import CODE_FILES, HOME, VERSION
-from ..base.errors import SetupError, complain, in_passing
+from ..base.errors import SetupError, complain, print_errors
 from ..upkeep.worker_modes import file_stamps
 from ..upkeep.tick import LOOK_FOR_SCHEDULES_SECONDS, TICK_SOON_SECONDS
 from ..access.python_interface import JobQueue
@@ -26,10 +26,10 @@ def _tick_for_ever(queue: JobQueue) -> None:
     code = file_stamps(CODE_FILES)
     for number in itertools.count():
         if number % LOOK_FOR_SCHEDULES_SECONDS == 0:
-            with in_passing("reading tasks.py"):
+            with print_errors("reading tasks.py"):
                 queue.catalogue.refresh()       # tasks.py may have new schedules
         queue.tick.maybe("server")
-        with in_passing("working here"):
+        with print_errors("working here"):
             queue.starter.work_slice()
         if code != file_stamps(code):
             code = file_stamps(code)

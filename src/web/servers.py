@@ -86,7 +86,7 @@ class Server(ServerBase):
     def run(self) -> None:
         """Serve until stop() is called. Then wait until all requests are answered, at most STOP_SECONDS."""
         while not self.is_stopping:
-            if self._looks.is_due():
+            if self._looks.begin_if_due():
                 self._check_connections()
             self.handle_request()
         self.server_close()

@@ -145,7 +145,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
         if self._signals:
             self.stop(jobqueue.STOPPED)
             self._wind_up()
-        elif self._checks.is_due() and jobqueue.file_stamps(self._code) != self._code:
+        elif self._checks.begin_if_due() and jobqueue.file_stamps(self._code) != self._code:
             self.stop("limit")
         if not self.stopping:
             return
@@ -232,9 +232,9 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._claims = self._claims or [jobqueue.random_token() for _ in range(size)]
             extra["claim"] = {"claims": self._claims, "function": self._pace.function,
                               "wait": 0 if self._spool.ends else self._wait}
-        is_due = time.monotonic() >= self._sent_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
+        begin_if_due = time.monotonic() >= self._sent_at + (TELL_SECONDS if has_news else HOLD_SECONDS)
         is_new = any("claimed" not in row for row in self._taken.values())
-        if extra or self._spool.ends or is_new or self._taken and is_due:
+        if extra or self._spool.ends or is_new or self._taken and begin_if_due:
             return self._turn(self._session, extra)
         return None
 
@@ -259,7 +259,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             "start": [claim_reference(row) for row in rows if "claimed" not in row],
             "hold": [news.get(row["claim"], claim_reference(row)) for row in rows if "claimed" in row],
             "end": ends, **extra}), extra.get("claim", {}).get("wait", 0.0))
-        call.ends, call.given, call.session = ends, extra, session
+        call.ends, call.extra_keys, call.session = ends, extra, session
         call.news = [News(attempt, news[attempt.row["claim"]]) for attempt in running]
         return call
 
@@ -271,8 +271,8 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 jobqueue.complain("the site answers again")
             self._pause, self._trouble = AGAIN_SECONDS[0], None
             take = {"lease_seconds": self._handle_welcome, "attempts": self._handle_turn,
-                    "ids": self._handle_added}[call.wanted]
-            return (take if call.wanted in call.found else self._handle_refusal)(call, call.found)
+                    "ids": self._handle_added}[call.answer_key]
+            return (take if call.answer_key in call.answer else self._handle_refusal)(call, call.answer)
         if error.why != self._trouble and not self.stopping:
             jobqueue.complain("the site does not answer: %s" % error.why)
         if time.monotonic() - call.sent > 1.0:
@@ -287,11 +287,11 @@ class RemoteWorker(Loop[RemoteAttempt]):
         A refused token counts only the second time in a row. A request that a proxy has garbled must not
         end running tasks.
         """
-        before, self._doubts_token = self._doubts_token, call.found.get("code") == "unauthorized"
+        before, self._doubts_token = self._doubts_token, call.answer.get("code") == "unauthorized"
         if self._doubts_token and not before:
-            return NotHeard(call.found["detail"])
-        unanswered = list(call.given.get("claim", {}).get("claims", ()))
-        for task in call.found.get("tasks", ()) if call.wanted == "attempts" else ():
+            return NotHeard(call.answer["detail"])
+        unanswered = list(call.extra_keys.get("claim", {}).get("claims", ()))
+        for task in call.answer.get("tasks", ()) if call.answer_key == "attempts" else ():
             if task["claim"] not in unanswered or task["function"] not in self._offered:
                 return NotHeard("an answer with a task that was not asked for")
             unanswered.remove(task["claim"])
@@ -312,7 +312,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
             self._spool.forget(item)
         for attempt, item in call.news:
             attempt.forget(item)
-        if "leave" in call.given:
+        if "leave" in call.extra_keys:
             if call.session == self._session:
                 self._session = ""
             if self._before:
@@ -326,7 +326,7 @@ class RemoteWorker(Loop[RemoteAttempt]):
                 del self._taken[claim]
                 if state == "cancel":
                     self._spool.keep({**claim_reference(row), "outcome": {"kind": "cancelled"}})
-        if "claim" in call.given:
+        if "claim" in call.extra_keys:
             self._claims, idle = [], not (answer["tasks"] or call.ends)
             self._next = time.monotonic() + (answer["wait"] if idle else 0)
             self._wait = min(WAIT_SECONDS, self._wait + 1)
@@ -346,13 +346,13 @@ class RemoteWorker(Loop[RemoteAttempt]):
     def _handle_refusal(self, call: Call, answer: JsonObject) -> None:
         """Handle a refusal: the session is gone, an add is wrong, or this worker is not allowed."""
         code, gone = answer["code"], answer.get("gone")
-        if call.wanted == "ids" and gone:
+        if call.answer_key == "ids" and gone:
             self.adds.pop(0).attempt.end("lost")
-        elif call.wanted == "ids" and code not in ("unauthorized", "denied"):
+        elif call.answer_key == "ids" and code not in ("unauthorized", "denied"):
             kinds = {kind.code: kind.__name__ for kind in JobQueueError.__subclasses__()}
             self._answer_added({"refused": Refusal(
                 kinds.get(code, "JobQueueError"), answer["detail"], answer["errors"], None)})
-        elif call.wanted == "attempts" and code == "conflict":
+        elif call.answer_key == "attempts" and code == "conflict":
             if call.session != self._session:
                 self._forget_former()   # it has ended: the present session sends its outcomes
             self._is_known = self._is_known and not gone

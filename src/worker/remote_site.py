@@ -77,7 +77,7 @@ CALL_SECONDS = 30.0                     # for a whole call, in addition to the s
 CALL_BYTES = 900_000                    # most bytes of a call's body; the site accepts a megabyte
 ANSWER_BYTES = 16 << 20                 # most bytes that are read of an answer
 PAUSE_MAX_SECONDS = 3600.0              # longest pause, even if the site asks for a longer one
-# The schema of each answer, by the call's `wanted`; that of a refusal has the key "".
+# The schema of each answer, by the call's `answer_key`; that of a refusal has the key "".
 _WHOLE = integer_within(0, jobqueue.INTEGER_MAX)
 _ID, _CLAIM = integer_within(1, jobqueue.INTEGER_MAX), text_like("[0-9a-f]{32}", "must be a claim")
 ANSWERS: dict[str, Schema] = {
@@ -141,7 +141,7 @@ class RemoteSite:
         with contextlib.suppress(ValueError, RecursionError):
             answer_json = jobqueue.read_json(data.decode("utf-8"))
         is_refusal = isinstance(answer_json, dict) and answer_json.get("status") == status
-        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.wanted], answer_json, "it")
+        errors = jobqueue.check_value(ANSWERS["" if is_refusal else call.answer_key], answer_json, "it")
         self._wraps = self._wraps or (400 <= status < 500 and not is_refusal)
         if answer_json is None or errors or not (is_refusal or status in (200, 201)):
             raise NotHeard("an answer (%d) that is not jobqueue's%s" % (status, "".join(
@@ -155,27 +155,27 @@ class RemoteSite:
 class Call:
     """A request that a thread makes while the worker watches running tasks.
 
-    The answer has the key `wanted`, unless it is a refusal.
+    The answer has the key `answer_key`, unless it is a refusal.
     """
 
     def __init__(self, path: str, answer_key: str, body: str, seconds: float = 0.0,
                  headers: Mapping[str, str] | None = None) -> None:
-        self.path, self.wanted, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
+        self.path, self.answer_key, self.body = "/api/worker/" + path, answer_key, body.encode("utf-8")
         self.headers = {"Content-Type": "application/json", **(headers or {})}
         self.sent, self.seconds = time.monotonic(), CALL_SECONDS + seconds
-        self.found: JsonObject = {}     # the answer; empty until it has arrived
+        self.answer: JsonObject = {}     # the answer; empty until it has arrived
         self.error: NotHeard | None = None
         # Only in a turn: its outcomes, its reports on running attempts, its further keys, its session.
         self.ends: list[AttemptItem] = []
         self.news: list[News] = []
-        self.given: JsonObject = {}
+        self.extra_keys: JsonObject = {}
         self.session = ""
 
     def start(self, site: RemoteSite, waker: int) -> None:
         """Start the call in a thread. At its end the thread writes to `waker`."""
         def run() -> None:
             try:
-                self.found = site.ask(self)
+                self.answer = site.ask(self)
             except NotHeard as error:
                 self.error = error
             except Exception as error:  # the worker must see every error
@@ -188,7 +188,7 @@ class Call:
         """Return True once there is an answer or an error. No answer in time is an error."""
         if time.monotonic() > self.sent + self.seconds:
             self.error = self.error or NotHeard("no answer within %d s" % self.seconds)
-        return bool(self.found) or self.error is not None
+        return bool(self.answer) or self.error is not None
 
 
 class Spool:

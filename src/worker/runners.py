@@ -144,7 +144,7 @@ class Runners:
             return True
         # tasks.py is tested each time, the other files once in CHECK_SECONDS: they may be many, on a slow
         # file system.
-        files = child.files if self._stamps.is_due() else [jobqueue.TASKS_FILE]
+        files = child.files if self._stamps.begin_if_due() else [jobqueue.TASKS_FILE]
         return any(child.files.get(name) != stamp
                    for name, stamp in jobqueue.file_stamps(files).items())
 

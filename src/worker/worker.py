@@ -192,26 +192,26 @@ class Worker(Loop[Attempt]):
         try:
             self._go_on(batch)
         except TEMPORARY_ERRORS:
-            if self._checks.is_due():
+            if self._checks.begin_if_due():
                 self._recorder.hold(self._batch)
             raise
 
     def _check_self(self) -> None:
         """Test for a reason to leave, tick, and renew the row, if that is due."""
-        if not self._checks.is_due():
+        if not self._checks.begin_if_due():
             return
         self._read_settings()
-        now, place = self._clock.monotonic(), self._queue.workers.place(self._place.id)
+        now, rank = self._clock.monotonic(), self._queue.workers.rank(self._place.id)
         is_old = now - self._born > self._settings["worker_seconds"] and self._mode != "service"
         if (is_old or self._until is not None and now > self._until
                 or jobqueue.file_stamps(self._code) != self._code):
             self._place.stop("limit")
-        elif not place:
+        elif not rank:
             self._place.stop("its row is gone")
-        elif place > self._settings["NbMaxWorker"]:
+        elif rank > self._settings["NbMaxWorker"]:
             self._place.stop("too many workers")
         self._queue.tick.maybe("worker")
-        if self._heartbeats.is_due():
+        if self._heartbeats.begin_if_due():
             self._recorder.hold(self._batch)
 
     def _read_settings(self) -> None:

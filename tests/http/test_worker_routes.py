@@ -105,7 +105,7 @@ class Life(RemoteTestCase):
         self.assertFalse(self.queue.workers.are_there())
         worker_id, _ = self.live()
         self.assertTrue(self.queue.workers.idles_alone(worker_id))
-        self.assertEqual(self.queue.workers.place(worker_id), 1)
+        self.assertEqual(self.queue.workers.rank(worker_id), 1)
 
     def test_one_with_a_newer_protocol_is_told_so_in_a_sentence(self):
         error = self.hello(session=nonce(7), status=422, protocol=jobqueue.REMOTE_PROTOCOL + 1)

@@ -37,8 +37,8 @@ web/printing web/serve web/clients web/command_rows web/commands_tasks web/comma
 worker/child worker/remote_site worker/remote worker/entry""".split()
 # Whose texts are for those, too: what names errors, writes a log, reads a text.
 NOT_SHOWN = (
-    "_kind", "complain", "in_passing", "print", "_say", "_does", "Malformed", "UnsupportedType", "SetupError",
-    "RuntimeError", "namedtuple", "split", "search", "compile", "fullmatch", "sub")
+    "_kind", "complain", "print_errors", "print", "_say", "_does", "Malformed", "UnsupportedType",
+    "SetupError", "RuntimeError", "namedtuple", "split", "search", "compile", "fullmatch", "sub")
 DOCUMENTED = ast.Module, ast.ClassDef, ast.FunctionDef
 SOME_WORDS = re.compile(r"[a-z]{2}[,:;]? [a-z%({]")
 NO_WORDS = re.compile(r"\b(?:SELECT|UPDATE|INSERT|DELETE|CREATE|WHERE|FROM|ALTER|ORDER BY|INDEXED|JOIN)\b|\\|"

@@ -106,16 +106,16 @@ class TestArriving(WorkerCase):
     def test_who_has_no_row_any_more_is_told(self):
         first, second = self.live()[0], self.live()[0]
         self.write("DELETE FROM worker WHERE id=?", (second,))
-        self.assertEqual([self.workers.place(one) for one in (first, second)], [1, None])
+        self.assertEqual([self.workers.rank(one) for one in (first, second)], [1, None])
 
     def test_the_oldest_has_the_first_place_and_who_is_leaving_has_none(self):
         self.change_settings(NbMaxWorker=3)
         first, second, third = [self.live()[0] for _ in range(3)]
         self.assertEqual(
-            [self.workers.place(one) for one in (first, second, third)], [1, 2, 3]
+            [self.workers.rank(one) for one in (first, second, third)], [1, 2, 3]
         )
         self.write("UPDATE worker SET state='stopping' WHERE id=?", (first,))
-        self.assertEqual([self.workers.place(one) for one in (second, third)], [1, 2])
+        self.assertEqual([self.workers.rank(one) for one in (second, third)], [1, 2])
 
     def test_leaving_is_noted_once(self):
         worker_id, _ = self.live()

@@ -310,7 +310,7 @@ class TestRemote(unittest.TestCase):
                 "id": 1, "claim": "x", "outcome": {"kind": "cancelled"}}})):
             with self.subTest(state):
                 self.take()
-                call = Mock(ends=[], news=[], given={})
+                call = Mock(ends=[], news=[], extra_keys={})
                 self.remote._handle_turn(call, {"attempts": {"x": state}, "tasks": []})
                 self.assertEqual((self.remote._taken, self.spool.ends), ({}, ends))
 
