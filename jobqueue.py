@@ -11724,7 +11724,7 @@ class Requests:
     def _order(frame, arguments):
         rest, schema, files, frame_errors, make = frame     # unpacking is quicker than attributes
         errors = frame_errors + check_value(schema, arguments, "arguments")
-        if POSITIONAL_COUNT in arguments and DJANGO_MARK not in rest:
+        if not errors and POSITIONAL_COUNT in arguments and DJANGO_MARK not in rest:
             errors += wrong("arguments." + POSITIONAL_COUNT, "is a reserved name")
         if is_deep(arguments, JSON_MAX_DEPTH):
             errors += wrong("arguments", "must be nested at most %d levels deep" % JSON_MAX_DEPTH)
