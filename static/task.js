@@ -60,6 +60,7 @@ class TaskView {
     this.estimate = h('span');
     this.progress = h('div', { class: 'progress' }, this.bar, this.estimate);
     this.actions = h('div', { class: 'actions' });
+    this.copy = button(t('Copy link'), () => this.copyLink());
     this.tell = button('', () => this.changeTelling());
     this.telling = h('p', { class: 'help' });
     this.outcome = h('div');
@@ -143,7 +144,7 @@ class TaskView {
   /** What can be done in this state. */
   patchActions() {
     const { task } = this;
-    if (!mayChange()) return;
+    if (!mayChange()) return this.actions.replaceChildren(this.copy);
     const again = `#/new/${encodeURIComponent(task.function)}?from=${task.id}`;
     const focused = this.actions.contains(document.activeElement);
     const { status } = task;
@@ -151,10 +152,17 @@ class TaskView {
       : status !== 'succeeded' && this.button('retry', t('Retry'));
     this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, h('a', { href: again,
       class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
-    deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
+    this.copy, deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
       { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
     this.patchTelling();
+  }
+
+  /** Copies the address of this page; where the browser does not allow that, shows it. */
+  async copyLink() {
+    const address = `${location.origin}${location.pathname}#/tasks/${this.task.id}`;
+    const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
+    say(copied ? t('Copied') : address, true);
   }
 
   /** Whether the end of this task is told to the one who is logged in. */
@@ -208,7 +216,8 @@ class TaskView {
       const whole = (JSON.stringify(result) || '').length > MOST_CHARACTERS && h('p', {}, h('a', {
         href: `api/tasks/${this.task.id}`, download: `task-${this.task.id}.json`,
       }, t('Download all of it')));
-      this.outcome.append(h('h2', {}, t('Result')), h('div', {}, resultElement(result), whole));
+      this.outcome.append(h('h2', {}, t('Result')), h('div', {},
+        resultElement(result, (value) => this.files.elementOf(value)), whole));
     }
     if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task));
   }
@@ -274,8 +283,9 @@ class TaskView {
     if (this.told === shown) return;
     const [{ activity }] = await Promise.all([
       get(`api/activity?task=${task.id}&limit=200`, signal),
-      this.files.refresh(signal).catch(() => null)]);
+      this.files.refresh(task.result, signal).catch(() => null)]);
     this.told = shown;
+    if (this.files.returned.size) this.patchOutcome();
     if (this.files.given.size) this.patchArguments();
     this.end = activity.find((/** @type {Activity} */ { seconds }) => seconds != null);
     setText(this.sentence, sentenceFor(task, this.end));

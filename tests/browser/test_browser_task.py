@@ -6,6 +6,7 @@ from tests.helpers.browser import ELEMENT, BrowserTestCase
 from tests.helpers.support import wait_until
 
 TASKS = r'''
+import json
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,28 @@ def turn(photo: Path, others: list[Path] = (), title: str = "") -> Path:
         "5a347d6b0000000049454e44ae426082"))
     (current_task().folder / "page.html").write_text("<script>alert(1)</script>")
     return out
+
+@task
+def chart(width: int = 600, height: int = 300) -> Path:
+    """Leave a picture, and return it."""
+    import struct
+    import zlib
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    out = current_task().folder / "chart.png"
+    out.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(
+        b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)) + chunk(
+            b"IDAT", zlib.compress((b"\0" + b"\x90" * width) * height)) + chunk(b"IEND", b""))
+    return out
+
+@task
+def charts() -> dict:
+    return {"picture": chart(60, 30), "text": "chart.png, the picture", "at": "https://example.org/a?b=c"}
+
+@task
+def give(value: str):
+    return json.loads(value)
 
 @task
 def follow():
@@ -182,6 +205,63 @@ class Top(TaskCase):
         reply = self.program("ana").post("/api/schedules/%d/run" % schedule)
         ana.go("#/tasks/%d" % reply.json["id"])
         ana.see("added from schedule %d" % schedule, "ol.timeline")
+
+
+class Result(TaskCase):
+    """What a function returned."""
+
+    def test_a_returned_picture_is_the_result_and_opens_in_full(self):
+        number = self.done("chart")
+        ana = self.show(number)
+        address = "api/tasks/%d/files/chart.png" % number
+        ana.find("main .picture img[alt='chart.png']")
+        self.assertEqual(ana.run(
+            "const { href, target, rel, firstChild } = document.querySelector('.picture');"
+            "const { src, clientWidth } = firstChild; return [href, src, target, rel, clientWidth]"),
+            [self.base + address, self.base + address, "_blank", "noopener", 600])
+        self.assertEqual(ana.text("h2 + div"), "")          # in the place of its name
+        self.assertEqual(ana.count("main img"), 1)          # and not again below
+        ana.click(".files summary", "Show")
+        ana.find(".files img")
+        ana.go("#/tasks/%d" % self.done("charts"))
+        ana.find(".pairs .picture img")
+        self.assertEqual(ana.count(".pairs img"), 1)
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.pairs a')].pop().href"),
+                         "https://example.org/a?b=c")
+
+    def test_a_returned_file_is_a_link(self):
+        reply = self.program("ana").upload("/api/files?name=photo.txt", b"a photo")
+        ana = self.show(self.done("turn", photo=reply.json["id"]))
+        ana.find("h2 + div a[download='turned.txt']", "turned.txt")
+
+    def test_only_an_address_of_the_web_is_a_link(self):
+        ana = self.open("ana")
+        for value, link in (
+                ("https://example.org/a?b=c#d", True), ("http://example.org", True),
+                ("HTTPS://example.org", True), ("javascript:alert(1)", False),
+                (" javascript:alert(1)//http://x", False), ("ftp://example.org", False),
+                ("data:text/html,x", False), ("https://", False), ("see https://example.org", False)):
+            with self.subTest(value):
+                ana.go("#/tasks/%d" % self.done("give", value=json.dumps(value)))
+                ana.see("succeeded", ".sentence")
+                ana.find("h2", "Result")
+                self.assertEqual(ana.run(
+                    "const link = document.querySelector('h2 + div a');"
+                    "return link && [link.getAttribute('href'), link.target, link.rel]"),
+                    [value, "_blank", "noopener noreferrer"] if link else None)
+
+    def test_the_link_of_a_task_can_be_copied_by_everyone_who_sees_it(self):
+        number = self.done("say", text="x")
+        copied = "navigator.clipboard.writeText = async (text) => { window.copied = text; }"
+        self.site.run("user", "set", "bob", "--role", "viewer")
+        self.addCleanup(self.site.run, "user", "set", "bob", "--role", "user")
+        for name in ("ana", "bob"):
+            browser = self.open(name, "#/tasks/%d?line=1" % number)
+            browser.find("h2", "Result")
+            browser.run(copied)
+            browser.click("button", "Copy link")
+            browser.see("Copied", "#live")
+            self.assertEqual(browser.run("return window.copied"), "%s#/tasks/%d" % (self.base, number))
 
 
 class Log(TaskCase):
