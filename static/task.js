@@ -145,17 +145,38 @@ class TaskView {
   patchActions() {
     const { task } = this;
     if (!mayChange()) return this.actions.replaceChildren(this.copy);
-    const again = `#/new/${encodeURIComponent(task.function)}?from=${task.id}`;
     const focused = this.actions.contains(document.activeElement);
-    const { status } = task;
     const own = !isFinished(task) ? !task.cancel_requested && this.button('cancel', t('Cancel'))
-      : status !== 'succeeded' && this.button('retry', t('Retry'));
-    this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, h('a', { href: again,
-      class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
+      : task.status === 'succeeded' ? this.againButton() : this.button('retry', t('Retry'));
+    this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, this.changeButton(),
     this.copy, deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
       { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
     this.patchTelling();
+  }
+
+  /** The same values once more, unless some are another person's secrets. */
+  againButton() {
+    const { task } = this;
+    return !Object.values(task.arguments).includes('•••') && button(t('Run again'), async () => {
+      const { addAgain } = await import('./new.js');
+      await addAgain(task);
+    }, { class: 'button primary' });
+  }
+
+  /** Opens the form with the values of this task. A task that has not begun is cancelled before. */
+  changeButton() {
+    const { id, attempts, function: name, unique_key: key } = this.task;
+    const form = `#/new/${encodeURIComponent(name)}?from=${id}`;
+    if (attempts || isFinished(this.task)) {
+      return h('a', { href: form, class: 'button' }, t('Run again with changes'));
+    }
+    const asked = button(t('Cancel and change'), () => ask(asked,
+      t('Cancel {id} and open its values in a new form?', { id }), t('Cancel and change'), async () => {
+        await request('POST', `api/tasks/${id}/cancel`);
+        location.hash = `${form}&instead=${encodeURIComponent(key || '')}`;
+      }));
+    return asked;
   }
 
   /** Copies the address of this page; where the browser does not allow that, shows it. */

@@ -133,7 +133,7 @@ class Top(TaskCase):
         ana.see("Traceback", ".log")            # that of another attempt stands nowhere else
 
     def test_one_action_is_the_first_and_what_destroys_stands_apart(self):
-        for function, first in (("letter", "Retry"), ("say", "Run again with changes")):
+        for function, first in (("letter", "Retry"), ("say", "Run again")):
             ana = self.show(self.done(function, **{"to" if function == "letter" else "text": "x"}))
             with self.subTest(function):
                 ana.find(".primary", first)
