@@ -2,7 +2,7 @@
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
 import { now } from './clock.js';
-import { find, h, kept, render, setText, setTitle } from './dom.js';
+import { find, h, kept, render, setText, setTitle, textWith } from './dom.js';
 import { eventWords, messageWords } from './events.js';
 import { FilesView } from './files.js';
 import {
@@ -18,7 +18,7 @@ import { errorLine, forecastWords, said, saidName } from './said.js';
 import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
 
-/** @import {Activity, Metrics, Page, Related, Task} from './types.js' */
+/** @import {Activity, Metrics, Page, Related, Success, Task} from './types.js' */
 
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
@@ -64,6 +64,7 @@ class TaskView {
     this.tell = button('', () => this.changeTelling());
     this.telling = h('p', { class: 'help' });
     this.outcome = h('div');
+    this.worked = h('p', { class: 'help', hidden: true });
     this.values = h('section');
     this.before = relatedPart(t('Comes after'));
     this.behind = relatedPart(t('Followed by'));
@@ -79,7 +80,7 @@ class TaskView {
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
       this.actions, this.telling,
-      this.outcome, h('div', { class: 'columns' }, this.before.root, this.behind.root),
+      this.outcome, this.worked, h('div', { class: 'columns' }, this.before.root, this.behind.root),
       this.files.root, this.log.root, this.values, this.timeline, this.details);
     this.patch();
     this.log.enter();
@@ -283,6 +284,21 @@ class TaskView {
       href: `#/schedules/${schedule}` }, t('from schedule {id}', { id: schedule }))] : []);
   }
 
+  /** The last success with the same values beside this failure. @param {Success|null} success */
+  patchWorked(success) {
+    this.worked.hidden = !success;
+    if (!success) return;
+    const { id, finished_at: at } = success;
+    const ago = Math.max(1, (now() - Date.parse(at)) / 1000);
+    const [before, after] = [success, this.end].map((run) => run && measuresOf(run));
+    this.worked.replaceChildren(...textWith(
+      'Worked {time} ago with the same values: {task}', {
+        time: duration(ago > 3600 ? ago - ago % 3600 : ago),
+        task: h('a', { href: `#/tasks/${id}` }, `#${id}`) }),
+    ...before ? [` · ${before}`] : [],
+    ...after ? [` · ${t('this time: {measures}', { measures: after })}`] : []);
+  }
+
   /** How long most of the latest runs of its function took. @param {AbortSignal} signal */
   async readUsual(signal) {
     const from = new Date(now() - 8 * 7 * 864e5).toISOString();
@@ -302,20 +318,28 @@ class TaskView {
   async readChanges(signal) {
     const { shown, task } = this;
     if (this.told === shown) return;
-    const [{ activity }] = await Promise.all([
+    const failed = task.status === 'failed' && task.reason !== 'dependency';
+    const [{ activity }, { success }] = await Promise.all([
       get(`api/activity?task=${task.id}&limit=200`, signal),
+      failed ? get(`api/tasks/${task.id}/success`, signal) : { success: null },
       this.files.refresh(task.result, signal).catch(() => null)]);
     this.told = shown;
     if (this.files.returned.size) this.patchOutcome();
     if (this.files.given.size) this.patchArguments();
     this.end = activity.find((/** @type {Activity} */ { seconds }) => seconds != null);
     setText(this.sentence, sentenceFor(task, this.end));
+    this.patchWorked(success);
     const items = /** @type {Activity[]} */ (activity).reverse()
       .map((entry) => activityElement(entry, task.schedule));
     this.timeline.replaceChildren(h('h2', {}, t('Timeline')),
       h('ol', { class: 'timeline' }, ...items));
   }
 }
+
+/** Duration and memory of a run in words. @param {{seconds: number|null, peak_memory: number|null}} run */
+const measuresOf = ({ seconds, peak_memory: memory }) => [
+  seconds != null && t('took {time}', { time: duration(seconds) }),
+  memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) })].filter(Boolean).join(', ');
 
 /**
  * The state's reason in words.

@@ -42,6 +42,11 @@ def turn(photo: Path, others: list[Path] = (), title: str = "") -> Path:
     return out
 
 @task
+def collect(town: str):
+    if Path("broken").exists():
+        raise ValueError("no numbers of " + town)
+
+@task
 def chart(width: int = 600, height: int = 300) -> Path:
     """Leave a picture, and return it."""
     import struct
@@ -170,6 +175,35 @@ class Top(TaskCase):
             self.site.rows("UPDATE activity SET seconds=? WHERE task_id=? AND event='succeeded'",
                            (seconds, number))
         self.show(number).see("usually takes 3 min to 5 min", ".facts")
+
+    def fail_after(self, **arguments):
+        """The id of a task that failed while collect() was broken."""
+        (self.site.home / "broken").touch()
+        self.addCleanup(lambda: (self.site.home / "broken").unlink())
+        return self.done("collect", **arguments)
+
+    def test_a_failure_names_the_last_success_with_the_same_values(self):
+        before = self.done("collect", town="Bergen")
+        self.done("collect", town="Oslo")
+        self.done("collect", "bob", town="Bergen")
+        self.site.rows("UPDATE task SET finished_at=finished_at-82900 WHERE id=?", (before,))
+        failed = self.fail_after(town="Bergen")
+        for number, seconds, memory in ((before, 3, 40), (failed, 12, 512)):
+            self.site.rows("UPDATE activity SET seconds=?, peak_memory=? WHERE task_id=? "
+                           "AND seconds IS NOT NULL", (seconds, memory << 20, number))
+        ana = self.show(failed)
+        ana.see("Worked 23 h ago with the same values: #%d · took 3 s, 40 MB peak · this time: took 12 s, "
+                "512 MB peak" % before)
+        ana.click("a", "#%d" % before)
+        ana.see("#%d" % before, ".facts")
+        ana.see("took", "ol.timeline")
+        self.assertNotIn("Worked", ana.text("main"))
+
+    def test_a_failure_without_an_earlier_success_names_none(self):
+        self.done("collect", "bob", town="Narvik")
+        ana = self.show(self.fail_after(town="Narvik"))
+        ana.see("failed", "ol.timeline")
+        self.assertNotIn("Worked", ana.text("main"))
 
     def test_the_sentence_and_the_timeline_tell_the_same_duration(self):
         number = self.done("say", text="x")
