@@ -5,6 +5,7 @@ import { h, table } from './dom.js';
 import { sizeWords } from './forms.js';
 import { t } from './language.js';
 import { act } from './messages.js';
+import { valueCell } from './values.js';
 
 /** @import {TaskFile} from './types.js' */
 
@@ -118,9 +119,9 @@ async function rowsOf(text, name) {
   const { readTable } = await import('./new.js');
   const { rows } = readTable(text.replace(/\r\n?/g, '\n').trimEnd(), false);
   const [titles, ...body] = rows.slice(0, FIRST_ROWS + 1);
-  return [h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': name },
+  return [h('div', { class: 'wide cells', tabindex: 0, role: 'group', 'aria-label': name },
     table('', name, titles, h('tbody', {}, ...body.map((row) => h('tr', {},
-      ...row.map((cell) => h('td', {}, cell))))))), rows.length > FIRST_ROWS + 1];
+      ...row.map((cell) => valueCell(cell))))))), rows.length > FIRST_ROWS + 1];
 }
 
 /** The first characters, and whether that is all. @param {string} path @returns {Promise<[string, boolean]>} */

@@ -9,6 +9,7 @@ import { t } from './language.js';
 const MOST_ROWS = 200;
 const MOST_LARGE = 60;
 const MOST_ADDRESS = 2000;
+const MOST_UNBROKEN = 36;
 /** Of one value; what is longer is cut. */
 export const MOST_CHARACTERS = 10000;
 
@@ -75,14 +76,22 @@ function pairs(entries) {
     [h('dt', {}, name), h('dd', {}, inline(value))])));
 }
 
+/**
+ * A cell of a table. What is short does not break, such as a number or a date.
+ * @param {Node|string} content @param {string} [text] of the content
+ */
+export const valueCell = (content, text = String(content)) => (
+  h('td', { class: text.length <= MOST_UNBROKEN && 'whole' }, content));
+
 /** Rows with the same names, as a table. @param {Record<string, unknown>[]} rows */
 function tableOf(rows) {
   const shown = rows.slice(0, MOST_ROWS);
   const names = [...new Set(shown.flatMap(Object.keys))];
   const left = rows.length - shown.length;
-  return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
+  return h('div', { class: 'wide cells', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
     table('', t('Result'), names, h('tbody', {}, ...shown.map((row) => h('tr', {},
-      ...names.map((name) => h('td', {}, Object.hasOwn(row, name) ? inline(row[name]) : '')))))),
+      ...names.map((name) => (Object.hasOwn(row, name)
+        ? valueCell(inline(row[name]), String(row[name])) : h('td'))))))),
     left > 0 && h('p', { class: 'help' },
       t.n('and {count} more row | and {count} more rows', left)));
 }
