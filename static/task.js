@@ -23,6 +23,9 @@ import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
 
+/** Of a RetryAfter without a message of its own. */
+const NO_MESSAGE = /^asked to be retried$/;
+
 const exact = formatter({ day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit',
   second: '2-digit' });
 const clock = formatter({ hour: '2-digit', minute: '2-digit', second: '2-digit' });
@@ -241,7 +244,7 @@ class TaskView {
       this.outcome.append(h('h2', {}, t('Result')), h('div', {},
         resultElement(result, (value) => this.files.elementOf(value)), whole));
     }
-    if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task));
+    if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task) || '');
   }
 
   /** The values, masked where the schema says so; it may come later than the task. */
@@ -406,11 +409,20 @@ const clip = (text) => (text.length > 120 ? `${text.slice(0, 120)}…` : text);
 function laterSentence(task) {
   const time = task.run_at ? timeWords(new Date(task.run_at)) : '';
   if (!task.reason) return time;
+  if (asksToWait(task)) return t('again {time}, as the function asked', { time });
   return t('again {time} after {error}', { time, error: errorLine({ ...task, error: null }) });
 }
 
-/** The last line of a traceback first, the rest folded. @param {Task} task */
+/** Whether its function raised RetryAfter, and gets its retry. @param {Task} task */
+const asksToWait = ({ error, status }) => error?.type === 'RetryAfter' && status !== 'failed';
+
+/** The last line of a traceback first, the rest folded; a wait needs only its message. @param {Task} task */
 function errorElement(task) {
+  const message = task.error?.message;
+  if (asksToWait(task)) {
+    return !NO_MESSAGE.test(message || '') && h('div', {}, h('h2', {}, t('Why it waits')),
+      h('p', { class: 'code', dir: 'auto' }, message));
+  }
   const traceback = task.error?.traceback;
   return h('div', {}, h('h2', {}, t('Error')),
     h('p', { class: 'mono code bad', dir: 'auto' }, errorLine(task)),
@@ -422,6 +434,8 @@ function errorElement(task) {
 /** One thing that happened. @param {Activity} entry @param {number|null} [schedule] */
 function activityElement(entry, schedule) {
   const { at, event, attempt, waited, seconds, cpu_seconds: cpu, peak_memory: memory } = entry;
+  const words = entry.message === 'error' ? '' : messageWords(entry);
+  const asked = event === 'retry' && /^asked for a retry in /.test(entry.message || '');
   const details = [
     event === 'started' && attempt && attempt > 1 && t('attempt {attempt}', { attempt }),
     waited != null && t('waited {time}', { time: duration(waited) }),
@@ -431,8 +445,8 @@ function activityElement(entry, schedule) {
     event === 'started' && entry.worker && t('worker {id}', { id: entry.worker }),
     event === 'added' && schedule && t('from schedule {id}', { id: schedule }),
     entry.actor && t('by {name}', { name: saidName(entry.actor) }),
-    event !== 'failed' && messageWords(entry),
+    event !== 'failed' && !asked && words,
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
-    h('span', {}, h('b', {}, eventWords(event)), details && ` ${details}`));
+    h('span', {}, h('b', {}, asked ? words : eventWords(event)), details && ` ${details}`));
 }

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from pathlib import Path
-from jobqueue import current_task, task
+from jobqueue import RetryAfter, current_task, task
 
 @task(max_retries=1, retry_delay=0)
 def letter(to: str):
@@ -45,6 +45,22 @@ def turn(photo: Path, others: list[Path] = (), title: str = "") -> Path:
 def collect(town: str):
     if Path("broken").exists():
         raise ValueError("no numbers of " + town)
+
+@task(max_retries=5)
+def patient(seconds: float, message: str = ""):
+    raise RetryAfter(seconds, *[message] if message else [])
+
+@task(max_retries=1, retry_delay=600)
+def mute(kind: str = "assertion"):
+    assert kind != "assertion"
+
+@task
+def numbers() -> list:
+    rows = [{"longitude": -60.1451234567, "at": "2026-11-05T12:00:00+00:00", "city": "San Miguel de Tucuman",
+             "day": "2026-11-05", "temperature_in_degrees": 12.5, "word": "word " * 30} for _ in range(3)]
+    (current_task().folder / "numbers.csv").write_text(
+        "\n".join([",".join(rows[0])] + [",".join(map(str, row.values())) for row in rows]))
+    return rows
 
 @task
 def chart(width: int = 600, height: int = 300) -> Path:
@@ -136,6 +152,39 @@ class Top(TaskCase):
         ana.run("document.querySelector('[aria-label=Attempt]').value = 1;"
                 "document.querySelector('[aria-label=Attempt]').dispatchEvent(new Event('change'))")
         ana.see("Traceback", ".log")            # that of another attempt stands nowhere else
+
+    def retried(self, function, **arguments):
+        """The id of a task whose first attempt has ended, and which waits for the second."""
+        number = self.add(function, **arguments)
+        wait_until(lambda: self.site.value("SELECT status FROM task WHERE id=?", (number,)) == 5)
+        self.addCleanup(self.program("ana").post, "/api/tasks/%d/cancel" % number)
+        return number
+
+    def test_a_retry_that_the_function_asked_for_is_no_failure(self):
+        ana = self.show(self.retried("patient", seconds=600, message="only 3 of 5 are there"))
+        ana.see("in 10 min, as the function asked", ".sentence")
+        ana.see("asked for a retry in 600 s: only 3 of 5 are there", "ol.timeline")
+        ana.find("h2", "Why it waits")
+        self.assertEqual(ana.text("h2 + .code"), "only 3 of 5 are there")
+        self.assertEqual(ana.count("main .bad"), 0)
+        for words in ("Traceback", "failed", "RetryAfter"):
+            self.assertNotIn(words, ana.text("main"))
+        ana.go("#/tasks/%d" % self.retried("patient", seconds=600))
+        ana.see("asked for a retry in 600 s", "ol.timeline")
+        self.assertEqual(ana.count("main .code"), 0)
+
+    def test_a_retry_that_the_function_asked_for_is_translated(self):
+        number = self.retried("patient", seconds=600, message="too few")
+        ana = self.open("ana")
+        ana.run("localStorage.setItem('jobqueue-language', 'de')")
+        ana.go("#/tasks/%d" % number)
+        ana.see("bat um Wiederholung in 600 s: too few", "ol.timeline")
+
+    def test_an_error_without_a_message_says_so(self):
+        ana = self.show(self.retried("mute"))
+        ana.see("AssertionError without a message", ".code.bad")
+        ana.see("failed, will retry", "ol.timeline")
+        self.assertRegex(ana.text("ol.timeline"), r"failed, will retry took [^,]*, [^,]* CPU, \d+ MB peak$")
 
     def test_one_action_is_the_first_and_what_destroys_stands_apart(self):
         for function, first in (("letter", "Retry"), ("say", "Run again")):
@@ -267,6 +316,22 @@ class Result(TaskCase):
         reply = self.program("ana").upload("/api/files?name=photo.txt", b"a photo")
         ana = self.show(self.done("turn", photo=reply.json["id"]))
         ana.find("h2 + div a[download='turned.txt']", "turned.txt")
+
+    def test_numbers_dates_and_words_of_a_table_do_not_break_on_a_phone(self):
+        number = self.done("numbers")
+        ana = self.open("ana")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=320, height=800, deviceScaleFactor=1,
+                    mobile=True)
+        self.addCleanup(ana.emulate, "Emulation.clearDeviceMetricsOverride")
+        ana.go("#/tasks/%d" % number)
+        ana.see("San Miguel", ".files")
+        lines = ana.run(
+            "return [...document.querySelectorAll('.cells tr')].flatMap((row) => [...row.cells].slice(0, 5))"
+            ".map((cell) => { const range = document.createRange(); range.selectNodeContents(cell);"
+            "return new Set([...range.getClientRects()].map(({ top }) => Math.round(top / 8))).size; })")
+        self.assertEqual((len(lines), set(lines)), (2 * 4 * 5, {1}))
+        self.assertEqual(ana.run("return document.documentElement.scrollWidth"), 320)
+        self.assertGreater(ana.run("return document.querySelector('td:last-child').clientHeight"), 60)
 
     def test_only_an_address_of_the_web_is_a_link(self):
         ana = self.open("ana")
@@ -415,6 +480,16 @@ class Log(TaskCase):
                     "[...line.children].map((run) => [run.className, run.textContent]))"),
             [[["", "plain "], ["c1", "red "], ["c1 strong", "bold"], ["", " "], ["c2 bright", "green"]],
              [["c2 bright", "still"], ["", " "], ["", "far"], ["", "<b>end</b>"]], [["", "30 %"]]])
+
+    def test_without_lines_there_is_nothing_to_do_with_them(self):
+        ana = self.show(self.done("say", text=""))
+        ana.find(".log[data-empty='It printed nothing.']")
+        seen = ("return [...document.querySelectorAll('.logs .bar :is(button, input, a)')]"
+                ".filter((one) => one.checkVisibility()).length")
+        self.assertEqual(ana.run(seen), 0)
+        ana.go("#/tasks/%d" % self.done("say", text="x"))
+        ana.see("x", ".log")
+        self.assertGreater(ana.run(seen), 4)
 
     def test_times_are_shown_on_demand(self):
         ana = self.show(self.done("say", text="one\ntwo\n"))
