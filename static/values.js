@@ -91,7 +91,7 @@ function tableOf(rows) {
   return h('div', { class: 'wide cells', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
     table('', t('Result'), names, h('tbody', {}, ...shown.map((row) => h('tr', {},
       ...names.map((name) => (Object.hasOwn(row, name)
-        ? valueCell(inline(row[name]), String(row[name])) : h('td'))))))),
+        ? valueCell(inline(row[name]), String(row[name])) : valueCell(''))))))),
     left > 0 && h('p', { class: 'help' },
       t.n('and {count} more row | and {count} more rows', left)));
 }

@@ -331,7 +331,8 @@ class Result(TaskCase):
             "return new Set([...range.getClientRects()].map(({ top }) => Math.round(top / 8))).size; })")
         self.assertEqual((len(lines), set(lines)), (2 * 4 * 5, {1}))
         self.assertEqual(ana.run("return document.documentElement.scrollWidth"), 320)
-        self.assertGreater(ana.run("return document.querySelector('td:last-child').clientHeight"), 60)
+        height = ana.run("return document.querySelector('td:last-child').clientHeight")
+        self.assertTrue(60 < height < 250, height)      # a long text breaks, but not after each word
 
     def test_only_an_address_of_the_web_is_a_link(self):
         ana = self.open("ana")
