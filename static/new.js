@@ -153,9 +153,9 @@ async function add(body) {
  * @param {Task} task
  */
 export async function addAgain(task) {
-  const { catalogue } = store.state;
   const { arguments: values, function: name } = task;
-  const chosen = catalogue?.functions.find((one) => one.name === name);
+  const functions = await readFunctions(new AbortController().signal);
+  const chosen = functions.find((one) => one.name === name);
   const added = await add({ function: name, arguments: values, ...chosen && chosenOf(chosen, task) });
   location.hash = `#/tasks/${added.id}`;
 }
