@@ -420,13 +420,16 @@ class Fail(Exception):
     """The exception with which a function fails its task for good, without a retry."""
 
 
+RETRY_MESSAGE = "asked to be retried"   # of a RetryAfter without a message of its own
+
+
 class RetryAfter(Exception):
     """The exception with which a function asks for a retry after some seconds (a number or a timedelta).
 
     It uses up one of the task's retries. A task with max_retries=0 gets one retry.
     """
 
-    def __init__(self, seconds: "float | timedelta", message: "str" = "asked to be retried") -> None:
+    def __init__(self, seconds: "float | timedelta", message: "str" = RETRY_MESSAGE) -> None:
         super().__init__(message)
         number: "Any" = seconds
         self.seconds = float(number.total_seconds() if hasattr(number, "total_seconds") else number)
@@ -5909,6 +5912,25 @@ class TaskList:
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
+    def last_success(self, row):
+        """Return the newest success of the same function, owner and arguments; None if a search finds none.
+
+        An index finds the owner's tasks. The search stops after SEARCH_SECONDS.
+        """
+        for rows, _ in self._database.walk(
+                "SELECT id, finished_at FROM task %s WHERE id>? AND id<=? AND owner_id=? AND function=? "
+                "AND status=SUCCEEDED AND cancel_requested<2 AND arguments=? ORDER BY id DESC LIMIT 1"
+                % BY_OWNER, (row["owner_id"], row["function"], row["arguments"]), 0,
+                self._database.last_id("task"), SEARCH_SECONDS, newest=True):
+            for success in rows:
+                measured = self._database.one(
+                    "SELECT seconds, peak_memory FROM activity WHERE task_id=? AND event='succeeded' "
+                    "ORDER BY id DESC LIMIT 1", (success["id"],))
+                return {"id": success["id"], "finished_at": iso(success["finished_at"]),
+                        "seconds": measured and measured["seconds"],
+                        "peak_memory": measured and measured["peak_memory"]}
+        return None
+
     def list_json(self, rows, fields=()):
         """Return tasks as lists show them, with the given FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,
@@ -6873,6 +6895,9 @@ class Claims:
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])
                 text = outcome.error_message or verdict.reason
+                if verdict.event == "retry" and outcome.retry_after is not None:
+                    text = "asked for a retry in %d s%s" % (
+                        verdict.run_at - now, "" if text == RETRY_MESSAGE else ": %s" % text)
                 notes.append(activity_row(
                     now, verdict.event, task, worker_id=task["worker_id"],
                     message=text and shorten(text, 500), seconds=outcome.seconds,
@@ -9342,7 +9367,7 @@ _ROWS = {
                      "use a type that the handbook lists (Functions), or leave out the type hint"),
     "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
-             "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
+             "Nothing new starts: tasks.py cannot be read: {why}.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code", "#/schedules/{subject}"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),
@@ -15982,6 +16007,9 @@ ROUTES = [
              lambda queue, request, task_id: queue.row_json(queue.actions.retry(
                  task_id, *request.person.who))), USER, None, 200, "Task", FRESH | CHANGE),
     Route("POST", "/api/files", post_file, USER, UPLOAD, 201, "Uploaded"),
+    Route("GET", _TASK + "/success", _does("Find the newest success with the same function, owner and "
+             "arguments.", lambda queue, request, task_id: {"success": queue.tasks.last_success(
+                 queue.tasks.get(task_id, request.person.scope))}), USER, None, 200, "LastSuccess"),
     Route("GET", _TASK + "/files", get_files, USER, None, 200, "FileList"),
     Route("GET", _TASK + "/files/" + NAME, get_file, USER, None, 200, FILE_TYPES),
     Route("GET", _TASK + "/log", get_log, USER, LOG_PART, 200, "Log text/plain"),

@@ -161,7 +161,7 @@ function inputValue(schema, value) {
 }
 
 /** A time as datetime-local wants it. @param {Date} time */
-function localTime(time) {
+export function localTime(time) {
   if (Number.isNaN(time.getTime())) return '';
   const shifted = new Date(time.getTime() - time.getTimezoneOffset() * 60000);
   return shifted.toISOString().slice(0, 19);

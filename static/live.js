@@ -26,6 +26,7 @@ export function initializeLines() {
   store.on('trouble', patchConnection);
   store.on('service', patchService);
   store.on('session', patchService);
+  store.on('catalogue', patchService);
   store.on('session', readExposed);
   store.on('exposed', patchExposed);
   readExposed();
@@ -38,8 +39,6 @@ export function initializeFrame() {
   poll(new AbortController().signal, askService);
   workWhileOpen();
   initializeSkip();
-  store.on('catalogue', patchCatalogue);
-  patchCatalogue();
   store.on('session', learn);
   store.on('service', learnOfError);
   learn();
@@ -73,14 +72,20 @@ function patchConnection() {
   patchLine('#connection', code && code !== 'busy' ? message : words);
 }
 
-/** The one sentence on what the queue is doing. */
+/** The one sentence on what the queue is doing. Admins read where their tasks.py is broken. */
 function patchService() {
-  const { service, session } = store.state;
+  const { catalogue, service, session } = store.state;
   const shown = session && service && service.code !== 'ok' ? service : null;
   const { code = '' } = shown || {};
   find('#service').classList.toggle('calm', /busy|starting|paused|off|cron_wait/.test(code));
   find('#service').classList.toggle('brief', /busy|starting/.test(code));
-  patchLine('#service', shown ? said(shown.text) : '');
+  const error = isAdmin() && catalogue?.error;
+  const isCause = error && code === 'code_error';
+  patchLine('#service', shown && !isCause ? said(shown.text) : '');
+  if (!error) return patchLine('#code');
+  const place = [error.file || 'tasks.py', error.line && t('line {line}', error)];
+  const why = `${place.filter(Boolean).join(', ')}: ${said(error.message)}`;
+  patchLine('#code', isCause ? t('Nothing new starts: {why}', { why }) : why);
 }
 
 /** What the session's beginning said is exposed. */
@@ -156,14 +161,6 @@ export async function readCatalogue(signal) {
     store.set('catalogue', catalogue);
   }
   return catalogue;
-}
-
-/** Tells admins where their tasks.py is broken. */
-function patchCatalogue() {
-  const error = isAdmin() && store.state.catalogue?.error;
-  if (!error) return patchLine('#code');
-  const place = [error.file || 'tasks.py', error.line && t('line {line}', error)];
-  patchLine('#code', `${place.filter(Boolean).join(', ')}: ${said(error.message)}`);
 }
 
 /** The skip link must not change the address, which says where one is. */

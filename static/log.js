@@ -208,10 +208,12 @@ export class LogView {
     this.note = h('p', { class: 'help', hidden: true },
       t('The middle of this log was cut out: it was too long.'));
     this.end = h('button', { class: 'small', onclick: () => this.sight.toEnd() });
+    /** What needs lines. */
+    this.controls = [h('div', { class: 'search' }, this.search, this.place, this.steps),
+      lookButton(t('Wrap'), looks.wrap, (on) => this.look('wrap', on)), this.times,
+      lookButton(t('Full height'), false, (on) => this.stretch(on)), this.download];
     this.root = h('section', { class: 'logs', hidden: true }, h('div', { class: 'bar' },
-      h('h2', {}, t('Log')), this.choice, h('div', { class: 'search' }, this.search, this.place,
-        this.steps), lookButton(t('Wrap'), looks.wrap, (on) => this.look('wrap', on)), this.times,
-      lookButton(t('Full height'), false, (on) => this.stretch(on)), this.download),
+      h('h2', {}, t('Log')), this.choice, ...this.controls),
     this.note, this.sight.box, h('div', { class: 'end' }, this.end));
   }
 
@@ -295,7 +297,6 @@ export class LogView {
     this.note.hidden &&= !part.cut;
     const last = lines.all.length - 1;
     if (part.text) lines.add(part);
-    this.times.hidden = !lines.times.some(([, at]) => at);
     this.patch(last, part.complete);
   }
 
@@ -306,6 +307,8 @@ export class LogView {
   patch(first, complete) {
     const { sight, sight: { isAtEnd, lines } } = this;
     this.root.hidden = false;
+    for (const control of this.controls) control.hidden = !lines.count;
+    this.times.hidden ||= !lines.times.some(([, at]) => at);
     const nothing = complete ? t('It printed nothing.') : t('Nothing printed yet.');
     setAttribute(sight.box, 'data-empty', lines.count ? null : nothing);
     sight.measure();

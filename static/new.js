@@ -1,9 +1,10 @@
 // @ts-check
 /** New tasks: choose a function, fill in its form, or give a table with a task per line. */
 import {
-  argumentFields, argumentsFrom, propertiesOf, readCell, utc, zoneHelp,
+  argumentFields, argumentsFrom, localTime, propertiesOf, readCell, utc, zoneHelp,
 } from './arguments.js';
 import { get, isAdmin, poll, request, store } from './api.js';
+import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import { durationInput, secondsFrom } from './durations.js';
 import { choice, field, refusal, sendingForm, valuesOf } from './forms.js';
@@ -37,7 +38,7 @@ export async function show({ id, params }, signal) {
   if (signal.aborted) return;
   const chosen = functions.find(({ name }) => name === id);
   if (chosen && params.has('many')) showMany(chosen, queues, signal);
-  else if (chosen) showForm(chosen, queues, task, last, signal);
+  else if (chosen) showForm(chosen, queues, task, last, signal, params.get('instead'));
   else await showFunctions(t('New task'), functions, id, (name) => `#/new/${name}`, signal);
 }
 
@@ -58,8 +59,9 @@ async function readLast(name, signal) {
  * @param {Task|null} task an earlier task whose values are filled in
  * @param {Row|null|undefined} last whose values could be
  * @param {AbortSignal} signal
+ * @param {string|null} instead the unique key of the earlier task, or "", if the new one replaces it
  */
-function showForm(chosen, queues, task, last, signal) {
+function showForm(chosen, queues, task, last, signal, instead) {
   const name = encodeURIComponent(chosen.name);
   const options = task ? chosenOf(chosen, task) : {};
   // What was masked is another's secret: it is asked for anew.
@@ -73,7 +75,8 @@ function showForm(chosen, queues, task, last, signal) {
     if (!signal.aborted) location.hash = `#/tasks/${added.id}`;
     else say(t('Task {id} was added.', added), true);
   }, ...argumentFields(chosen.schema, given || {}), mailField(chosen, options),
-  laterFields(chosen, options, queues));
+  laterFields(chosen, options, queues, task && instead !== null
+    ? { ...task, unique_key: instead } : undefined));
   form.lastElementChild?.before(forecastLine(chosen, form, signal));
   form.lastElementChild?.append(
     h('a', { class: 'button', href: `#/new/${name}?many=1` }, t('Add many')),
@@ -146,6 +149,18 @@ async function add(body) {
 }
 
 /**
+ * Adds a task with the values and options of an earlier one, and shows it.
+ * @param {Task} task
+ */
+export async function addAgain(task) {
+  const { arguments: values, function: name } = task;
+  const functions = await readFunctions(new AbortController().signal);
+  const chosen = functions.find((one) => one.name === name);
+  const added = await add({ function: name, arguments: values, ...chosen && chosenOf(chosen, task) });
+  location.hash = `#/tasks/${added.id}`;
+}
+
+/**
  * The options of a task that are not those of its function; less care is for admins to choose.
  * @param {TaskFunction} chosen
  * @param {Task} task
@@ -159,18 +174,23 @@ const chosenOf = ({ options }, task) => Object.fromEntries(Object.entries(task).
  * @param {TaskFunction} chosen
  * @param {Record<string, unknown>} options
  * @param {string[]} queues
+ * @param {Task} [earlier] which the new one replaces
  */
-function laterFields(chosen, options, queues) {
-  return h('details', {}, h('summary', {}, t('Start time and options')), h('div', { class: 'grid' },
-    field(t('Start at'), h('input', { name: 'run_at', type: 'datetime-local' }),
+function laterFields(chosen, options, queues, earlier) {
+  const { after = [], after_failure: failure = '', unique_key: key, run_at: at } = earlier || {};
+  const isLater = Boolean(at) && Date.parse(String(at)) > now();
+  return h('details', { open: isLater || after.length > 0 || Boolean(key) }, h('summary', {}, t('Start time and options')), h('div', { class: 'grid' },
+    field(t('Start at'), h('input', { name: 'run_at', type: 'datetime-local',
+      value: isLater && localTime(new Date(String(at))) }),
       { help: zoneHelp }),
     field(t('Or start after'), durationInput('delay', null), { help: t('Such as 90 min or 2 h.') }),
     ...optionFields(chosen, options, queues),
-    field(t('After'), h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off' }),
+    field(t('After'), h('input', { name: 'after', inputmode: 'numeric', autocomplete: 'off',
+      value: after.join(', ') }),
       { help: t('Numbers of tasks that must have succeeded, such as 7, 8.') }),
     field(t('If one of them fails'), choice({ name: 'after_failure' },
-      [['', t('fail too')], ['run', t('run anyway')]])),
-    field(t('Unique key'), h('input', { name: 'unique_key', autocomplete: 'off' }),
+      [['', t('fail too')], ['run', t('run anyway')]], failure || '')),
+    field(t('Unique key'), h('input', { name: 'unique_key', autocomplete: 'off', value: key }),
       { help: t('While a task with this key is not finished, no second one is added.') })));
 }
 

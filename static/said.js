@@ -123,7 +123,8 @@ export const REASONS = {
 /** What went wrong, in one line, or ""; a function's own words stay. @param {Row} task */
 export function errorLine({ error, reason }) {
   if (!error) return REASONS[reason || ''] || reason || '';
-  return error.message ? `${error.type}: ${saidWhole(error.message)}` : error.type;
+  return error.message ? `${error.type}: ${saidWhole(error.message)}`
+    : saidWhole(`${error.type} without a message`);
 }
 
 /** When it begins or ends, or why that is not known. @param {Forecast|null|undefined} forecast */

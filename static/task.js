@@ -2,7 +2,7 @@
 /** One task: its state in words, what came of it, and what can be done about it. */
 import { ApiError, get, mayChange, pause, poll, request, store } from './api.js';
 import { now } from './clock.js';
-import { find, h, kept, render, setText, setTitle } from './dom.js';
+import { find, h, kept, render, setText, setTitle, textWith } from './dom.js';
 import { eventWords, messageWords } from './events.js';
 import { FilesView } from './files.js';
 import {
@@ -19,10 +19,13 @@ import { askBrowser, isWatched, mailWords, tellingWords, watch } from './telling
 import { findBeside } from './trail.js';
 import { MOST_CHARACTERS, argumentsElement, resultElement } from './values.js';
 
-/** @import {Activity, Metrics, Page, Related, Task} from './types.js' */
+/** @import {Activity, Metrics, Page, Related, Success, Task} from './types.js' */
 
 const SHAPES = { pending: '○', running: '◐', succeeded: '✓', failed: '✕', cancelled: '–',
   scheduled: '◷', waiting: '⋯' };
+
+/** Of a RetryAfter without a message of its own. */
+const NO_MESSAGE = /^asked to be retried$/;
 
 const exact = formatter({ day: 'numeric', month: 'short', hour: '2-digit', minute: '2-digit',
   second: '2-digit' });
@@ -66,9 +69,11 @@ class TaskView {
     this.estimate = h('span');
     this.progress = h('div', { class: 'progress' }, this.bar, this.estimate);
     this.actions = h('div', { class: 'actions' });
+    this.copy = button(t('Copy link'), () => this.copyLink());
     this.tell = button('', () => this.changeTelling());
     this.telling = h('p', { class: 'help' });
     this.outcome = h('div');
+    this.worked = h('p', { class: 'help', hidden: true });
     this.values = h('section');
     this.before = relatedPart(t('Comes after'));
     this.behind = relatedPart(t('Followed by'));
@@ -84,7 +89,7 @@ class TaskView {
       h('h1', { tabindex: -1 }, name, ' ', h('bdi', { class: 'summary' }, summary)),
       h('div', { class: 'sentence' }, this.badge, this.sentence), this.facts, this.progress,
       this.actions, this.telling,
-      this.outcome, h('div', { class: 'columns' }, this.before.root, this.behind.root),
+      this.outcome, this.worked, h('div', { class: 'columns' }, this.before.root, this.behind.root),
       this.files.root, this.log.root, this.values, this.timeline, this.details);
     this.patch();
     this.log.enter();
@@ -149,18 +154,46 @@ class TaskView {
   /** What can be done in this state. */
   patchActions() {
     const { task } = this;
-    if (!mayChange()) return;
-    const again = `#/new/${encodeURIComponent(task.function)}?from=${task.id}`;
+    if (!mayChange()) return this.actions.replaceChildren(this.copy);
     const focused = this.actions.contains(document.activeElement);
-    const { status } = task;
     const own = !isFinished(task) ? !task.cancel_requested && this.button('cancel', t('Cancel'))
-      : status !== 'succeeded' && this.button('retry', t('Retry'));
-    this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, h('a', { href: again,
-      class: `button ${status === 'succeeded' ? 'primary' : ''}` }, t('Run again with changes')),
-    deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
+      : task.status === 'succeeded' ? this.againButton() : this.button('retry', t('Retry'));
+    this.actions.replaceChildren(own || '', isFinished(task) ? '' : this.tell, this.changeButton(),
+    this.copy, deleteButton(`#${task.id}`, `api/tasks/${task.id}`, () => { location.hash = listPlace; },
       { class: 'button apart' }));
     if (focused) find('h1').focus({ preventScroll: true });
     this.patchTelling();
+  }
+
+  /** The same values once more, unless some are another person's secrets. */
+  againButton() {
+    const { task } = this;
+    return !Object.values(task.arguments).includes('•••') && button(t('Run again'), async () => {
+      const { addAgain } = await import('./new.js');
+      await addAgain(task);
+    }, { class: 'button primary' });
+  }
+
+  /** Opens the form with the values of this task. A task that has not begun is cancelled before. */
+  changeButton() {
+    const { id, attempts, function: name, unique_key: key } = this.task;
+    const form = `#/new/${encodeURIComponent(name)}?from=${id}`;
+    if (attempts || isFinished(this.task)) {
+      return h('a', { href: form, class: 'button' }, t('Run again with changes'));
+    }
+    const asked = button(t('Cancel and change'), () => ask(asked,
+      t('Cancel {id} and open its values in a new form?', { id }), t('Cancel and change'), async () => {
+        await request('POST', `api/tasks/${id}/cancel`);
+        location.hash = `${form}&instead=${encodeURIComponent(key || '')}`;
+      }));
+    return asked;
+  }
+
+  /** Copies the address of this page; where the browser does not allow that, shows it. */
+  async copyLink() {
+    const address = `${location.origin}${location.pathname}#/tasks/${this.task.id}`;
+    const copied = await navigator.clipboard?.writeText(address).then(() => true, () => false);
+    say(copied ? t('Copied') : address, true);
   }
 
   /** Whether the end of this task is told to the one who is logged in. */
@@ -214,9 +247,10 @@ class TaskView {
       const whole = (JSON.stringify(result) || '').length > MOST_CHARACTERS && h('p', {}, h('a', {
         href: `api/tasks/${this.task.id}`, download: `task-${this.task.id}.json`,
       }, t('Download all of it')));
-      this.outcome.append(h('h2', {}, t('Result')), h('div', {}, resultElement(result), whole));
+      this.outcome.append(h('h2', {}, t('Result')), h('div', {},
+        resultElement(result, (value) => this.files.elementOf(value)), whole));
     }
-    if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task));
+    if (error && reason !== 'dependency') this.outcome.append(errorElement(this.task) || '');
   }
 
   /** The values, masked where the schema says so; it may come later than the task. */
@@ -260,6 +294,21 @@ class TaskView {
       href: `#/schedules/${schedule}` }, t('from schedule {id}', { id: schedule }))] : []);
   }
 
+  /** The last success with the same values beside this failure. @param {Success|null} success */
+  patchWorked(success) {
+    this.worked.hidden = !success;
+    if (!success) return;
+    const { id, finished_at: at } = success;
+    const ago = Math.max(1, (now() - Date.parse(at)) / 1000);
+    const [before, after] = [success, this.end].map((run) => run && measuresOf(run));
+    this.worked.replaceChildren(...textWith(
+      'Worked {time} ago with the same values: {task}', {
+        time: duration(ago > 3600 ? ago - ago % 3600 : ago),
+        task: h('a', { href: `#/tasks/${id}` }, `#${id}`) }),
+    ...before ? [` · ${before}`] : [],
+    ...after ? [` · ${t('this time: {measures}', { measures: after })}`] : []);
+  }
+
   /** How long most of the latest runs of its function took. @param {AbortSignal} signal */
   async readUsual(signal) {
     const from = new Date(now() - 8 * 7 * 864e5).toISOString();
@@ -279,19 +328,28 @@ class TaskView {
   async readChanges(signal) {
     const { shown, task } = this;
     if (this.told === shown) return;
-    const [{ activity }] = await Promise.all([
+    const failed = task.status === 'failed' && task.reason !== 'dependency';
+    const [{ activity }, { success }] = await Promise.all([
       get(`api/activity?task=${task.id}&limit=200`, signal),
-      this.files.refresh(signal).catch(() => null)]);
+      failed ? get(`api/tasks/${task.id}/success`, signal) : { success: null },
+      this.files.refresh(task.result, signal).catch(() => null)]);
     this.told = shown;
+    if (this.files.returned.size) this.patchOutcome();
     if (this.files.given.size) this.patchArguments();
     this.end = activity.find((/** @type {Activity} */ { seconds }) => seconds != null);
     setText(this.sentence, sentenceFor(task, this.end));
+    this.patchWorked(success);
     const items = /** @type {Activity[]} */ (activity).reverse()
       .map((entry) => activityElement(entry, task.schedule));
     this.timeline.replaceChildren(h('h2', {}, t('Timeline')),
       h('ol', { class: 'timeline' }, ...items));
   }
 }
+
+/** Duration and memory of a run in words. @param {{seconds: number|null, peak_memory: number|null}} run */
+const measuresOf = ({ seconds, peak_memory: memory }) => [
+  seconds != null && t('took {time}', { time: duration(seconds) }),
+  memory && t('{count} MB peak', { count: Math.ceil(memory / 1048576) })].filter(Boolean).join(', ');
 
 /**
  * The state's reason in words.
@@ -358,11 +416,20 @@ const clip = (text) => (text.length > 120 ? `${text.slice(0, 120)}…` : text);
 function laterSentence(task) {
   const time = task.run_at ? timeWords(new Date(task.run_at)) : '';
   if (!task.reason) return time;
+  if (asksToWait(task)) return t('again {time}, as the function asked', { time });
   return t('again {time} after {error}', { time, error: errorLine({ ...task, error: null }) });
 }
 
-/** The last line of a traceback first, the rest folded. @param {Task} task */
+/** Whether its function raised RetryAfter, and gets its retry. @param {Task} task */
+const asksToWait = ({ error, status }) => error?.type === 'RetryAfter' && status !== 'failed';
+
+/** The last line of a traceback first, the rest folded; a wait needs only its message. @param {Task} task */
 function errorElement(task) {
+  const message = task.error?.message;
+  if (asksToWait(task)) {
+    return !NO_MESSAGE.test(message || '') && h('div', {}, h('h2', {}, t('Why it waits')),
+      h('p', { class: 'code', dir: 'auto' }, message));
+  }
   const traceback = task.error?.traceback;
   return h('div', {}, h('h2', {}, t('Error')),
     h('p', { class: 'mono code bad', dir: 'auto' }, errorLine(task)),
@@ -374,6 +441,8 @@ function errorElement(task) {
 /** One thing that happened. @param {Activity} entry @param {number|null} [schedule] */
 function activityElement(entry, schedule) {
   const { at, event, attempt, waited, seconds, cpu_seconds: cpu, peak_memory: memory } = entry;
+  const words = entry.message === 'error' ? '' : messageWords(entry);
+  const asked = event === 'retry' && /^asked for a retry in /.test(entry.message || '');
   const details = [
     event === 'started' && attempt && attempt > 1 && t('attempt {attempt}', { attempt }),
     waited != null && t('waited {time}', { time: duration(waited) }),
@@ -383,8 +452,8 @@ function activityElement(entry, schedule) {
     event === 'started' && entry.worker && t('worker {id}', { id: entry.worker }),
     event === 'added' && schedule && t('from schedule {id}', { id: schedule }),
     entry.actor && t('by {name}', { name: saidName(entry.actor) }),
-    event !== 'failed' && messageWords(entry),
+    event !== 'failed' && !asked && words,
   ].filter(Boolean).join(', ');
   return h('li', {}, h('time', { datetime: at }, exact.format(new Date(at))),
-    h('span', {}, h('b', {}, eventWords(event)), details && ` ${details}`));
+    h('span', {}, h('b', {}, asked ? words : eventWords(event)), details && ` ${details}`));
 }

@@ -20,6 +20,7 @@
  *   predecessors?: Related[], followers?: Related[]}} Task
  * @typedef {{before: number|null, expected_start: [string, string]|null,
  *   expected_end: [string, string]|null, reason: string|null, slow: boolean}} Forecast
+ * @typedef {{id: number, finished_at: string, seconds: number|null, peak_memory: number|null}} Success
  * @typedef {TaskLink & {function: string}} Related
  * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>,
  *   running?: Row[], failed?: Failures, held?: Held[]}} TaskPage

@@ -8,6 +8,8 @@ import { t } from './language.js';
 
 const MOST_ROWS = 200;
 const MOST_LARGE = 60;
+const MOST_ADDRESS = 2000;
+const MOST_UNBROKEN = 36;
 /** Of one value; what is longer is cut. */
 export const MOST_CHARACTERS = 10000;
 
@@ -20,15 +22,32 @@ const isScalar = (value) => value === null || typeof value !== 'object' || value
  */
 const isDict = (value) => !isScalar(value) && !Array.isArray(value);
 
-/** What a function returned. @param {unknown} result */
-export function resultElement(result) {
+/** An http or https address as a link to another tab; undefined for other values. @param {unknown} value */
+const addressLink = (value) => (typeof value === 'string' && value.length <= MOST_ADDRESS
+  && /^https?:\/\/[^\s/]\S*$/i.test(value)
+  ? h('a', { href: value, target: '_blank', rel: 'noopener noreferrer' }, value) : undefined);
+
+/**
+ * What a function returned.
+ * @param {unknown} result @param {(value: unknown) => Node|undefined} [linkTo] what a file is shown as
+ */
+export function resultElement(result, linkTo = () => undefined) {
+  const show = (/** @type {unknown} */ value) => linkTo(value) || addressLink(value);
   if (isScalar(result)) {
+    const link = show(result);
+    if (link) return h('p', {}, link);
     const text = scalar(result);
     return text.length > MOST_LARGE ? copyBox(text, t('Result'))
       : h('p', { class: 'scalar', dir: 'auto' }, text);
   }
-  if (isDict(result)) return pairs(Object.entries(result));
+  if (isDict(result)) {
+    return pairs(Object.entries(result).map(([name, value]) => [name, linkTo(value) || value]));
+  }
   if (Array.isArray(result) && result.length && result.every(isDict)) return tableOf(result);
+  const links = Array.isArray(result) ? result.slice(0, MOST_ROWS).map(show) : [];
+  if (links.length && links.length === /** @type {unknown[]} */ (result).length && links.every(Boolean)) {
+    return h('div', { class: 'links' }, ...links);
+  }
   return copyBox(shorten(JSON.stringify(result, null, 2)), t('Result'));
 }
 
@@ -57,14 +76,22 @@ function pairs(entries) {
     [h('dt', {}, name), h('dd', {}, inline(value))])));
 }
 
+/**
+ * A cell of a table. What is short does not break, such as a number or a date.
+ * @param {Node|string} content @param {string} [text] of the content
+ */
+export const valueCell = (content, text = String(content)) => (
+  h('td', { class: text.length <= MOST_UNBROKEN && 'whole' }, content));
+
 /** Rows with the same names, as a table. @param {Record<string, unknown>[]} rows */
 function tableOf(rows) {
   const shown = rows.slice(0, MOST_ROWS);
   const names = [...new Set(shown.flatMap(Object.keys))];
   const left = rows.length - shown.length;
-  return h('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
+  return h('div', { class: 'wide cells', tabindex: 0, role: 'group', 'aria-label': t('Result table') },
     table('', t('Result'), names, h('tbody', {}, ...shown.map((row) => h('tr', {},
-      ...names.map((name) => h('td', {}, Object.hasOwn(row, name) ? inline(row[name]) : '')))))),
+      ...names.map((name) => (Object.hasOwn(row, name)
+        ? valueCell(inline(row[name]), String(row[name])) : valueCell(''))))))),
     left > 0 && h('p', { class: 'help' },
       t.n('and {count} more row | and {count} more rows', left)));
 }
@@ -72,7 +99,7 @@ function tableOf(rows) {
 /** A value within others. @param {unknown} value */
 function inline(value) {
   if (value instanceof Node) return value;
-  if (isScalar(value)) return h('bdi', {}, scalar(value));
+  if (isScalar(value)) return h('bdi', {}, addressLink(value) || scalar(value));
   return h('code', {}, shorten(JSON.stringify(value)));
 }
 

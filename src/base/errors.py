@@ -136,13 +136,16 @@ class Fail(Exception):
     """The exception with which a function fails its task for good, without a retry."""
 
 
+RETRY_MESSAGE = "asked to be retried"   # of a RetryAfter without a message of its own
+
+
 class RetryAfter(Exception):
     """The exception with which a function asks for a retry after some seconds (a number or a timedelta).
 
     It uses up one of the task's retries. A task with max_retries=0 gets one retry.
     """
 
-    def __init__(self, seconds: float | timedelta, message: str = "asked to be retried") -> None:
+    def __init__(self, seconds: float | timedelta, message: str = RETRY_MESSAGE) -> None:
         super().__init__(message)
         number: Any = seconds
         self.seconds = float(number.total_seconds() if hasattr(number, "total_seconds") else number)

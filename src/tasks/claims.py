@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import DELETE, PENDING, RENEW_SECONDS, SCHEDULED, SUCCEEDED
-from ..base.errors import Busy
+from ..base.errors import RETRY_MESSAGE, Busy
 from ..base.time_and_text import Every, machine_name, random_token, shorten
 from ..store.connection import BY_CLAIM, BY_ID, Connection, Reader
 from ..store.database import Database
@@ -331,6 +331,9 @@ class Claims:
                 elif outcome.seconds is None:
                     outcome.seconds = max(0.0, now - task["started_at"])
                 text = outcome.error_message or verdict.reason
+                if verdict.event == "retry" and outcome.retry_after is not None:
+                    text = "asked for a retry in %d s%s" % (
+                        verdict.run_at - now, "" if text == RETRY_MESSAGE else ": %s" % text)
                 notes.append(activity_row(
                     now, verdict.event, task, worker_id=task["worker_id"],
                     message=text and shorten(text, 500), seconds=outcome.seconds,

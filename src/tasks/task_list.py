@@ -203,6 +203,25 @@ class TaskList:
             "SELECT id FROM %s AND cancel_requested<2 AND id%s? ORDER BY id %s LIMIT 1"
             % (scan, *side), (owner_id or 0, row["id"])) for side in (("<", "DESC"), (">", "ASC"))]
 
+    def last_success(self, row: TaskRow) -> JsonObject | None:
+        """Return the newest success of the same function, owner and arguments; None if a search finds none.
+
+        An index finds the owner's tasks. The search stops after SEARCH_SECONDS.
+        """
+        for rows, _ in self._database.walk(
+                "SELECT id, finished_at FROM task %s WHERE id>? AND id<=? AND owner_id=? AND function=? "
+                "AND status=SUCCEEDED AND cancel_requested<2 AND arguments=? ORDER BY id DESC LIMIT 1"
+                % BY_OWNER, (row["owner_id"], row["function"], row["arguments"]), 0,
+                self._database.last_id("task"), SEARCH_SECONDS, newest=True):
+            for success in rows:
+                measured = self._database.one(
+                    "SELECT seconds, peak_memory FROM activity WHERE task_id=? AND event='succeeded' "
+                    "ORDER BY id DESC LIMIT 1", (success["id"],))
+                return {"id": success["id"], "finished_at": iso(success["finished_at"]),
+                        "seconds": measured and measured["seconds"],
+                        "peak_memory": measured and measured["peak_memory"]}
+        return None
+
     def list_json(self, rows: Iterable[TaskRow], fields: Iterable[str] = ()) -> list[JsonObject]:
         """Return tasks as lists show them, with the given FIELDS."""
         return [task_json(row, row["after_failure"] and self._after(row, RELATED_MAX), fields,

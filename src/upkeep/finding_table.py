@@ -138,7 +138,7 @@ _ROWS: dict[str, tuple[str, ...]] = {
                      "use a type that the handbook lists (Functions), or leave out the type hint"),
     "samples": ("Functions", FINE, "", "write the functions of your tasks into tasks.py"),
     "code": ("Functions", BAD, "{file} cannot be read: {why}", "", "code_error",
-             "No task starts: an admin has to fix tasks.py.", "tasks.py is broken"),
+             "Nothing new starts: tasks.py cannot be read: {why}.", "tasks.py is broken"),
     "problem": ("Schedules", BAD, "{name}: {why}", "", "", "",
                 "a schedule cannot add its task", "code", "#/schedules/{subject}"),
     "schedule_warning": ("Schedules", NOTE, "{name}: {why}"),

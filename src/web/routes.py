@@ -140,6 +140,9 @@ ROUTES = [
              lambda queue, request, task_id: queue.row_json(queue.actions.retry(
                  task_id, *request.person.who))), USER, None, 200, "Task", FRESH | CHANGE),
     Route("POST", "/api/files", post_file, USER, UPLOAD, 201, "Uploaded"),
+    Route("GET", _TASK + "/success", _does("Find the newest success with the same function, owner and "
+             "arguments.", lambda queue, request, task_id: {"success": queue.tasks.last_success(
+                 queue.tasks.get(task_id, request.person.scope))}), USER, None, 200, "LastSuccess"),
     Route("GET", _TASK + "/files", get_files, USER, None, 200, "FileList"),
     Route("GET", _TASK + "/files/" + NAME, get_file, USER, None, 200, FILE_TYPES),
     Route("GET", _TASK + "/log", get_log, USER, LOG_PART, 200, "Log text/plain"),

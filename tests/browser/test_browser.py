@@ -300,13 +300,52 @@ class Use(BrowserTestCase):
         bob.see("cancelled", "table.list")
         self.assertEqual(self.site.json("show", number)["status"], "cancelled")
 
-    def test_running_again_starts_from_the_same_values(self):
-        number = self.add("report", "bob", {"delay": 600}, city="Narvik", pages=7)
+    def test_running_again_with_changes_starts_from_the_same_values(self):
+        number = self.done("echo", "bob", text="Narvik")
         bob = self.open("bob", "#/tasks/%d" % number)
         bob.click("a", "Run again with changes")
+        bob.find("h1", "echo")
+        self.assertEqual(bob.run("return document.querySelector(`[name='arguments.text']`).value"), "Narvik")
+
+    def test_a_task_runs_again_with_the_same_values_by_one_click(self):
+        number = self.done("echo", "bob", {"priority": -7, "max_retries": 2}, text="Narvik")
+        bob = self.open("bob", "#/tasks/%d" % number)
+        bob.click("button", "Run again")
+        wait_until(lambda: bob.number() != number, what="another task")
+        again = self.site.json("show", bob.number())
+        names = ("function", "arguments", "priority", "max_retries", "owner")
+        self.assertEqual([again[name] for name in names], ["echo", {"text": "Narvik"}, -7, 2, "bob"])
+        bob.see("succeeded", ".sentence")
+
+    def test_another_persons_secret_does_not_run_again_by_one_click(self):
+        number = self.done("send", "bob", city="Bergen", password="hidden")
+        ana = self.open("ana", "#/tasks/%d" % number)
+        ana.find("a", "Run again with changes")
+        self.assertNotIn("Run again", ana.run(
+            "return [...document.querySelectorAll('main button')].map((one) => one.innerText)"))
+        bob = self.open("bob", "#/tasks/%d" % number)
+        bob.click("button", "Run again")
+        wait_until(lambda: bob.number() != number, what="another task")
+        values = [self.site.value("SELECT arguments FROM task WHERE id=?", (one,)) for one in (
+            number, bob.number())]
+        self.assertEqual(values[0], values[1])
+
+    def test_a_task_that_has_not_begun_is_cancelled_and_changed(self):
+        number = self.add("report", "bob", {"run_at": "2099-03-01T12:30:00Z", "unique_key": "north"},
+                          city="Narvik", pages=7)
+        bob = self.open("bob", "#/tasks/%d" % number)
+        bob.click("button", "Cancel and change")
+        bob.see("Cancel %d and open its values in a new form?" % number)
+        self.assertEqual(bob.focused(), "No")
+        bob.click(".danger", "Cancel and change")
         bob.find("h1", "report")
-        self.assertEqual(bob.run("return ['city', 'pages'].map((n) => "
-                                 "document.querySelector(`[name='arguments.${n}']`).value)"), ["Narvik", "7"])
+        self.assertEqual(self.site.json("show", number)["status"], "cancelled")
+        bob.type("[name='arguments.pages']", "8")
+        bob.click("button", "Add task")
+        wait_until(lambda: bob.number() != number, what="another task")
+        shown = self.site.json("show", bob.number())
+        self.assertEqual([shown[name] for name in ("arguments", "run_at", "unique_key", "status")],
+                         [{"city": "Narvik", "pages": 8}, "2099-03-01T12:30:00.000Z", "north", "scheduled"])
 
     def test_an_answer_from_the_server_stands_beside_its_field(self):
         bob = self.open("bob", "#/new/report")

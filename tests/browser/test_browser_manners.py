@@ -310,11 +310,16 @@ class BrokenFunctions(BrowserTestCase):
         for address in ("#/new", "#/new/echo", "#/schedules/new", "#/settings", "#/tasks"):
             with self.subTest(address=address):
                 ana.go(address)
-                ana.see("tasks.py, line", "#code")
-                ana.see("an admin has to fix tasks.py", "#service")
+                ana.see("Nothing new starts: tasks.py, line", "#code")
+                ana.see("SyntaxError", "#code")
+                self.assertEqual(ana.run("return [...document.querySelectorAll('.lines p')].filter("
+                                         "(one) => one.checkVisibility()).map((one) => one.id)"), ["code"])
         bob.go("#/new")
-        bob.see("an admin has to fix tasks.py", "#service")
+        bob.see("Nothing new starts: tasks.py cannot be read: an admin sees why.", "#service")
         self.assertNotIn("line", bob.text(".lines"))
+        bob.run("localStorage.setItem('jobqueue-language', 'de')")
+        bob.go("#/new")
+        bob.see("Nichts Neues startet: tasks.py ist nicht lesbar: ein Admin sieht, warum.", "#service")
 
 
 if __name__ == "__main__":

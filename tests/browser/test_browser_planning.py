@@ -92,7 +92,9 @@ class Planning(BrowserTestCase):
         task_id = ana.number()
         self.assertEqual(ana.api("GET", "api/tasks/%d" % task_id)["arguments"], {"colour": 2})
         named = {"function": "paint", "arguments": {"colour": "DARK_BLUE"}}
-        ana.go("#/tasks/%d" % ana.api("POST", "api/tasks", named)["id"])
+        task_id = ana.api("POST", "api/tasks", named)["id"]
+        self.site.wait(task_id)
+        ana.go("#/tasks/%d" % task_id)
         ana.click("a", "Run again with changes")
         ana.find("h1", "paint")
         self.assertEqual(ana.run("return document.querySelector(`[name='arguments.colour']`)"

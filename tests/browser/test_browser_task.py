@@ -6,10 +6,11 @@ from tests.helpers.browser import ELEMENT, BrowserTestCase
 from tests.helpers.support import wait_until
 
 TASKS = r'''
+import json
 import sys
 import time
 from pathlib import Path
-from jobqueue import current_task, task
+from jobqueue import RetryAfter, current_task, task
 
 @task(max_retries=1, retry_delay=0)
 def letter(to: str):
@@ -39,6 +40,49 @@ def turn(photo: Path, others: list[Path] = (), title: str = "") -> Path:
         "5a347d6b0000000049454e44ae426082"))
     (current_task().folder / "page.html").write_text("<script>alert(1)</script>")
     return out
+
+@task
+def collect(town: str):
+    if Path("broken").exists():
+        raise ValueError("no numbers of " + town)
+
+@task(max_retries=5)
+def patient(seconds: float, message: str = ""):
+    raise RetryAfter(seconds, *[message] if message else [])
+
+@task(max_retries=1, retry_delay=600)
+def mute(kind: str = "assertion"):
+    assert kind != "assertion"
+
+@task
+def numbers() -> list:
+    rows = [{"longitude": -60.1451234567, "at": "2026-11-05T12:00:00+00:00", "city": "San Miguel de Tucuman",
+             "day": "2026-11-05", "temperature_in_degrees": 12.5, "word": "word " * 30} for _ in range(3)]
+    (current_task().folder / "numbers.csv").write_text(
+        "\n".join([",".join(rows[0])] + [",".join(map(str, row.values())) for row in rows]))
+    return rows
+
+@task
+def chart(width: int = 600, height: int = 300) -> Path:
+    """Leave a picture, and return it."""
+    import struct
+    import zlib
+
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    out = current_task().folder / "chart.png"
+    out.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(
+        b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)) + chunk(
+            b"IDAT", zlib.compress((b"\0" + b"\x90" * width) * height)) + chunk(b"IEND", b""))
+    return out
+
+@task
+def charts() -> dict:
+    return {"picture": chart(60, 30), "text": "chart.png, the picture", "at": "https://example.org/a?b=c"}
+
+@task
+def give(value: str):
+    return json.loads(value)
 
 @task
 def follow():
@@ -109,8 +153,41 @@ class Top(TaskCase):
                 "document.querySelector('[aria-label=Attempt]').dispatchEvent(new Event('change'))")
         ana.see("Traceback", ".log")            # that of another attempt stands nowhere else
 
+    def retried(self, function, **arguments):
+        """The id of a task whose first attempt has ended, and which waits for the second."""
+        number = self.add(function, **arguments)
+        wait_until(lambda: self.site.value("SELECT status FROM task WHERE id=?", (number,)) == 5)
+        self.addCleanup(self.program("ana").post, "/api/tasks/%d/cancel" % number)
+        return number
+
+    def test_a_retry_that_the_function_asked_for_is_no_failure(self):
+        ana = self.show(self.retried("patient", seconds=600, message="only 3 of 5 are there"))
+        ana.see("in 10 min, as the function asked", ".sentence")
+        ana.see("asked for a retry in 600 s: only 3 of 5 are there", "ol.timeline")
+        ana.find("h2", "Why it waits")
+        self.assertEqual(ana.text("h2 + .code"), "only 3 of 5 are there")
+        self.assertEqual(ana.count("main .bad"), 0)
+        for words in ("Traceback", "failed", "RetryAfter"):
+            self.assertNotIn(words, ana.text("main"))
+        ana.go("#/tasks/%d" % self.retried("patient", seconds=600))
+        ana.see("asked for a retry in 600 s", "ol.timeline")
+        self.assertEqual(ana.count("main .code"), 0)
+
+    def test_a_retry_that_the_function_asked_for_is_translated(self):
+        number = self.retried("patient", seconds=600, message="too few")
+        ana = self.open("ana")
+        ana.run("localStorage.setItem('jobqueue-language', 'de')")
+        ana.go("#/tasks/%d" % number)
+        ana.see("bat um Wiederholung in 600 s: too few", "ol.timeline")
+
+    def test_an_error_without_a_message_says_so(self):
+        ana = self.show(self.retried("mute"))
+        ana.see("AssertionError without a message", ".code.bad")
+        ana.see("failed, will retry", "ol.timeline")
+        self.assertRegex(ana.text("ol.timeline"), r"failed, will retry took [^,]*, [^,]* CPU, \d+ MB peak$")
+
     def test_one_action_is_the_first_and_what_destroys_stands_apart(self):
-        for function, first in (("letter", "Retry"), ("say", "Run again with changes")):
+        for function, first in (("letter", "Retry"), ("say", "Run again")):
             ana = self.show(self.done(function, **{"to" if function == "letter" else "text": "x"}))
             with self.subTest(function):
                 ana.find(".primary", first)
@@ -148,6 +225,35 @@ class Top(TaskCase):
                            (seconds, number))
         self.show(number).see("usually takes 3 min to 5 min", ".facts")
 
+    def fail_after(self, **arguments):
+        """The id of a task that failed while collect() was broken."""
+        (self.site.home / "broken").touch()
+        self.addCleanup(lambda: (self.site.home / "broken").unlink())
+        return self.done("collect", **arguments)
+
+    def test_a_failure_names_the_last_success_with_the_same_values(self):
+        before = self.done("collect", town="Bergen")
+        self.done("collect", town="Oslo")
+        self.done("collect", "bob", town="Bergen")
+        self.site.rows("UPDATE task SET finished_at=finished_at-82900 WHERE id=?", (before,))
+        failed = self.fail_after(town="Bergen")
+        for number, seconds, memory in ((before, 3, 40), (failed, 12, 512)):
+            self.site.rows("UPDATE activity SET seconds=?, peak_memory=? WHERE task_id=? "
+                           "AND seconds IS NOT NULL", (seconds, memory << 20, number))
+        ana = self.show(failed)
+        ana.see("Worked 23 h ago with the same values: #%d · took 3 s, 40 MB peak · this time: took 12 s, "
+                "512 MB peak" % before)
+        ana.click("a", "#%d" % before)
+        ana.see("#%d" % before, ".facts")
+        ana.see("took", "ol.timeline")
+        self.assertNotIn("Worked", ana.text("main"))
+
+    def test_a_failure_without_an_earlier_success_names_none(self):
+        self.done("collect", "bob", town="Narvik")
+        ana = self.show(self.fail_after(town="Narvik"))
+        ana.see("failed", "ol.timeline")
+        self.assertNotIn("Worked", ana.text("main"))
+
     def test_the_sentence_and_the_timeline_tell_the_same_duration(self):
         number = self.done("say", text="x")
         for change in ("activity SET seconds=3.04 WHERE task_id=? AND event='succeeded'",
@@ -182,6 +288,80 @@ class Top(TaskCase):
         reply = self.program("ana").post("/api/schedules/%d/run" % schedule)
         ana.go("#/tasks/%d" % reply.json["id"])
         ana.see("added from schedule %d" % schedule, "ol.timeline")
+
+
+class Result(TaskCase):
+    """What a function returned."""
+
+    def test_a_returned_picture_is_the_result_and_opens_in_full(self):
+        number = self.done("chart")
+        ana = self.show(number)
+        address = "api/tasks/%d/files/chart.png" % number
+        ana.find("main .picture img[alt='chart.png']")
+        self.assertEqual(ana.run(
+            "const { href, target, rel, firstChild } = document.querySelector('.picture');"
+            "const { src, clientWidth } = firstChild; return [href, src, target, rel, clientWidth]"),
+            [self.base + address, self.base + address, "_blank", "noopener", 600])
+        self.assertEqual(ana.text("h2 + div"), "")          # in the place of its name
+        self.assertEqual(ana.count("main img"), 1)          # and not again below
+        ana.click(".files summary", "Show")
+        ana.find(".files img")
+        ana.go("#/tasks/%d" % self.done("charts"))
+        ana.find(".pairs .picture img")
+        self.assertEqual(ana.count(".pairs img"), 1)
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.pairs a')].pop().href"),
+                         "https://example.org/a?b=c")
+
+    def test_a_returned_file_is_a_link(self):
+        reply = self.program("ana").upload("/api/files?name=photo.txt", b"a photo")
+        ana = self.show(self.done("turn", photo=reply.json["id"]))
+        ana.find("h2 + div a[download='turned.txt']", "turned.txt")
+
+    def test_numbers_dates_and_words_of_a_table_do_not_break_on_a_phone(self):
+        number = self.done("numbers")
+        ana = self.open("ana")
+        ana.emulate("Emulation.setDeviceMetricsOverride", width=320, height=800, deviceScaleFactor=1,
+                    mobile=True)
+        self.addCleanup(ana.emulate, "Emulation.clearDeviceMetricsOverride")
+        ana.go("#/tasks/%d" % number)
+        ana.see("San Miguel", ".files")
+        lines = ana.run(
+            "return [...document.querySelectorAll('.cells tr')].flatMap((row) => [...row.cells].slice(0, 5))"
+            ".map((cell) => { const range = document.createRange(); range.selectNodeContents(cell);"
+            "return new Set([...range.getClientRects()].map(({ top }) => Math.round(top / 8))).size; })")
+        self.assertEqual((len(lines), set(lines)), (2 * 4 * 5, {1}))
+        self.assertEqual(ana.run("return document.documentElement.scrollWidth"), 320)
+        height = ana.run("return document.querySelector('td:last-child').clientHeight")
+        self.assertTrue(60 < height < 250, height)      # a long text breaks, but not after each word
+
+    def test_only_an_address_of_the_web_is_a_link(self):
+        ana = self.open("ana")
+        for value, link in (
+                ("https://example.org/a?b=c#d", True), ("http://example.org", True),
+                ("HTTPS://example.org", True), ("javascript:alert(1)", False),
+                (" javascript:alert(1)//http://x", False), ("ftp://example.org", False),
+                ("data:text/html,x", False), ("https://", False), ("see https://example.org", False)):
+            with self.subTest(value):
+                ana.go("#/tasks/%d" % self.done("give", value=json.dumps(value)))
+                ana.see("succeeded", ".sentence")
+                ana.find("h2", "Result")
+                self.assertEqual(ana.run(
+                    "const link = document.querySelector('h2 + div a');"
+                    "return link && [link.getAttribute('href'), link.target, link.rel]"),
+                    [value, "_blank", "noopener noreferrer"] if link else None)
+
+    def test_the_link_of_a_task_can_be_copied_by_everyone_who_sees_it(self):
+        number = self.done("say", text="x")
+        copied = "navigator.clipboard.writeText = async (text) => { window.copied = text; }"
+        self.site.run("user", "set", "bob", "--role", "viewer")
+        self.addCleanup(self.site.run, "user", "set", "bob", "--role", "user")
+        for name in ("ana", "bob"):
+            browser = self.open(name, "#/tasks/%d?line=1" % number)
+            browser.find("h2", "Result")
+            browser.run(copied)
+            browser.click("button", "Copy link")
+            browser.see("Copied", "#live")
+            self.assertEqual(browser.run("return window.copied"), "%s#/tasks/%d" % (self.base, number))
 
 
 class Log(TaskCase):
@@ -301,6 +481,16 @@ class Log(TaskCase):
                     "[...line.children].map((run) => [run.className, run.textContent]))"),
             [[["", "plain "], ["c1", "red "], ["c1 strong", "bold"], ["", " "], ["c2 bright", "green"]],
              [["c2 bright", "still"], ["", " "], ["", "far"], ["", "<b>end</b>"]], [["", "30 %"]]])
+
+    def test_without_lines_there_is_nothing_to_do_with_them(self):
+        ana = self.show(self.done("say", text=""))
+        ana.find(".log[data-empty='It printed nothing.']")
+        seen = ("return [...document.querySelectorAll('.logs .bar :is(button, input, a)')]"
+                ".filter((one) => one.checkVisibility()).length")
+        self.assertEqual(ana.run(seen), 0)
+        ana.go("#/tasks/%d" % self.done("say", text="x"))
+        ana.see("x", ".log")
+        self.assertGreater(ana.run(seen), 4)
 
     def test_times_are_shown_on_demand(self):
         ana = self.show(self.done("say", text="one\ntwo\n"))

@@ -399,6 +399,31 @@ class Finding(WebTestCase):
         self.assertEqual(around(self.ana, second), (theirs, third))
         self.assertEqual((around(self.bob, first)[0], around(self.bob, third)[1]), (None, None))
 
+    def test_the_newest_success_with_the_same_values_is_found(self):
+        def done(owner="bob", kind="succeeded", **values):
+            task_id = self.add(owner, **values)
+            self.end(self.claim(), kind, *([None, "ValueError", "no"] if kind == "error" else []),
+                     seconds=3.0, cpu_seconds=1.0, peak_memory=1000)
+            return task_id
+
+        def success(visitor, task_id):
+            return self.check(visitor.get("/api/tasks/%d/success" % task_id), 200)["success"]
+        alone = done(kind="error", a=5)
+        done(a=1)
+        newest = done(a=1)
+        done(a=2)
+        done("eve", a=1)
+        done("bob", "error", a=1)
+        failed = done("bob", "error", a=1)
+        self.assertEqual(success(self.bob, failed),
+                         {"id": newest, "finished_at": NOW, "seconds": 3.0, "peak_memory": 1000})
+        self.assertEqual(success(self.ana, failed)["id"], newest)       # the owner's, also for an admin
+        self.assertIsNone(success(self.bob, alone))
+        self.write("DELETE FROM activity")
+        self.assertEqual(success(self.bob, failed),
+                         {"id": newest, "finished_at": NOW, "seconds": None, "peak_memory": None})
+        self.check(self.eve.get("/api/tasks/%d/success" % failed), 404)
+
     def test_secrets_among_the_arguments_are_masked_in_the_summary(self):
         self.declare(function_json("call", {"url": {"type": "string"}, "api_key": {"type": "string"}}))
         self.bob.post("/api/tasks", {"function": "call", "arguments": {"url": "x", "api_key": "canary"}})

@@ -43,6 +43,7 @@ TABLE = {
     ("DELETE", "/api/tasks/ID"):                (401,   204,   404,     204,   404),
     ("POST", "/api/tasks/ID/cancel"):           (401,   200,   404,     200,   404),
     ("POST", "/api/tasks/ID/retry"):            (401,   200,   404,     200,   404),
+    ("GET", "/api/tasks/ID/success"):           (401,   200,   404,     200,   404),
     ("GET", "/api/tasks/ID/log"):               (401,   200,   404,     200,   404),
     ("POST", "/api/files"):                     (401,   201,   201,     201,   None),
     ("GET", "/api/tasks/ID/files"):             (401,   200,   404,     200,   404),

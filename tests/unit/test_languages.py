@@ -76,7 +76,7 @@ ELSEWHERE = re.compile("|".join((
 SENTENCE = re.compile(r"'(?=[A-Z]?[a-z]+ [a-z])[^'\n]*'|'[A-Z][a-z]+'")
 WORDS = ("Escape", "Enter", "Home", "End", "Hours", "Date", "Month", "Notification",
          "GET", "from jobqueue import task", r"def hello\(name: str\):")
-PROGRAM = re.compile(r"'(?:%s)'|(?:class|kind): '[^']*'|"
+PROGRAM = re.compile(r"'(?:%s)'|(?:class|kind|rel): '[^']*'|"
                      r"(?:find|closest|querySelector(?:All)?|table|said)\('[^']*'"
                      % "|".join(WORDS))
 
