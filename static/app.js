@@ -26,9 +26,6 @@ const PAGES = {
   'help/': () => import('./help.js'),
   login: () => import('./pages.js'),
 };
-/** Pages of the handbook about a page, where its name is another. @type {Record<string, string>} */
-const HELP = { overview: 'page', new: 'functions', account: 'page', users: 'tasks', settings: 'operation',
-  'settings/': 'hosts', activity: 'operation', login: 'hosts', workers: 'machines' };
 let leave = new AbortController();
 let current = '';
 
@@ -98,7 +95,7 @@ function addStyle() {
 function arrive({ page, id }) {
   document.body.classList.remove('busy');
   find('footer').hidden = !store.state.session;
-  setAttribute(find('#help'), 'href', `#/help/${HELP[page] || page.replace('/', '').replace('help', '')}`);
+  setAttribute(find('#help'), 'href', `#/help/for-${encodeURIComponent(page)}`);
   const here = `${page}/${id}`;
   const link = page === 'new' ? 'tasks' : page.replace('/', '');
   for (const item of document.querySelectorAll('header a')) {

@@ -13,8 +13,14 @@ const MOST_HITS = 30;
 /** @type {Map<string, Promise<string>>} texts of pages by name */
 const texts = new Map();
 
+/** Pages of the handbook about a page, where its name is another. @type {Record<string, string>} */
+const ABOUT = { overview: 'page', new: 'functions', account: 'page', users: 'tasks', settings: 'operation',
+  'settings/': 'hosts', activity: 'operation', workers: 'machines', functions: 'metrics', help: '' };
+
 /** @type {Page['show']} */
-export async function show({ id, params }, signal) {
+export async function show({ id: asked, params }, signal) {
+  const page = asked.replace(/^for-/, '');
+  const id = asked === page ? page : ABOUT[page] ?? page;
   const text = await read(id || 'README');
   if (signal.aborted) return;
   const article = h('article', { lang: 'en' }, ...blocks(text, id));
