@@ -28,12 +28,17 @@ const PARTS = { count: '\\d+', unit: '[smhd]?', time: '\\d\\d:\\d\\d', days: '[a
 /** @type {[string, string][]} */
 const EVERY = [['s', t('seconds')], ['m', t('minutes')], ['h', t('hours')], ['d', t('days')]];
 const WEEK = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
+const ALL_DAYS = WEEK.join();
 const dayFormat = formatter({ weekday: 'short' });
 const monthFormat = formatter({ month: 'long' });
 const yearDayFormat = formatter({ month: 'long', day: 'numeric' });
 /** @param {string} name */
 const weekday = (name) => (
   dayFormat.format(new Date(2001, 0, 1 + WEEK.indexOf(name.slice(0, 3).toLowerCase()))));
+
+/** Days that are often chosen together. @type {[string, string][]} */
+const QUICK = [[`${weekday('mon')}–${weekday('fri')}`, WEEK.slice(0, 5).join()],
+  [t('Weekends'), WEEK.slice(5).join()], [t('Every day'), ALL_DAYS]];
 
 /** @type {Record<string, string>} */
 const UNITS = { s: 'second', m: 'minute', h: 'hour', d: 'day' };
@@ -105,12 +110,16 @@ export class RuleFields {
     const parts = partsOf(schedule?.rule || 'daily 01:00');
     this.kind = choice({ name: 'kind' }, KINDS.map(([kind, said]) => [kind, said]), parts.kind);
     this.parts = buildParts(parts);
+    this.quick = QUICK.map(([words, days]) => h('button', { type: 'button', class: 'button',
+      onclick: () => this.choose(days) }, words));
+    const quick = h('div', { class: 'days quick' }, ...this.quick);
+    this.quickRow = quick;
     const zones = h('datalist', { id: 'zones' });
     const zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
       value: schedule?.zone || ZONE || 'UTC',
       onfocus: () => zones.childElementCount || zones.append(...zoneOptions()) });
     this.zone = zone;
-    this.root.append(field(t('When'), this.kind), ...Object.values(this.parts),
+    this.root.append(field(t('When'), this.kind), quick, ...Object.values(this.parts),
       field(t('Time zone'), zone), zones,
       h('div', { class: 'preview' }, this.words, this.times));
     this.showParts();
@@ -132,7 +141,23 @@ export class RuleFields {
     return rule === this.first && this.rule || rule;
   }
 
+  /** Runs on these days, at the time that was chosen already. @param {string} days */
+  choose(days) {
+    const time = this.value('time');
+    this.kind.value = days === ALL_DAYS ? 'daily' : 'weekly';
+    for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (
+      this.root.querySelectorAll('[name=days], [name=time]'))) {
+      if (box.name === 'days') box.checked = days.split(',').includes(box.value);
+      else if (time) box.value = time;
+    }
+    this.kind.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+
   showParts() {
+    const days = { daily: ALL_DAYS, weekly: this.value('days') }[this.kind.value];
+    this.quickRow.hidden = days === undefined;
+    this.quick.forEach((button, place) => (
+      button.setAttribute('aria-pressed', String(QUICK[place][1] === days))));
     for (const [name, part] of Object.entries(this.parts)) part.hidden = name !== this.kind.value;
   }
 

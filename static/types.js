@@ -108,7 +108,8 @@
  *   rule: string, zone: string, words: string, catch_up: string, overlap: string,
  *   paused: boolean, paused_by: string|null, paused_at: string|null, paused_why: string|null,
  *   problem: string|null, warning: string|null, next_at: string|null, last_at: string|null,
- *   last_task: TaskLink|null, created_at: string, history?: Fired[], upcoming?: Slot[]}} Schedule
+ *   last_task: TaskLink|null, created_at: string, history?: Fired[], recent?: Fired[],
+ *   upcoming?: Slot[]}} Schedule
  * @typedef {{at: string, task: TaskLink|null, message: string|null}} Fired
  * @typedef {{
  *   name: string, paused: boolean, paused_by: string|null, paused_at: string|null,

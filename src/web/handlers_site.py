@@ -45,7 +45,7 @@ def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
     """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
-    schedules = queue.schedules.find(request.person.scope, limit + 1, after)
+    schedules = queue.schedules.find_with_recent(request.person.scope, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
             "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
