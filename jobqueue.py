@@ -62,7 +62,7 @@ Contents (each room uses only the rooms above it)
     upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
     upkeep/tick.py                 The tick: maintenance that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
-    access/accounts.py             The first admin, a lost password, sessions, tokens.
+    access/accounts.py             The first admin, a lost password, sessions, tokens, invitations.
     access/requests.py             Requests to add tasks, checked against function and person.
     access/remote_workers.py       Workers that ask over HTTP, from machines without the database.
     access/python_task.py          Task and current_task(): a task as users' own code sees it.
@@ -291,6 +291,7 @@ COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # most bytes that are read or written at once
 CACHE_SECONDS = 1.0
 
+INVITATION, INVITATION_SECONDS = "invitation", 86400.0      # a scope of tokens; how long one can be accepted
 CLOCK_SLACK_SECONDS = 60.0
 SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # the task that the page This host adds
 LOOPBACK = ("127.0.0.1", "::1")
@@ -7433,7 +7434,7 @@ class Schedules:
             (*values, now - GONE_SECONDS, after, limit))]
 
     def find_with_recent(self, owner_id, limit, after):
-        """Return what find() returns, each schedule with its `recent` slots, the oldest of them first."""
+        """Return the schedules as find() does, each with its `recent` slots, the oldest of them first."""
         schedules = self.find(owner_id, limit, after)
         recent = {schedule["id"]: [] for schedule in schedules}
         for slot in self._database.all(
@@ -9176,6 +9177,7 @@ class Retention:
                 ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
                 ("alert", ("id",), "ended_at<?", (activity,)),
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
+                ("token", ("id",), "scope=? AND created_at<?", (INVITATION, now - INVITATION_SECONDS)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # the clock may have been set back
             keys = ", ".join(key)
@@ -10948,6 +10950,11 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
 NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
     current_password=about(or_null(TEXT), "your own password, if a session creates an admin")))
+NEW_INVITATION = titled("NewInvitation", object_of(
+    role={"enum": list(ROLES)},
+    current_password=about(or_null(TEXT), "your own password, if a session invites an admin")))
+ACCEPTED = titled("Acceptance", object_of(("code", "name", "password"), name=TEXT, password=TEXT,
+                                          code=about(TEXT, "from the link of the invitation")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
@@ -11322,7 +11329,7 @@ def plain_code(text):
 
 # access/accounts.py ----------------------------------------------------------
 #
-# The first admin, a lost password, sessions, tokens.
+# The first admin, a lost password, sessions, tokens, invitations.
 
 SESSION_IDLE_SECONDS = 30 * 60.0
 TOKENS_MAX = 100                # tokens of one user
@@ -11580,7 +11587,7 @@ class Tokens:
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
-            "AND user.disabled=0", (digest(token),))
+            "AND user.disabled=0 AND scope<>?", (digest(token), INVITATION))
         if row is None:
             return None
         record_use(self._database, row, "token", "last_used_at")
@@ -11594,6 +11601,55 @@ class Tokens:
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
                 "scope": row["scope"], **json.loads(row["limits"] or "{}"),
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
+
+
+class Invitations:
+    """The invitations of new users: links that work once, for a day.
+
+    An invitation is a row of `token` with the scope INVITATION and the role as its name. So an admin can
+    revoke it like a token, and it goes with the tokens of an admin who is disabled or deleted. Its code
+    gives no other right.
+
+    1. A code in a request is counted as a guess, then looked for.
+    2. In one transaction the row is removed, and the user is made.
+    """
+
+    def __init__(self, database, users, tokens):
+        self._database, self._users, self._tokens = database, users, tokens
+
+    def add(self, admin_id, role, by):
+        """Make an invitation; return it with its code, which is stored nowhere else.
+
+        `admin_id` is the inviting admin. None stands for the command line: the first admin invites.
+        """
+        admin_id = admin_id or self._database.value(
+            "SELECT min(id) FROM user WHERE role='admin' AND disabled=0")
+        if admin_id is None:
+            raise Conflict("This is not set up yet: there is no admin.")
+        token = self._tokens.add(admin_id, role, INVITATION, by=by)
+        return {"id": token["id"], "role": role, "code": token["token"],
+                "expires_at": iso(self._database.clock.now() + INVITATION_SECONDS)}
+
+    def accept(self, code, name, password, address):
+        """Make the invited user; return their row. Denied if the code does not work (any more)."""
+        count_guess(self._database, address_subject(address))
+        columns = self._users.prepare(name, password, self._find(self._database, code)["name"])
+        with self._database.transaction() as transaction:
+            row = self._find(transaction, code)
+            transaction.run("DELETE FROM token WHERE id=?", (row["id"],))
+            self._users.insert(transaction, columns, row["owner"])
+            forgive(transaction, address_subject(address))
+        return self._users.find(name)
+
+    def _find(self, db, code):
+        """Return the row of an invitation whose admin may still invite."""
+        row = db.one(TOKEN_ROW + "digest=? AND scope=? AND token.created_at>=? AND role='admin' "
+                     "AND disabled=0", (digest(code), INVITATION,
+                                        self._database.clock.now() - INVITATION_SECONDS))
+        if row is None:
+            raise Denied("This invitation does not work: it was used or revoked, or is older than a day. "
+                         "Ask an admin for a new one.")
+        return row
 
 
 # access/requests.py ----------------------------------------------------------
@@ -12523,6 +12579,7 @@ class JobQueue:
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
+        self.invitations = Invitations(self.database, self.users, self.tokens)
         self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
                                               self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,
@@ -14113,7 +14170,7 @@ ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
 CHOSEN = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
-    "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
+    "token": {"id": ROW_ID, "scope": {"enum": [*TOKEN_SCOPES, INVITATION]}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},
     "queue": {"name": OPTION_SCHEMAS["queue"], "external": integer_within(0, 2)},
@@ -15726,6 +15783,23 @@ def post_users(queue, request):
     return queue.users.add(**fields, by=request.person.name)
 
 
+def post_invitations(queue, request):
+    """Make an invitation: a link with which a new user chooses a name and a password, once within a day."""
+    fields, person = request.given, request.person
+    role = fields.get("role", "user")
+    if role == "admin":
+        _confirm_admin(queue, request, fields.get("current_password"))
+    invitation = queue.invitations.add(person.id if person.answerable else None, role, person.name)
+    link = page_link(queue.settings, "#invite=" + invitation["code"])
+    return {**invitation, "link": link or None}
+
+
+def post_acceptance(queue, request):
+    """Make the user whom an invitation is for, and log in."""
+    row = queue.invitations.accept(**request.given, address=request.address)
+    return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
+
+
 def patch_user(queue, request, name):
     """Change a user: admins change any user, other users their own password.
 
@@ -15993,6 +16067,8 @@ ROUTES = [
     Route("GET", "/api/users", _does("List all users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
     Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
+    Route("POST", "/api/invitations", post_invitations, ADMIN, NEW_INVITATION, 201, "Invitation"),
+    Route("POST", "/api/invitations/accept", post_acceptance, ANYONE, ACCEPTED, 201, "Session"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
     Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
              name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
@@ -17770,6 +17846,14 @@ def cmd_add_token(client, options):
         raise
 
 
+def cmd_invite(client, options):
+    """Print a link with which a new user chooses a name and a password. It works once, for a day."""
+    answer = client.ask("POST", "/api/invitations", options.given)
+    place, page = "#invite=" + answer["code"], options.server and options.server.rstrip("/") + "/"
+    show(options, answer, answer["link"] or (
+        page + place if page else "Put this behind the address of your page:\n\n    " + place))
+
+
 def cmd_preview(_, options):
     """Print when a rule is due."""
     fields = dict(options.given)
@@ -17996,6 +18080,7 @@ COMMANDS = {
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
                      words="Make a user; the password is asked for, or read from standard input.",
                      password=read_password),
+    "user invite": Command(cmd_invite, arguments(NEW_INVITATION["properties"], "role")),
     "user set": asks("PATCH", ACCOUNT, "--role", argument(
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
                      argument("--email", CHANGED_USER["properties"]["email"], null="none",

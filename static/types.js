@@ -95,7 +95,7 @@
  *   from: 'default'|'table'|'environment',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null, fixed: boolean}} Setting
- * @typedef {{id: number, owner: string, name: string, scope: 'user'|'read'|'tick'|'worker'|'metrics',
+ * @typedef {{id: number, owner: string, name: string, scope: 'user'|'read'|'tick'|'worker'|'metrics'|'invitation',
  *   created_at: string,
  *   last_used_at: string|null, token?: string}} Token
  *

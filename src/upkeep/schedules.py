@@ -246,7 +246,7 @@ class Schedules:
             (*values, now - GONE_SECONDS, after, limit))]
 
     def find_with_recent(self, owner_id: int | None, limit: int, after: int) -> list[JsonObject]:
-        """Return what find() returns, each schedule with its `recent` slots, the oldest of them first."""
+        """Return the schedules as find() does, each with its `recent` slots, the oldest of them first."""
         schedules = self.find(owner_id, limit, after)
         recent: dict[int, list[JsonObject]] = {schedule["id"]: [] for schedule in schedules}
         for slot in self._database.all(

@@ -67,6 +67,43 @@ class Users(PeopleCase):
         bob.see("succeeded", ".sentence")
 
 
+    def test_a_colleague_is_invited_with_three_clicks_and_chooses_a_password(self):
+        ana = self.open("ana")
+        ana.click("header a", "Users")
+        ana.click("button", "Make a link")
+        ana.see("It works once, within a day", "main")
+        link = ana.text("main pre.code")
+        self.assertIn("#invite=jq_", link)
+        ana.click(".copy button", "Copy")
+        kim = self.open()
+        kim.go(link[link.index("#"):])
+        kim.find("h1", "Welcome to jobqueue")
+        self.assertEqual(kim.focused(), "name")
+        kim.type("[name=name]", "kim")
+        kim.type("[name=password]", "another horse")
+        kim.press("Enter")
+        kim.find("h1", "Overview")
+        self.assertNotIn("invite", kim.run("return location.href"))
+        self.assertEqual(self.site.value("SELECT role FROM user WHERE name='kim'"), "user")
+        late = self.open()
+        late.go(link[link.index("#"):])
+        late.type("[name=name]", "lou")
+        late.type("[name=password]", "another horse")
+        late.press("Enter")
+        late.see("This invitation does not work: it was used or revoked")
+
+    def test_an_invitation_is_revoked(self):
+        ana = self.open("ana", "#/users")
+        ana.find("button", "Make a link")
+        ana.choose("role", "viewer")
+        ana.click("button", "Make a link")
+        ana.see("It works once", "main")
+        ana.click("button", "Revoke")
+        ana.click(".question button", "Revoke")
+        ana.see("The invitation does not work any more.")
+        self.assertEqual(self.site.value("SELECT count(*) FROM token WHERE scope='invitation'"), 0)
+
+
 class Viewer(PeopleCase):
 
     def offered(self, browser):
