@@ -607,6 +607,16 @@ def how_often(seconds, exactly=False):
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
 
+def span_text(seconds):
+    """Return a time span as the page writes it ("1 h 30 min")."""
+    words = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        number, seconds = divmod(seconds, size)
+        if number:
+            words.append("%d %s" % (number, unit))
+    return " ".join([*words, "%g s" % seconds] if seconds else words)
+
+
 def storable(text):
     """Return a text that SQLite can store: lone surrogates and NUL become escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
@@ -4787,8 +4797,8 @@ class Queues:
             return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
         if row["rate_count"] is not None and next_start(row, now).at > now:
-            return Blocked("rate", "The queue %s starts at most %d in %s seconds." % (
-                name, row["rate_count"], plain(row["rate_seconds"])))
+            return Blocked("rate", "The queue %s starts at most %d in %s." % (
+                name, row["rate_count"], span_text(row["rate_seconds"])))
         return Blocked()
 
     def machines(self):

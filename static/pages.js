@@ -4,7 +4,7 @@ import { get, isAdmin, mayChange, poll, request, store } from './api.js';
 import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import {
-  askingButton, button, cell, check, choice, copyBox, deleteButton, field, openingButton, page,
+  askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton, page,
   secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
@@ -203,20 +203,28 @@ function userRow(user) {
     cell(t('Role'), ROLES[role], disabled && `, ${t('disabled')}`,
       limits.length > 0 && h('span', { class: 'help' }, ` ${limits.join(', ')}`)),
     cell(t('Last seen'), seen ? timeElement(seen) : t('never')), h('td'));
-  const actions = h('div', { class: 'actions' });
   row.lastElementChild?.append(name === store.state.session?.user.name
-    ? h('span', { class: 'help' }, t('you')) : actions);
+    ? h('span', { class: 'help' }, t('you')) : userActions(row, user));
+  return row;
+}
+
+/** What can be done with a user. @param {HTMLElement} row @param {User} user */
+function userActions(row, user) {
+  const { name, disabled } = user;
+  const actions = h('div', { class: 'actions' });
   const label = disabled ? t('Enable') : t('Disable');
-  actions.append(changeButton(actions, row, user),
+  actions.append(changeButton(actions, row, user), moreMenu(name,
     button(label, () => changeUser(row, user, { disabled: !disabled }),
       { 'aria-label': `${label}: ${name}` }),
     passwordButton(actions, user),
     askingButton(t('Log out'), t('Log {name} out everywhere?', { name }), async () => {
       await request('DELETE', `${path(user)}/sessions`);
+      find('.question', row).replaceWith(actions);
+      find('summary', row).focus();
       say(t('{name} is logged out.', { name }), true);
     }),
-    deleteButton(name, path(user), () => row.remove()));
-  return row;
+    deleteButton(name, path(user), () => row.remove())));
+  return actions;
 }
 
 /** The address of a user. @param {{name: string}} user */

@@ -50,6 +50,47 @@ const SHORT_RULES = { '@hourly': '0 * * * *', '@midnight': 'daily 00:00', '@dail
 const CRON_FIELDS = [said('second'), said('minute'), said('hour'), said('day of the month'),
   said('month'), said('weekday')];
 
+/** Two digits. @param {string} number */
+const two = (number) => number.padStart(2, '0');
+
+/** Weekdays of a cron expression (1-5, mon,wed), as a weekly rule has them; '' for others. @param {string} text */
+function weekdaysOf(text) {
+  const names = text.toLowerCase().split(',').map((part) => part.split('-').map((day) => (
+    /^[0-7]$/.test(day) ? (Number(day) + 6) % 7 : WEEK.indexOf(day.slice(0, 3)))));
+  const isPlain = names.every((days) => (
+    days.length < 3 && !days.includes(-1) && days[0] <= days[days.length - 1]));
+  return isPlain ? WEEK.filter((_, place) => names.some(([first, last = first]) => (
+    first <= place && place <= last))).join() : '';
+}
+
+/** A simpler rule that means the same as a cron expression, or the expression. @param {string} rule */
+function simpler(rule) {
+  const [minute, hour, date, month, days, more] = rule.split(' ');
+  const rest = [date, month, days].join(' ');
+  const step = /^\*\/(\d+)$/;
+  const isNumber = (/** @type {string} */ text) => /^\d+$/.test(text);
+  if (more || !days) return rule;
+  const minutes = Number(step.exec(minute)?.[1]);
+  const hours = Number(step.exec(hour)?.[1]);
+  if (rest === '* * *' && hour === '*' && 60 % minutes === 0) return `every ${minutes}m`;
+  if (rest === '* * *' && minute === '0' && 24 % hours === 0) return `every ${hours}h`;
+  if (!isNumber(minute) || !isNumber(hour)) return rule;
+  const time = `${two(hour)}:${two(minute)}`;
+  if (rest === '* * *') return `daily ${time}`;
+  if (date === '*' && month === '*' && weekdaysOf(days)) return `weekly ${weekdaysOf(days)} ${time}`;
+  if (days !== '*' || !isNumber(date)) return rule;
+  if (month === '*') return `monthly ${two(date)} ${time}`;
+  return isNumber(month) ? `yearly ${two(month)}-${two(date)} ${time}` : rule;
+}
+
+/** Days of a week; three or more in a row as a range. @param {string} days */
+function dayWords(days) {
+  const places = days.split(',').map((day) => WEEK.indexOf(day));
+  const isRow = places.length > 2 && places.every((place, index) => place === places[0] + index);
+  const names = days.split(',').map(weekday);
+  return isRow ? `${names[0]}–${names[names.length - 1]}` : names.join(', ');
+}
+
 /** Each field of a cron expression that says something. @param {string} rule */
 function cronWords(rule) {
   const values = rule.split(/\s+/);
@@ -72,13 +113,13 @@ function cronWords(rule) {
  */
 export function wordsOf({ words, rule = '', zone = '' }) {
   const { kind, count, unit, days, day, month, date, time, cron } = partsOf(SHORT_RULES[rule]
-    || rule.replace(/^(every \d+) ([smhd])[a-z]+$/, '$1$2'));
+    || simpler(rule).replace(/^(every \d+) ([smhd])[a-z]+$/, '$1$2'));
   const label = KINDS.find(([name]) => name === kind)?.[1];
   const isOdd = !label || (kind === 'cron' && !/^[*\d]/.test(cron));
   if (locale === 'en-GB' || isOdd) return words.replace(` (${ZONE})`, '');
   if (count) return `${t('Every')} ${unitWords(Number(count), UNITS[unit || 's'])}`;
   const when = [
-    days?.split(',').map(weekday).join(', '),
+    days && dayWords(days),
     day && (day === 'last' ? t('the last day') : t('day {number}', { number: Number(day) })),
     month && yearDayFormat.format(new Date(2000, Number(month) - 1, Number(date))), time];
   const elsewhere = zone && zone !== ZONE ? ` (${zone})` : '';

@@ -312,7 +312,7 @@ class Planning(BrowserTestCase):
         ana.click(row + " button", "Pause")
         ana.type("[name=why]", "the printer is broken")
         ana.click(row + " form button", "Pause")
-        ana.see(": the printer is broken", row)
+        ana.see(": the printer is broken", row + " td:nth-child(2)")
         number = self.add("report", "bob", {"queue": "mail"}, city="Vik")
         ana.see("oldest waits", row)
         bob = self.open("bob", "#/tasks/%d" % number)
