@@ -97,13 +97,16 @@ export function duration(seconds) {
 const RANGE_UNITS = [[1, 'second', 90], [60, 'minute', 7200], [3600, 'hour', 172800],
   [86400, 'day', Infinity]];
 
-/** A number and its unit: 3 hours; in other languages as in durations. @param {number} count @param {string} unit */
+/** A number and its unit: 3 hours; in other languages with the units of durations.
+ * @param {number} count @param {string} unit */
 export function unitWords(count, unit) {
   const isEnglish = locale.startsWith('en');
-  if (!isEnglish && unit !== 'day') {
-    return duration(count * (RANGE_UNITS.find(([, name]) => name === unit)?.[0] || 1));
-  }
-  return count.toLocaleString(locale, { style: 'unit', unit, unitDisplay: isEnglish ? 'long' : 'short' });
+  const number = grouped(count);
+  const own = isEnglish ? '' : unit === 'second' ? t('{seconds} s', { seconds: number })
+    : unit === 'minute' ? t('{minutes} min', { minutes: number })
+      : unit === 'hour' ? t('{hours} h', { hours: number }) : '';
+  return own || count.toLocaleString(locale, { style: 'unit', unit,
+    unitDisplay: isEnglish ? 'long' : 'short' });
 }
 
 /** A range of moments as people say it: in 10 to 15 minutes. @param {[string, string]} range */
