@@ -62,7 +62,7 @@ Contents (each room uses only the rooms above it)
     upkeep/forecast.py             Forecasts: when tasks begin and end, when a queue is empty, or why that is unknown.
     upkeep/tick.py                 The tick: maintenance that any process does in passing.
     access/people.py               People: passwords, roles, users, and guessed passwords.
-    access/accounts.py             The first admin, a lost password, sessions, tokens.
+    access/accounts.py             The first admin, a lost password, sessions, tokens, invitations.
     access/requests.py             Requests to add tasks, checked against function and person.
     access/remote_workers.py       Workers that ask over HTTP, from machines without the database.
     access/python_task.py          Task and current_task(): a task as users' own code sees it.
@@ -291,6 +291,7 @@ COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # most bytes that are read or written at once
 CACHE_SECONDS = 1.0
 
+INVITATION, INVITATION_SECONDS = "invitation", 86400.0      # a scope of tokens; how long one can be accepted
 CLOCK_SLACK_SECONDS = 60.0
 SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # the task that the page This host adds
 LOOPBACK = ("127.0.0.1", "::1")
@@ -607,6 +608,16 @@ def how_often(seconds, exactly=False):
         seconds % size == 0 if exactly else seconds >= 2 * size or abs(seconds - size) < size / 10))
     number = round(seconds / size)
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
+
+
+def span_text(seconds):
+    """Return a time span as the page writes it ("1 h 30 min")."""
+    words = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        number, seconds = divmod(seconds, size)
+        if number:
+            words.append("%d %s" % (number, unit))
+    return " ".join([*words, "%g s" % seconds] if seconds else words)
 
 
 def storable(text):
@@ -4789,8 +4800,8 @@ class Queues:
             return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
         if row["rate_count"] is not None and next_start(row, now).at > now:
-            return Blocked("rate", "The queue %s starts at most %d in %s seconds." % (
-                name, row["rate_count"], plain(row["rate_seconds"])))
+            return Blocked("rate", "The queue %s starts at most %d in %s." % (
+                name, row["rate_count"], span_text(row["rate_seconds"])))
         return Blocked()
 
     def machines(self):
@@ -7272,6 +7283,7 @@ UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; with so many i
 GONE_SECONDS = 60.0             # a schedule whose source was missing for less catches up: the source was
                                 # probably being copied
 KEPT_SECONDS = 30 * 86400.0     # how long a schedule without a source is kept, with its pause and history
+RECENT_MAX = 20                 # newest slots that the list shows of each schedule
 COMING_MAX, COMING_TIMES_MAX = 20, 24   # maximum of schedules that coming() lists, and of times of each
 SCHEDULE_DEFAULTS = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
@@ -7286,6 +7298,14 @@ SCHEDULE_SHOWN = (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
         SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
+# The newest slots of each schedule. The primary key of `slot` finds the oldest of them.
+RECENT = """SELECT slot.*, task.status FROM schedule {0} slot ON slot.schedule_id=schedule.id
+    AND slot.at>=coalesce((SELECT at FROM slot AS one WHERE one.schedule_id=schedule.id
+        ORDER BY at DESC LIMIT 1 OFFSET {1}), 0)
+    LEFT JOIN task ON task.id=slot.task_id AND task.cancel_requested<2
+    WHERE schedule.id BETWEEN ? AND ? AND schedule.owner_id=coalesce(?, schedule.owner_id)
+    ORDER BY slot.schedule_id, slot.at
+    """.format(THEN_JOIN, RECENT_MAX - 1)
 SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # older rows without a source are kept, but not listed
 # The steps that match rows with the schedules of tasks.py and the folders. Each has the columns that must be
 # equal. It also says whether a row that lost its source may match. Only the first step is for scripts.
@@ -7468,6 +7488,15 @@ class Schedules:
             "%s%s AND %s AND schedule.id>? ORDER BY schedule.id LIMIT ?" % (
                 SCHEDULE_SHOWN, where, SHOWN_STILL),
             (*values, now - GONE_SECONDS, after, limit))]
+
+    def find_with_recent(self, owner_id, limit, after):
+        """Return the schedules as find() does, each with its `recent` slots, the oldest of them first."""
+        schedules = self.find(owner_id, limit, after)
+        recent = {schedule["id"]: [] for schedule in schedules}
+        for slot in self._database.all(
+                RECENT, (min(recent, default=0), max(recent, default=0), owner_id)):
+            recent.get(slot["schedule_id"], []).append(slot_json(slot))
+        return [{**schedule, "recent": recent[schedule["id"]]} for schedule in schedules]
 
     def get(self, schedule_id, owner_id=None):
         """Return one schedule with its history and next runs; NotFound if it is another owner's."""
@@ -9213,6 +9242,7 @@ class Retention:
                 ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
                 ("alert", ("id",), "ended_at<?", (activity,)),
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
+                ("token", ("id",), "scope=? AND created_at<?", (INVITATION, now - INVITATION_SECONDS)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # the clock may have been set back
             keys = ", ".join(key)
@@ -10985,6 +11015,11 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
 NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
     current_password=about(or_null(TEXT), "your own password, if a session creates an admin")))
+NEW_INVITATION = titled("NewInvitation", object_of(
+    role={"enum": list(ROLES)},
+    current_password=about(or_null(TEXT), "your own password, if a session invites an admin")))
+ACCEPTED = titled("Acceptance", object_of(("code", "name", "password"), name=TEXT, password=TEXT,
+                                          code=about(TEXT, "from the link of the invitation")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),
@@ -11359,7 +11394,7 @@ def plain_code(text):
 
 # access/accounts.py ----------------------------------------------------------
 #
-# The first admin, a lost password, sessions, tokens.
+# The first admin, a lost password, sessions, tokens, invitations.
 
 SESSION_IDLE_SECONDS = 30 * 60.0
 TOKENS_MAX = 100                # tokens of one user
@@ -11617,7 +11652,7 @@ class Tokens:
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
-            "AND user.disabled=0", (digest(token),))
+            "AND user.disabled=0 AND scope<>?", (digest(token), INVITATION))
         if row is None:
             return None
         record_use(self._database, row, "token", "last_used_at")
@@ -11631,6 +11666,55 @@ class Tokens:
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
                 "scope": row["scope"], **json.loads(row["limits"] or "{}"),
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
+
+
+class Invitations:
+    """The invitations of new users: links that work once, for a day.
+
+    An invitation is a row of `token` with the scope INVITATION and the role as its name. So an admin can
+    revoke it like a token, and it goes with the tokens of an admin who is disabled or deleted. Its code
+    gives no other right.
+
+    1. A code in a request is counted as a guess, then looked for.
+    2. In one transaction the row is removed, and the user is made.
+    """
+
+    def __init__(self, database, users, tokens):
+        self._database, self._users, self._tokens = database, users, tokens
+
+    def add(self, admin_id, role, by):
+        """Make an invitation; return it with its code, which is stored nowhere else.
+
+        `admin_id` is the inviting admin. None stands for the command line: the first admin invites.
+        """
+        admin_id = admin_id or self._database.value(
+            "SELECT min(id) FROM user WHERE role='admin' AND disabled=0")
+        if admin_id is None:
+            raise Conflict("This is not set up yet: there is no admin.")
+        token = self._tokens.add(admin_id, role, INVITATION, by=by)
+        return {"id": token["id"], "role": role, "code": token["token"],
+                "expires_at": iso(self._database.clock.now() + INVITATION_SECONDS)}
+
+    def accept(self, code, name, password, address):
+        """Make the invited user; return their row. Denied if the code does not work (any more)."""
+        count_guess(self._database, address_subject(address))
+        columns = self._users.prepare(name, password, self._find(self._database, code)["name"])
+        with self._database.transaction() as transaction:
+            row = self._find(transaction, code)
+            transaction.run("DELETE FROM token WHERE id=?", (row["id"],))
+            self._users.insert(transaction, columns, row["owner"])
+            forgive(transaction, address_subject(address))
+        return self._users.find(name)
+
+    def _find(self, db, code):
+        """Return the row of an invitation whose admin may still invite."""
+        row = db.one(TOKEN_ROW + "digest=? AND scope=? AND token.created_at>=? AND role='admin' "
+                     "AND disabled=0", (digest(code), INVITATION,
+                                        self._database.clock.now() - INVITATION_SECONDS))
+        if row is None:
+            raise Denied("This invitation does not work: it was used or revoked, or is older than a day. "
+                         "Ask an admin for a new one.")
+        return row
 
 
 # access/requests.py ----------------------------------------------------------
@@ -12560,6 +12644,7 @@ class JobQueue:
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
+        self.invitations = Invitations(self.database, self.users, self.tokens)
         self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
                                               self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,
@@ -14167,7 +14252,7 @@ ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
 CHOSEN = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
-    "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
+    "token": {"id": ROW_ID, "scope": {"enum": [*TOKEN_SCOPES, INVITATION]}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},
     "queue": {"name": OPTION_SCHEMAS["queue"], "external": integer_within(0, 2)},
@@ -15565,7 +15650,7 @@ def get_schedules(queue, request):
     """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
-    schedules = queue.schedules.find(request.person.scope, limit + 1, after)
+    schedules = queue.schedules.find_with_recent(request.person.scope, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
             "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
@@ -15787,6 +15872,23 @@ def post_users(queue, request):
     if fields.get("role") == "admin":
         _confirm_admin(queue, request, password)
     return queue.users.add(**fields, by=request.person.name)
+
+
+def post_invitations(queue, request):
+    """Make an invitation: a link with which a new user chooses a name and a password, once within a day."""
+    fields, person = request.given, request.person
+    role = fields.get("role", "user")
+    if role == "admin":
+        _confirm_admin(queue, request, fields.get("current_password"))
+    invitation = queue.invitations.add(person.id if person.answerable else None, role, person.name)
+    link = page_link(queue.settings, "#invite=" + invitation["code"])
+    return {**invitation, "link": link or None}
+
+
+def post_acceptance(queue, request):
+    """Make the user whom an invitation is for, and log in."""
+    row = queue.invitations.accept(**request.given, address=request.address)
+    return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
 def patch_user(queue, request, name):
@@ -16059,6 +16161,8 @@ ROUTES = [
     Route("GET", "/api/users", _does("List all users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
     Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
+    Route("POST", "/api/invitations", post_invitations, ADMIN, NEW_INVITATION, 201, "Invitation"),
+    Route("POST", "/api/invitations/accept", post_acceptance, ANYONE, ACCEPTED, 201, "Session"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
     Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
              name: queue.sessions.close_all(queue.users.find(name), request.person.name)),
@@ -17836,6 +17940,14 @@ def cmd_add_token(client, options):
         raise
 
 
+def cmd_invite(client, options):
+    """Print a link with which a new user chooses a name and a password. It works once, for a day."""
+    answer = client.ask("POST", "/api/invitations", options.given)
+    place, page = "#invite=" + answer["code"], options.server and options.server.rstrip("/") + "/"
+    show(options, answer, answer["link"] or (
+        page + place if page else "Put this behind the address of your page:\n\n    " + place))
+
+
 def cmd_preview(_, options):
     """Print when a rule is due."""
     fields = dict(options.given)
@@ -18062,6 +18174,7 @@ COMMANDS = {
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
                      words="Make a user; the password is asked for, or read from standard input.",
                      password=read_password),
+    "user invite": Command(cmd_invite, arguments(NEW_INVITATION["properties"], "role")),
     "user set": asks("PATCH", ACCOUNT, "--role", argument(
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
                      argument("--email", CHANGED_USER["properties"]["email"], null="none",

@@ -3,8 +3,9 @@
 import { get, isAdmin, poll } from './api.js';
 import { h, table } from './dom.js';
 import { EVENTS, eventWords, messageWords } from './events.js';
-import { cell, field, page, patchRows, timeElement, valuesOf } from './forms.js';
+import { cell, choice, field, page, patchRows, timeElement, valuesOf } from './forms.js';
 import { duration } from './format.js';
+import { readFunctions } from './functions.js';
 import { t } from './language.js';
 import { address } from './places.js';
 import { saidName } from './said.js';
@@ -24,8 +25,12 @@ export async function show({ params }, signal) {
     else query.delete(name);
   }
   const path = `api/activity?${query}`;
-  const first = await get(path, signal);
+  const [first, functions, owners] = await Promise.all([get(path, signal),
+    readFunctions(signal), isAdmin() ? get('api/users', signal) : { users: [] }]);
   if (signal.aborted) return;
+  /** @type {Record<string, [string, string][]>} */
+  const choices = { event: Object.entries(EVENTS), function: named(functions),
+    owner: named(owners.users) };
   const body = h('tbody');
   const pager = h('nav', { class: 'pager', 'aria-label': t('Older and newer activity') });
   const empty = h('p', { class: 'help' });
@@ -44,31 +49,44 @@ export async function show({ params }, signal) {
     return params.has('cursor') ? 60 : 5;
   };
   const wait = patch(first);
-  page(t('Activity'), filters(params),
+  page(t('Activity'), filters(params, choices),
     table('plain activity', t('Activity, newest first'),
       [t('Time'), t('What'), t('Task'), t('Who'), t('Details')], body),
     empty, pager);
   poll(signal, async () => patch(await get(path, signal)), wait);
 }
 
-/** The fields that make the address. @param {URLSearchParams} params */
-function filters(params) {
+/** To choose from. @param {{name: string}[]} all @returns {[string, string][]} */
+const named = (all) => all.map(({ name }) => [name, name]);
+
+/**
+ * The fields that make the address.
+ * @param {URLSearchParams} params @param {Record<string, [string, string][]>} choices
+ */
+function filters(params, choices) {
   const names = Object.entries(FIELDS).filter(([name]) => isAdmin() || !/owner|worker/.test(name));
   const form = h('form', { class: 'narrow', role: 'search', 'aria-label': t('Activity'),
     onsubmit: (/** @type {Event} */ event) => {
       event.preventDefault();
       location.hash = address(params, valuesOf(form), 'activity');
     } },
-  ...names.map(([name, label]) => field(label, h('input', { name, value: params.get(name) || '',
-    autocomplete: 'off', spellcheck: 'false', type: name === 'worker' ? 'number' : 'text',
-    min: name === 'worker' && 1, list: name === 'event' && 'events' }))),
+  ...names.map(([name, label]) => field(label, chooser(name, choices[name], params.get(name) || ''))),
   ...[['since', t('From')], ['until', t('Before')]].map(([name, label]) => field(label,
     h('input', { name, type: 'datetime-local', value: params.get(name) || '' }))),
-  h('datalist', { id: 'events' }, ...Object.entries(EVENTS).map(([value, words]) => (
-    h('option', { value }, words)))),
   h('div', { class: 'actions' }, h('button', { class: 'button' }, t('Show')),
     `${params}` && h('a', { href: '#/activity' }, t('Show everything'))));
   return form;
+}
+
+/**
+ * A list, with what the address says although the list does not have it; or the number of a worker.
+ * @param {string} name @param {[string, string][]|undefined} options @param {string} value
+ */
+function chooser(name, options, value) {
+  if (!options) return h('input', { name, value, type: 'number', min: 1, autocomplete: 'off' });
+  const isListed = !value || options.some(([one]) => one === value);
+  return choice({ name }, [['', t('all')], ...options, ...isListed ? []
+    : /** @type {[string, string][]} */ ([[value, value]])], value);
 }
 
 /** One thing that happened. @param {Activity} entry */

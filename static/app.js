@@ -34,7 +34,7 @@ let current = '';
  * @returns {Route}
  */
 function readAddress() {
-  const [path, query] = location.hash.replace(/^#(setup=.*|\/?)/, '').split(/\?(.*)/s);
+  const [path, query] = location.hash.replace(/^#((?:setup|invite)=.*|\/?)/, '').split(/\?(.*)/s);
   const [name, id = ''] = path.split('/').map((part) => (
     new URLSearchParams(`part=${part}`).get('part') || ''));
   const params = new URLSearchParams(query);

@@ -1,5 +1,7 @@
 // @ts-check
 /** What can happen to tasks, workers, schedules and people, in words. */
+import { durationText } from './durations.js';
+import { statusWord } from './format.js';
 import { t } from './language.js';
 import { said, saidWhole } from './said.js';
 
@@ -51,5 +53,28 @@ export const EVENTS = {
 export const eventWords = (event) => EVENTS[event] || event.replaceAll('_', ' ');
 
 /** What was told of it; of tasks it is what their functions say. @param {Activity} entry */
-export const messageWords = ({ event, message }) => (
-  message && (/^(?:user|worker|logged)_/.test(event) ? said : saidWhole)(message));
+export function messageWords({ event, message }) {
+  const [, before, json] = /^(?:queue_changed|bulk_)/.test(event)
+    && /^(\d+ tasks of )?({.*})$/s.exec(message || '') || [];
+  if (message && json) return changeWords(parseInt(before, 10), JSON.parse(json));
+  return message && (/^(?:user|worker|logged)_/.test(event) ? said : saidWhole)(message);
+}
+
+/**
+ * What was changed of a queue, or which tasks were changed together, in words.
+ * @param {number} count of tasks
+ * @param {{name?: string, paused?: boolean, paused_why?: string, max_running?: number|null,
+ *   rate?: {count: number, seconds: number}|null, machines?: string[]|null, status?: string}} change
+ */
+function changeWords(count, { name, paused, paused_why: why, max_running: most, rate, machines, ...more }) {
+  const none = [most, rate, machines].includes(null) && t('no limits');
+  return [count && t.n('{count} task | {count} tasks', count),
+    paused === undefined ? '' : paused ? t('paused') : t('resumed'), why,
+    most && t('at most {count} at once', { count: most }),
+    rate && t('{count} in {time}', { count: rate.count, time: durationText(rate.seconds) }),
+    machines && t.n('machine {names} | machines {names}', machines.length,
+      { names: machines.join(', ') }), none,
+    ...Object.entries(more).map(([key, value]) => (
+      key === 'status' ? String(value).split(',').map(statusWord).join(', ') : `${key} ${value}`))]
+    .filter(Boolean).join(', ');
+}

@@ -293,7 +293,7 @@ export const ask = (asked, question, label, work) => offer(asked, question, t('N
 export function offer(asked, question, leaving, buttons) {
   const back = () => {
     group.replaceWith(asked);
-    asked.focus();
+    focusBack(asked);
   };
   const leave = button(leaving, back);
   const group = h('span', { class: 'question', role: 'group', 'aria-label': question,
@@ -301,6 +301,13 @@ export function offer(asked, question, leaving, buttons) {
   question, ...buttons, leave);
   asked.replaceWith(group);
   return leave;
+}
+
+/** The focus again, or the menu that closed over it. @param {HTMLElement} button */
+function focusBack(button) {
+  const menu = /** @type {HTMLElement|null|undefined} */ (
+    (button.closest('.menu') || button).querySelector('summary'));
+  (menu || button).focus();
 }
 
 /**
@@ -311,8 +318,44 @@ export function offer(asked, question, leaving, buttons) {
  * @param {Record<string, unknown>} [more] attributes
  */
 export function askingButton(label, question, work, more) {
-  const asked = button(label, () => ask(asked, question, label, work), more);
+  const asked = button(label, () => (
+    ask(asked.closest('.menu')?.parentElement || asked, question, label, work)), more);
   return asked;
+}
+
+/**
+ * A menu of what is seldom done; a question of it stands in the place of all that is beside it.
+ * @param {string} name of what it is about
+ * @param {...HTMLElement} buttons
+ */
+export function moreMenu(name, ...buttons) {
+  const menu = h('details', { class: 'menu' }, h('summary', { class: 'button',
+    'aria-label': t('More: {name}', { name }) }, t('More'), icon('down')), h('div', {}, ...buttons));
+  closeElsewhere(menu);
+  return menu;
+}
+
+/**
+ * The menu closes when one goes on, clicks or goes elsewhere, and on Escape.
+ * @param {HTMLDetailsElement} menu
+ */
+export function closeElsewhere(menu) {
+  const look = (/** @type {Event} */ { target, type }) => {
+    const at = /** @type {Element} */ (target);
+    const stays = menu.contains(at) && (type === 'focusin' || at.closest('summary, label'));
+    if (!stays) menu.open = false;
+  };
+  menu.addEventListener('toggle', () => {
+    for (const type of ['click', 'focusin']) {
+      if (menu.open) document.addEventListener(type, look);
+      else document.removeEventListener(type, look);
+    }
+  });
+  menu.addEventListener('keydown', ({ key }) => {
+    if (key !== 'Escape' || !menu.open) return;
+    menu.open = false;
+    find('summary', menu).focus();
+  });
 }
 
 /**
@@ -342,7 +385,7 @@ export function openingButton(actions, label, name, build) {
   const open = button(label, () => {
     const back = () => {
       form.replaceWith(actions);
-      open.focus();
+      focusBack(open);
     };
     const form = build(back);
     form.lastElementChild?.append(button(t('Cancel'), back));

@@ -2,7 +2,7 @@
 /** What follows the first view: lines above the page, looks that nobody asks for, menu, keys. */
 import { get, isAdmin, mayChange, pause, poll, request, store } from './api.js';
 import { find, h, icon, setText, textWith } from './dom.js';
-import { choice } from './forms.js';
+import { choice, closeElsewhere } from './forms.js';
 import { LANGUAGES, keep, recall, t } from './language.js';
 import { act, say } from './messages.js';
 import { said } from './said.js';
@@ -196,23 +196,6 @@ function initializeMenu() {
 function choiceOf(label, choices, chosen, choose) {
   const select = choice({ onchange: () => choose(select.value) }, Object.entries(choices), chosen);
   return h('label', {}, label, select);
-}
-
-/** The menu closes when one goes on, clicks or goes elsewhere, and on Escape.
- * @param {HTMLDetailsElement} menu */
-function closeElsewhere(menu) {
-  const look = (/** @type {Event} */ { target, type }) => {
-    const at = /** @type {Element} */ (target);
-    const stays = menu.contains(at) && (type === 'focusin' || at.closest('summary, label'));
-    if (!stays) menu.open = false;
-  };
-  document.addEventListener('click', look);
-  document.addEventListener('focusin', look);
-  menu.addEventListener('keydown', ({ key }) => {
-    if (key !== 'Escape') return;
-    menu.open = false;
-    find('summary', menu).focus();
-  });
 }
 
 /** Ends the session; the page then shows the log-in. */

@@ -153,10 +153,14 @@ class View {
   }
 }
 
-/** How often within the day. @param {Planned} planned */
-const timesWords = ({ times: { length } }) => (
-  length < 2 ? t('once') : length < MOST_TIMES ? t.n('{count} time | {count} times', length)
-    : t('at least {count} times', { count: length }));
+/** How often within the day: of many times the pace, if it is even. @param {Planned} planned */
+function timesWords({ times }) {
+  const { length } = times;
+  if (length < MOST_TIMES) return length < 2 ? t('once') : t.n('{count} time | {count} times', length);
+  const gaps = times.slice(1).map((at, place) => Date.parse(at) - Date.parse(times[place]));
+  return gaps.every((gap) => gap === gaps[0]) ? t('every {time}', { time: duration(gaps[0] / 1000) })
+    : t('at least {count} times', { count: length });
+}
 
 /**
  * Puts something at its time on the line of a day.

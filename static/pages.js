@@ -1,9 +1,10 @@
 // @ts-check
 /** The smaller pages: logging in, workers, users, one's own account. */
 import { get, isAdmin, mayChange, poll, request, store } from './api.js';
+import { now } from './clock.js';
 import { find, h, render, setText, table, textWith } from './dom.js';
 import {
-  askingButton, button, cell, check, choice, copyBox, deleteButton, field, openingButton, page,
+  askingButton, button, cell, check, choice, copyBox, deleteButton, field, moreMenu, openingButton, page,
   secretField, sendingForm, timeElement,
 } from './forms.js';
 import { t } from './language.js';
@@ -15,6 +16,7 @@ import { say } from './messages.js';
 
 /** @type {Record<string, string>} */
 const ROLES = { user: t('user'), viewer: t('viewer'), admin: t('admin') };
+const INVITATION = 864e5;               // how long one can be accepted
 /** @type {Record<string, string>} */
 const STATES = {
   starting: t('starting'), idle: t('idle'), busy: t('busy'), stopping: t('stopping'),
@@ -27,19 +29,28 @@ export async function show({ page }, signal) {
   if (page === 'login') return showLogin();
   if (page === 'workers') return showWorkers(signal);
   if (page === 'users') {
-    const { users } = await get('api/users', signal);
-    if (!signal.aborted) showUsers(users);
+    const [{ users }, { tokens }] = await Promise.all([
+      get('api/users', signal), get('api/tokens', signal)]);
+    if (!signal.aborted) showUsers(users, tokens.filter(isOpenInvitation));
     return;
   }
   const [{ tokens }, { sessions }] = await Promise.all([
     get('api/tokens', signal), get('api/sessions', signal)]);
-  if (!signal.aborted) showAccount(tokens, sessions);
+  if (!signal.aborted) showAccount(tokens.filter(isForProgram), sessions);
 }
+
+/** @param {Token} token */
+const isForProgram = ({ scope }) => scope !== 'invitation';
+/** @param {Token} token */
+const isOpenInvitation = (token) => (
+  !isForProgram(token) && now() - Date.parse(token.created_at) < INVITATION);
 
 /** Logging in, or setting up an admin: with the code's link, or while there is none. */
 function showLogin() {
   const code = location.hash.match(/^#setup=(.*)/)?.[1];
-  if (code !== undefined || store.state.setup) showSetup(code || '');
+  const invitation = location.hash.match(/^#invite=(.+)/)?.[1];
+  if (invitation && !store.state.setup) showInvitation(invitation);
+  else if (code !== undefined || store.state.setup) showSetup(code || '');
   else showLogIn();
 }
 
@@ -88,17 +99,68 @@ function showSetup(code) {
   find(code ? '[name=name]' : '[name=code]', form).focus();
 }
 
+/** Who was invited chooses a name and a password. @param {string} code of the link */
+function showInvitation(code) {
+  const form = sendingForm(t('Make my account'), async (sent) => {
+    const session = await request('POST', 'api/invitations/accept', { ...sent, code });
+    history.replaceState(null, '', '#/overview');
+    store.set('session', session);
+  }, field(t('Your name'), nameInput('username'), { help: t('You log in with it.') }),
+  secretField(t('Password'), 'password', 'new-password'));
+  showCard(t('Welcome to jobqueue'), h('p', { class: 'help' },
+    t('You are invited. Choose your name and a password of 8 or more characters.')), form,
+  h('a', { href: '#/tasks' }, t('Log in instead')));
+  find('[name=name]', form).focus();
+}
+
 /** A small page of its own. @param {string} title @param {...Child} children */
 function showCard(title, ...children) {
   render(title, h('div', { class: 'card' }, h('h1', { tabindex: -1 }, title), ...children));
 }
 
-/** Everyone, and a form for one more. @param {User[]} users */
-function showUsers(users) {
+/** Everyone, and forms for one more. @param {User[]} users @param {Token[]} invitations */
+function showUsers(users, invitations) {
   const body = h('tbody', {}, ...users.map(userRow));
   page(t('Users'), table('plain', t('Users'),
     [t('Name'), t('Role'), t('Last seen'), t('Actions')], body),
+  h('h2', {}, t('Invite a colleague')), ...invitationParts(invitations),
   h('h2', {}, t('Add a user')), addForm(body));
+}
+
+/** A form that makes a link, and the links that nobody opened yet. @param {Token[]} invitations */
+function invitationParts(invitations) {
+  const body = h('tbody', {}, ...invitations.map(invitationRow));
+  const list = table('plain', t('Open invitations'),
+    [t('Role'), t('Invited by'), t('Created'), t('Actions')], body);
+  list.hidden = !invitations.length;
+  const made = h('div');
+  const form = sendingForm(t('Make a link'), async (sent) => {
+    const { id, role: name, code, link } = await request('POST', 'api/invitations', sent);
+    const address = link || new URL(`#invite=${code}`, document.baseURI).href;
+    made.replaceChildren(h('p', {}, t('Send this link to your colleague. It works once, within a day. '
+      + 'Copy it now; it is not shown again.')), copyBox(address, t('Link of the invitation')));
+    body.append(invitationRow({ id, name, owner: store.state.session?.user.name || '',
+      created_at: new Date(now()).toISOString(), scope: 'invitation', last_used_at: null }));
+    list.hidden = false;
+    form.reset();
+    find('pre', made).focus();
+  }, ...roleFields('user'));
+  return [h('p', { class: 'help' }, t('Your colleague opens the link and chooses a name and a password.')),
+    form, made, list];
+}
+
+/** An open invitation, which can be revoked. @param {Token} token its name is the role */
+function invitationRow({ id, name, owner, created_at: made }) {
+  const revoke = askingButton(t('Revoke'), t('Revoke this invitation?'), async () => {
+    await request('DELETE', `api/tokens/${id}`);
+    row.remove();
+    say(t('The invitation does not work any more.'), true);
+    find('h1').focus({ preventScroll: true });
+  });
+  const row = h('tr', {}, h('th', { scope: 'row' }, ROLES[name] || name),
+    cell(t('Invited by'), h('bdi', {}, owner)), cell(t('Created'), timeElement(made)),
+    h('td', {}, revoke));
+  return row;
 }
 
 /** A form for one more user. @param {HTMLElement} body */
@@ -141,20 +203,28 @@ function userRow(user) {
     cell(t('Role'), ROLES[role], disabled && `, ${t('disabled')}`,
       limits.length > 0 && h('span', { class: 'help' }, ` ${limits.join(', ')}`)),
     cell(t('Last seen'), seen ? timeElement(seen) : t('never')), h('td'));
-  const actions = h('div', { class: 'actions' });
   row.lastElementChild?.append(name === store.state.session?.user.name
-    ? h('span', { class: 'help' }, t('you')) : actions);
+    ? h('span', { class: 'help' }, t('you')) : userActions(row, user));
+  return row;
+}
+
+/** What can be done with a user. @param {HTMLElement} row @param {User} user */
+function userActions(row, user) {
+  const { name, disabled } = user;
+  const actions = h('div', { class: 'actions' });
   const label = disabled ? t('Enable') : t('Disable');
-  actions.append(changeButton(actions, row, user),
+  actions.append(changeButton(actions, row, user), moreMenu(name,
     button(label, () => changeUser(row, user, { disabled: !disabled }),
       { 'aria-label': `${label}: ${name}` }),
     passwordButton(actions, user),
     askingButton(t('Log out'), t('Log {name} out everywhere?', { name }), async () => {
       await request('DELETE', `${path(user)}/sessions`);
+      find('.question', row).replaceWith(actions);
+      find('summary', row).focus();
       say(t('{name} is logged out.', { name }), true);
     }),
-    deleteButton(name, path(user), () => row.remove()));
-  return row;
+    deleteButton(name, path(user), () => row.remove())));
+  return actions;
 }
 
 /** The address of a user. @param {{name: string}} user */

@@ -32,9 +32,7 @@ export async function show({ id, params }, signal) {
 function showQueueList(known, signal) {
   const body = h('tbody');
   const patch = (/** @type {Queues} */ { queues }) => {
-    const most = Math.max(...queues.map(({ pending }) => pending));
-    patchRows(body, queues.map((queue) => ({ ...queue, most })), ({ name }) => name,
-      (queue) => queueRow(queue, refresh));
+    patchRows(body, queues, ({ name }) => name, (queue) => queueRow(queue, refresh));
     return queues.some(({ running, pending }) => running || pending) ? 2 : 10;
   };
   const refresh = async () => patch(await get('api/queues', signal));
@@ -42,7 +40,7 @@ function showQueueList(known, signal) {
   render(t('Queues'), h('div', { class: 'head' }, h('h1', { tabindex: -1 }, t('Queues')),
     isAdmin() && h('a', { class: 'button', href: '#/queues?new=1' }, icon('plus'), t('New queue'))),
   table('plain queues', t('Queues'),
-    [t('Queue'), t('Running'), t('Pending'), t('Limits'), ...isAdmin() ? [t('Actions')] : []],
+    [t('Queue'), t('Status'), t('Running'), t('Pending'), t('Limits'), ...isAdmin() ? [t('Actions')] : []],
     body),
   h('p', { class: 'help' },
     t('A queue is a lane with its own limits; functions and tasks name it.')));
@@ -51,18 +49,18 @@ function showQueueList(known, signal) {
 
 /**
  * One queue, and what can be done.
- * @param {Queue & {most: number}} queue with the most that are pending in any
+ * @param {Queue} queue
  * @param {() => Promise<unknown>} refresh
  */
 function queueRow(queue, refresh) {
-  const { name, running, max_running: limit, pending, most } = queue;
+  const { name, running, max_running: limit, pending } = queue;
   const row = h('tr', {}, h('th', { scope: 'row' },
     h('a', { href: `#/tasks?${new URLSearchParams({ queue: name })}` }, name)),
+  cell(null, stateElement(queue)),
   cell(t('Running'), limit === null ? countWords(running)
     : t('{count} of {most}', { count: countWords(running), most: countWords(limit) }),
-  limit !== null && bar(t('Running'), running, limit), blockedElement(queue)),
-  cell(t('Pending'), countWords(pending), pending > 0 && bar(t('Pending'), pending, most),
-    ...laterWords(queue).map((words) => h('div', { class: 'help' }, words))),
+  limit !== null && h('progress', { 'aria-label': t('Running'), value: running, max: limit })),
+  cell(t('Pending'), countWords(pending), ...laterWords(queue).map((words) => h('div', { class: 'help' }, words))),
   cell(null, ...limitWords(queue).map((words) => h('div', {}, words))));
   if (isAdmin()) row.append(h('td', {}, actionsFor(queue, refresh)));
   return row;
@@ -81,9 +79,6 @@ function limitWords({ max_running: most, rate, machines, external }) {
   return limits.length ? limits : [h('span', { class: 'help' }, t('no limits'))];
 }
 
-/** A bar beside its number. @param {string} label @param {number} value @param {number} max */
-const bar = (label, value, max) => h('progress', { 'aria-label': label, value, max });
-
 /** How long the first waits, when all will be done, what is to come later. @param {Queue} queue */
 function laterWords(queue) {
   const { oldest_at: oldest, empty_at: empty } = queue;
@@ -96,10 +91,10 @@ function laterWords(queue) {
   ].filter(Boolean);
 }
 
-/** Why its tasks do not start now. @param {Queue} queue */
-function blockedElement(queue) {
+/** Whether its tasks start now, or why not. @param {Queue} queue */
+function stateElement(queue) {
   const { blocked, machines, next_at: next } = queue;
-  if (!blocked && !queue.paused) return null;
+  if (!blocked && !queue.paused) return h('span', { class: 'help' }, t('open'));
   const words = {
     paused: pauseWords(queue),
     max_running: t('limit of running tasks reached'),
@@ -108,7 +103,7 @@ function blockedElement(queue) {
     machines: t('waits for {names}', { names: machines?.join(', ') }),
     external: t('waits for other programs'),
   }[blocked || 'paused'];
-  return h('div', {}, badge(queue.paused ? 'paused' : 'waiting', words));
+  return badge(queue.paused ? 'paused' : 'waiting', words);
 }
 
 /** What an admin can do. @param {Queue} queue @param {() => Promise<unknown>} refresh */

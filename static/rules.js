@@ -28,12 +28,17 @@ const PARTS = { count: '\\d+', unit: '[smhd]?', time: '\\d\\d:\\d\\d', days: '[a
 /** @type {[string, string][]} */
 const EVERY = [['s', t('seconds')], ['m', t('minutes')], ['h', t('hours')], ['d', t('days')]];
 const WEEK = ['mon', 'tue', 'wed', 'thu', 'fri', 'sat', 'sun'];
+const ALL_DAYS = WEEK.join();
 const dayFormat = formatter({ weekday: 'short' });
 const monthFormat = formatter({ month: 'long' });
 const yearDayFormat = formatter({ month: 'long', day: 'numeric' });
 /** @param {string} name */
 const weekday = (name) => (
   dayFormat.format(new Date(2001, 0, 1 + WEEK.indexOf(name.slice(0, 3).toLowerCase()))));
+
+/** Days that are often chosen together. @type {[string, string][]} */
+const QUICK = [[`${weekday('mon')}–${weekday('fri')}`, WEEK.slice(0, 5).join()],
+  [t('Weekends'), WEEK.slice(5).join()], [t('Every day'), ALL_DAYS]];
 
 /** @type {Record<string, string>} */
 const UNITS = { s: 'second', m: 'minute', h: 'hour', d: 'day' };
@@ -44,6 +49,47 @@ const SHORT_RULES = { '@hourly': '0 * * * *', '@midnight': 'daily 00:00', '@dail
   '@annually': 'yearly 01-01 00:00' };
 const CRON_FIELDS = [said('second'), said('minute'), said('hour'), said('day of the month'),
   said('month'), said('weekday')];
+
+/** Two digits. @param {string} number */
+const two = (number) => number.padStart(2, '0');
+
+/** Weekdays of a cron expression (1-5, mon,wed), as a weekly rule has them; '' for others. @param {string} text */
+function weekdaysOf(text) {
+  const names = text.toLowerCase().split(',').map((part) => part.split('-').map((day) => (
+    /^[0-7]$/.test(day) ? (Number(day) + 6) % 7 : WEEK.indexOf(day.slice(0, 3)))));
+  const isPlain = names.every((days) => (
+    days.length < 3 && !days.includes(-1) && days[0] <= days[days.length - 1]));
+  return isPlain ? WEEK.filter((_, place) => names.some(([first, last = first]) => (
+    first <= place && place <= last))).join() : '';
+}
+
+/** A simpler rule that means the same as a cron expression, or the expression. @param {string} rule */
+function simpler(rule) {
+  const [minute, hour, date, month, days, more] = rule.split(' ');
+  const rest = [date, month, days].join(' ');
+  const step = /^\*\/(\d+)$/;
+  const isNumber = (/** @type {string} */ text) => /^\d+$/.test(text);
+  if (more || !days) return rule;
+  const minutes = Number(step.exec(minute)?.[1]);
+  const hours = Number(step.exec(hour)?.[1]);
+  if (rest === '* * *' && hour === '*' && 60 % minutes === 0) return `every ${minutes}m`;
+  if (rest === '* * *' && minute === '0' && 24 % hours === 0) return `every ${hours}h`;
+  if (!isNumber(minute) || !isNumber(hour)) return rule;
+  const time = `${two(hour)}:${two(minute)}`;
+  if (rest === '* * *') return `daily ${time}`;
+  if (date === '*' && month === '*' && weekdaysOf(days)) return `weekly ${weekdaysOf(days)} ${time}`;
+  if (days !== '*' || !isNumber(date)) return rule;
+  if (month === '*') return `monthly ${two(date)} ${time}`;
+  return isNumber(month) ? `yearly ${two(month)}-${two(date)} ${time}` : rule;
+}
+
+/** Days of a week; three or more in a row as a range. @param {string} days */
+function dayWords(days) {
+  const places = days.split(',').map((day) => WEEK.indexOf(day));
+  const isRow = places.length > 2 && places.every((place, index) => place === places[0] + index);
+  const names = days.split(',').map(weekday);
+  return isRow ? `${names[0]}–${names[names.length - 1]}` : names.join(', ');
+}
 
 /** Each field of a cron expression that says something. @param {string} rule */
 function cronWords(rule) {
@@ -67,13 +113,13 @@ function cronWords(rule) {
  */
 export function wordsOf({ words, rule = '', zone = '' }) {
   const { kind, count, unit, days, day, month, date, time, cron } = partsOf(SHORT_RULES[rule]
-    || rule.replace(/^(every \d+) ([smhd])[a-z]+$/, '$1$2'));
+    || simpler(rule).replace(/^(every \d+) ([smhd])[a-z]+$/, '$1$2'));
   const label = KINDS.find(([name]) => name === kind)?.[1];
   const isOdd = !label || (kind === 'cron' && !/^[*\d]/.test(cron));
   if (locale === 'en-GB' || isOdd) return words.replace(` (${ZONE})`, '');
   if (count) return `${t('Every')} ${unitWords(Number(count), UNITS[unit || 's'])}`;
   const when = [
-    days?.split(',').map(weekday).join(', '),
+    days && dayWords(days),
     day && (day === 'last' ? t('the last day') : t('day {number}', { number: Number(day) })),
     month && yearDayFormat.format(new Date(2000, Number(month) - 1, Number(date))), time];
   const elsewhere = zone && zone !== ZONE ? ` (${zone})` : '';
@@ -105,12 +151,16 @@ export class RuleFields {
     const parts = partsOf(schedule?.rule || 'daily 01:00');
     this.kind = choice({ name: 'kind' }, KINDS.map(([kind, said]) => [kind, said]), parts.kind);
     this.parts = buildParts(parts);
+    this.quick = QUICK.map(([words, days]) => h('button', { type: 'button', class: 'button',
+      onclick: () => this.choose(days) }, words));
+    const quick = h('div', { class: 'days quick' }, ...this.quick);
+    this.quickRow = quick;
     const zones = h('datalist', { id: 'zones' });
     const zone = h('input', { name: 'zone', list: 'zones', autocomplete: 'off', spellcheck: 'false',
       value: schedule?.zone || ZONE || 'UTC',
       onfocus: () => zones.childElementCount || zones.append(...zoneOptions()) });
     this.zone = zone;
-    this.root.append(field(t('When'), this.kind), ...Object.values(this.parts),
+    this.root.append(field(t('When'), this.kind), quick, ...Object.values(this.parts),
       field(t('Time zone'), zone), zones,
       h('div', { class: 'preview' }, this.words, this.times));
     this.showParts();
@@ -132,7 +182,23 @@ export class RuleFields {
     return rule === this.first && this.rule || rule;
   }
 
+  /** Runs on these days, at the time that was chosen already. @param {string} days */
+  choose(days) {
+    const time = this.value('time');
+    this.kind.value = days === ALL_DAYS ? 'daily' : 'weekly';
+    for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (
+      this.root.querySelectorAll('[name=days], [name=time]'))) {
+      if (box.name === 'days') box.checked = days.split(',').includes(box.value);
+      else if (time) box.value = time;
+    }
+    this.kind.dispatchEvent(new Event('input', { bubbles: true }));
+  }
+
   showParts() {
+    const days = { daily: ALL_DAYS, weekly: this.value('days') }[this.kind.value];
+    this.quickRow.hidden = days === undefined;
+    this.quick.forEach((button, place) => (
+      button.setAttribute('aria-pressed', String(QUICK[place][1] === days))));
     for (const [name, part] of Object.entries(this.parts)) part.hidden = name !== this.kind.value;
   }
 

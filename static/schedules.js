@@ -7,7 +7,7 @@ import {
   badge, button, cell, change, choice, deleteButton, field, patchRows, pauseButton, pauseWords,
   sendingForm, taskLink, timeElement,
 } from './forms.js';
-import { duration } from './format.js';
+import { duration, statusWord, timeWords } from './format.js';
 import {
   introduction, needChange, optionFields, optionsFrom, otherFunction, readFunctions, readQueues,
   showFunctions,
@@ -66,6 +66,7 @@ async function showList(signal) {
     help.replaceChildren(h('span', {}, ...schedules.length ? tickWords(answer.ticks) : []));
     list.hidden = !schedules.length;
     empty.hidden = !list.hidden;
+    schedules.sort(byNextRun);
     patchRows(body, schedules, ({ id }) => id, (one) => scheduleRow(one, refresh));
     return 5;
   };
@@ -76,6 +77,10 @@ async function showList(signal) {
   list, empty, help);
   poll(signal, refresh, wait);
 }
+
+/** The next run first, then those without one. @param {Schedule} a @param {Schedule} b */
+const byNextRun = ({ next_at: a }, { next_at: b }) => (
+  (Date.parse(a || '') || Infinity) - (Date.parse(b || '') || Infinity) || 0);
 
 /** How often somebody sees to what is due, unless it is all the time. @param {Ticks|null} ticks */
 function tickWords(ticks) {
@@ -97,7 +102,7 @@ const summaryElement = ({ source, name, function: called, summary }) => (
 
 /** One schedule. @param {Schedule} schedule @param {() => Promise<unknown>} refresh */
 function scheduleRow(schedule, refresh) {
-  const { id, owner, rule, paused, problem, last_task: task, last_at: last } = schedule;
+  const { id, owner, rule, paused, problem, last_task: task, last_at: last, recent } = schedule;
   const other = owner !== store.state.session?.user.name && h('span', { class: 'who' }, owner);
   const actions = h('div', { class: 'actions' });
   actions.append(...doingButtons(actions, schedule, refresh));
@@ -106,8 +111,31 @@ function scheduleRow(schedule, refresh) {
     summaryElement(schedule), ' ', other),
   h('td', { title: rule }, wordsOf(schedule)),
   cell(paused || problem ? null : t('Next run'), nextElement(schedule), warningElement(schedule)),
-  cell(t('Last run'), task ? taskLink(task) : '–', ' ', last && timeElement(last)),
+  cell(t('Last run'), task ? taskLink(task) : '–', ' ', last && timeElement(last), dots(recent)),
   mayChange() && h('td', {}, actions));
+}
+
+/**
+ * The last runs, the newest on the right: links for the pointer, and one text for screen readers.
+ * By keyboard the history on the schedule's own page leads to the same tasks.
+ * @param {Fired[]} [runs]
+ */
+function dots(runs = []) {
+  if (runs.length < 2) return null;
+  const failed = runs.filter(({ task }) => task?.status === 'failed').length;
+  const skipped = runs.filter(({ task, message }) => !task && message).length;
+  const words = [t('The last {count}: {failed} failed', { count: runs.length, failed }),
+    skipped && t('{count} without a task', { count: skipped })].filter(Boolean).join(', ');
+  return h('div', { class: 'runs' }, h('span', { class: 'hidden' }, words),
+    h('span', { class: 'dots', 'aria-hidden': 'true' }, ...runs.map(dot)));
+}
+
+/** One run, or why there was none. @param {Fired} run */
+function dot({ at, task, message }) {
+  const when = timeWords(new Date(at));
+  return task ? h('a', { href: `#/tasks/${task.id}`, tabindex: -1, 'data-state': task.status,
+    title: `#${task.id} ${statusWord(task.status)}, ${when}` })
+    : h('i', { 'data-state': 'skipped', title: `${when}: ${said(message || '')}` });
 }
 
 /**
@@ -204,7 +232,8 @@ class ScheduleView {
     this.doing = doing;
     const own = source === 'person' && [
       h('a', { class: 'button', href: `#/schedules/${id}?change=1` }, t('Change')),
-      deleteButton(titleOf(schedule), this.path, () => { location.hash = '#/schedules'; })];
+      deleteButton(titleOf(schedule), this.path, () => { location.hash = '#/schedules'; },
+        { class: 'button apart' })];
     const focused = actions.contains(document.activeElement);
     actions.replaceChildren(...doingButtons(actions, schedule, () => this.refresh()),
       ...own || []);

@@ -99,7 +99,7 @@
  *   from: 'default'|'table'|'environment',
  *   type: 'integer'|'number'|'text'|'boolean'|'choice',
  *   minimum: number|null, maximum: number|null, choices: string[]|null, fixed: boolean}} Setting
- * @typedef {{id: number, owner: string, name: string, scope: 'user'|'read'|'tick'|'worker'|'metrics',
+ * @typedef {{id: number, owner: string, name: string, scope: 'user'|'read'|'tick'|'worker'|'metrics'|'invitation',
  *   created_at: string,
  *   last_used_at: string|null, token?: string}} Token
  *
@@ -112,7 +112,8 @@
  *   rule: string, zone: string, words: string, catch_up: string, overlap: string,
  *   paused: boolean, paused_by: string|null, paused_at: string|null, paused_why: string|null,
  *   problem: string|null, warning: string|null, next_at: string|null, last_at: string|null,
- *   last_task: TaskLink|null, created_at: string, history?: Fired[], upcoming?: Slot[]}} Schedule
+ *   last_task: TaskLink|null, created_at: string, history?: Fired[], recent?: Fired[],
+ *   upcoming?: Slot[]}} Schedule
  * @typedef {{at: string, task: TaskLink|null, message: string|null}} Fired
  * @typedef {{
  *   name: string, paused: boolean, paused_by: string|null, paused_at: string|null,

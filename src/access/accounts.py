@@ -1,4 +1,4 @@
-"""The first admin, a lost password, sessions, tokens."""
+"""The first admin, a lost password, sessions, tokens, invitations."""
 from __future__ import annotations
 
 import contextlib
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import HOME
+from ..base.limits import HOME, INVITATION, INVITATION_SECONDS
 from ..base.errors import Conflict, Denied, NotFound, field_error, wrong
 from ..base.time_and_text import digest, dump_json, iso, random_token, storable
-from ..store.connection import Connection, private_path, write_private
+from ..store.connection import Connection, Reader, private_path, write_private
 from ..store.database import Database
 from ..store.log_and_activity import record_activity
 from ..store.state import recall, remember
@@ -281,7 +281,7 @@ class Tokens:
         row = self._database.one(
             "SELECT user.*, token.id AS used_id, token.last_used_at, token.limits, token.scope "
             "FROM token JOIN user ON user.id=token.user_id WHERE token.digest=? "
-            "AND user.disabled=0", (digest(token),))
+            "AND user.disabled=0 AND scope<>?", (digest(token), INVITATION))
         if row is None:
             return None
         record_use(self._database, row, "token", "last_used_at")
@@ -295,3 +295,52 @@ class Tokens:
         return {"id": row["id"], "owner": row["owner"], "name": row["name"],
                 "scope": row["scope"], **json.loads(row["limits"] or "{}"),
                 "created_at": iso(row["created_at"]), "last_used_at": iso(row["last_used_at"])}
+
+
+class Invitations:
+    """The invitations of new users: links that work once, for a day.
+
+    An invitation is a row of `token` with the scope INVITATION and the role as its name. So an admin can
+    revoke it like a token, and it goes with the tokens of an admin who is disabled or deleted. Its code
+    gives no other right.
+
+    1. A code in a request is counted as a guess, then looked for.
+    2. In one transaction the row is removed, and the user is made.
+    """
+
+    def __init__(self, database: Database, users: Users, tokens: Tokens) -> None:
+        self._database, self._users, self._tokens = database, users, tokens
+
+    def add(self, admin_id: int | None, role: str, by: str) -> JsonObject:
+        """Make an invitation; return it with its code, which is stored nowhere else.
+
+        `admin_id` is the inviting admin. None stands for the command line: the first admin invites.
+        """
+        admin_id = admin_id or self._database.value(
+            "SELECT min(id) FROM user WHERE role='admin' AND disabled=0")
+        if admin_id is None:
+            raise Conflict("This is not set up yet: there is no admin.")
+        token = self._tokens.add(admin_id, role, INVITATION, by=by)
+        return {"id": token["id"], "role": role, "code": token["token"],
+                "expires_at": iso(self._database.clock.now() + INVITATION_SECONDS)}
+
+    def accept(self, code: str, name: str, password: str, address: str) -> Row:
+        """Make the invited user; return their row. Denied if the code does not work (any more)."""
+        count_guess(self._database, address_subject(address))
+        columns = self._users.prepare(name, password, self._find(self._database, code)["name"])
+        with self._database.transaction() as transaction:
+            row = self._find(transaction, code)
+            transaction.run("DELETE FROM token WHERE id=?", (row["id"],))
+            self._users.insert(transaction, columns, row["owner"])
+            forgive(transaction, address_subject(address))
+        return self._users.find(name)
+
+    def _find(self, db: Reader, code: str) -> Row:
+        """Return the row of an invitation whose admin may still invite."""
+        row = db.one(TOKEN_ROW + "digest=? AND scope=? AND token.created_at>=? AND role='admin' "
+                     "AND disabled=0", (digest(code), INVITATION,
+                                        self._database.clock.now() - INVITATION_SECONDS))
+        if row is None:
+            raise Denied("This invitation does not work: it was used or revoked, or is older than a day. "
+                         "Ask an admin for a new one.")
+        return row

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from ..base.head import TYPE_CHECKING
-from ..base.limits import INTEGER_MAX, JSON_MAX_DEPTH, RESULT_MAX_DEPTH, STATUS_WORDS
+from ..base.limits import INTEGER_MAX, INVITATION, JSON_MAX_DEPTH, RESULT_MAX_DEPTH, STATUS_WORDS
 from ..base.errors import join_errors
 from ..base.time_and_text import is_deep, read_json
 from ..base.values import OPTION_SCHEMAS, WHO_MAY_ADD, check_value, integer_within, text_like
@@ -26,7 +26,7 @@ ROW_ID = integer_within(1, INTEGER_MAX)
 TASK_COLUMNS = {name: schema for name, schema in OPTION_SCHEMAS.items() if name != "remove_on_success"}
 CHOSEN: dict[str, dict[str, Schema]] = {    # schemas of columns that replace the one in COLUMN_KINDS
     "user": {"id": ROW_ID, "role": {"enum": list(ROLES)}, "name": text_like(NAME_PATTERN, "is no name")},
-    "token": {"id": ROW_ID, "scope": {"enum": list(TOKEN_SCOPES)}},
+    "token": {"id": ROW_ID, "scope": {"enum": [*TOKEN_SCOPES, INVITATION]}},
     "setting": {"name": {"enum": list(SETTINGS)}}, "state": {"name": {"enum": list(EXPORTED_STATE)}},
     "function": {"who": {"enum": list(WHO_MAY_ADD)}},
     "queue": {"name": OPTION_SCHEMAS["queue"], "external": integer_within(0, 2)},

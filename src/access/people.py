@@ -71,6 +71,11 @@ SET_UP = titled("Setup", object_of(("code", "name", "password"), name=TEXT, pass
 NEW_USER = titled("NewUser", object_of(
     ("name", "password"), name=TEXT, password=TEXT, role={"enum": list(ROLES)},
     current_password=about(or_null(TEXT), "your own password, if a session creates an admin")))
+NEW_INVITATION = titled("NewInvitation", object_of(
+    role={"enum": list(ROLES)},
+    current_password=about(or_null(TEXT), "your own password, if a session invites an admin")))
+ACCEPTED = titled("Acceptance", object_of(("code", "name", "password"), name=TEXT, password=TEXT,
+                                          code=about(TEXT, "from the link of the invitation")))
 CHANGED_USER = titled("UserChange", object_of(
     role=or_null({"enum": list(ROLES)}), password=or_null(TEXT), disabled={"type": "boolean"},
     max_pending=about(or_null(SETTINGS["max_pending"].schema),

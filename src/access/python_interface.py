@@ -47,7 +47,7 @@ from ..upkeep.alerts import Alerts
 from ..upkeep.forecast import Forecast
 from ..upkeep.tick import Tick
 from .people import Users
-from .accounts import Sessions, SetUp, Tokens
+from .accounts import Invitations, Sessions, SetUp, Tokens
 from .requests import Requests, file_parameters
 from .remote_workers import RemoteWorkers
 from .python_task import Task, TaskContext, enqueue_all
@@ -114,6 +114,7 @@ class JobQueue:
         self.setup = SetUp(self.database, self.users)
         self.sessions = Sessions(self.database)
         self.tokens = Tokens(self.database)
+        self.invitations = Invitations(self.database, self.users, self.tokens)
         self.schedule_runner = ScheduleRunner(self.database, self.adding, self.requests.check,
                                               self.users.person)
         self.schedules = Schedules(self.database, self.tasks, self.schedule_runner,

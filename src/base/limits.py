@@ -38,6 +38,7 @@ COUNT_MAX = 10_001
 PIECE_BYTES = 64 << 10          # most bytes that are read or written at once
 CACHE_SECONDS = 1.0
 
+INVITATION, INVITATION_SECONDS = "invitation", 86400.0      # a scope of tokens; how long one can be accepted
 CLOCK_SLACK_SECONDS = 60.0
 SAMPLE_FUNCTION, SAMPLE_SECONDS = "sample-task", 10.0    # the task that the page This host adds
 LOOPBACK = ("127.0.0.1", "::1")

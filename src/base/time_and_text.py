@@ -138,6 +138,16 @@ def how_often(seconds: float, exactly: bool = False) -> str:
     return "every %s" % unit if number == 1 else "every %d %ss" % (number, unit)
 
 
+def span_text(seconds: float) -> str:
+    """Return a time span as the page writes it ("1 h 30 min")."""
+    words = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        number, seconds = divmod(seconds, size)
+        if number:
+            words.append("%d %s" % (number, unit))
+    return " ".join([*words, "%g s" % seconds] if seconds else words)
+
+
 def storable(text: str) -> str:
     """Return a text that SQLite can store: lone surrogates and NUL become escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")

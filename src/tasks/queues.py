@@ -13,7 +13,7 @@ from ..base.head import TYPE_CHECKING
 from ..base.types import NamedTuple
 from ..base.limits import COUNT_MAX, INTEGER_MAX, RUNNING, STATUS_WORDS
 from ..base.errors import Conflict, NotFound, field_error
-from ..base.time_and_text import dump_json, iso, shorten, storable
+from ..base.time_and_text import dump_json, iso, shorten, span_text, storable
 from ..base.values import (OPTION_SCHEMAS, TASK_OPTIONS, about, integer_within, number_within,
                            object_of, or_null, text_like, titled)
 from ..store.connection import BY_CLAIM, BY_TURN, Connection, Reader
@@ -175,8 +175,8 @@ class Queues:
             return Blocked("max_running", "The queue %s runs at most %d at once." % (name, limit))
         now = self._clock.now()
         if row["rate_count"] is not None and next_start(row, now).at > now:
-            return Blocked("rate", "The queue %s starts at most %d in %s seconds." % (
-                name, row["rate_count"], plain(row["rate_seconds"])))
+            return Blocked("rate", "The queue %s starts at most %d in %s." % (
+                name, row["rate_count"], span_text(row["rate_seconds"])))
         return Blocked()
 
     def machines(self) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from ..base.limits import INVITATION, INVITATION_SECONDS
 from ..base.time_and_text import Every
 from ..store.database import Database
 from ..store.state import recall, remember
@@ -83,6 +84,7 @@ class Retention:
                 ("slot", ("schedule_id", "at"), NEWER_SLOT + " AND at<?", (activity,)),
                 ("alert", ("id",), "ended_at<?", (activity,)),
                 ("delivery", ("id",), "next_at IS NULL AND created_at<?", (activity,)),
+                ("token", ("id",), "scope=? AND created_at<?", (INVITATION, now - INVITATION_SECONDS)),
                 ("request", ("owner_id", "key"), "created_at NOT BETWEEN ? AND ?",
                  (now - REQUEST_SECONDS, now + REQUEST_SECONDS))):      # the clock may have been set back
             keys = ", ".join(key)

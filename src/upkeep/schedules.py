@@ -39,6 +39,7 @@ UNFINISHED_MAX = 1000           # unfinished tasks of a schedule; with so many i
 GONE_SECONDS = 60.0             # a schedule whose source was missing for less catches up: the source was
                                 # probably being copied
 KEPT_SECONDS = 30 * 86400.0     # how long a schedule without a source is kept, with its pause and history
+RECENT_MAX = 20                 # newest slots that the list shows of each schedule
 COMING_MAX, COMING_TIMES_MAX = 20, 24   # maximum of schedules that coming() lists, and of times of each
 SCHEDULE_DEFAULTS: JsonObject = {"name": None, "arguments": {}, "zone": "UTC", "catch_up": "once",
                                  "overlap": "skip", "options": {}}
@@ -53,6 +54,14 @@ SCHEDULE_SHOWN = (
             *SHOWN_AS_THEY_ARE, *SHOWN_AS_TIMES, "owner_id", "options", "start", "paused",
             "problem", "gone_at", "last_task_id", "late_at")),
         SHORT_ARGUMENTS.replace("task", "schedule"), HELD_UP, THEN_JOIN))
+# The newest slots of each schedule. The primary key of `slot` finds the oldest of them.
+RECENT = """SELECT slot.*, task.status FROM schedule {0} slot ON slot.schedule_id=schedule.id
+    AND slot.at>=coalesce((SELECT at FROM slot AS one WHERE one.schedule_id=schedule.id
+        ORDER BY at DESC LIMIT 1 OFFSET {1}), 0)
+    LEFT JOIN task ON task.id=slot.task_id AND task.cancel_requested<2
+    WHERE schedule.id BETWEEN ? AND ? AND schedule.owner_id=coalesce(?, schedule.owner_id)
+    ORDER BY slot.schedule_id, slot.at
+    """.format(THEN_JOIN, RECENT_MAX - 1)
 SHOWN_STILL = "(gone_at IS NULL OR gone_at>?)"      # older rows without a source are kept, but not listed
 # The steps that match rows with the schedules of tasks.py and the folders. Each has the columns that must be
 # equal. It also says whether a row that lost its source may match. Only the first step is for scripts.
@@ -235,6 +244,15 @@ class Schedules:
             "%s%s AND %s AND schedule.id>? ORDER BY schedule.id LIMIT ?" % (
                 SCHEDULE_SHOWN, where, SHOWN_STILL),
             (*values, now - GONE_SECONDS, after, limit))]
+
+    def find_with_recent(self, owner_id: int | None, limit: int, after: int) -> list[JsonObject]:
+        """Return the schedules as find() does, each with its `recent` slots, the oldest of them first."""
+        schedules = self.find(owner_id, limit, after)
+        recent: dict[int, list[JsonObject]] = {schedule["id"]: [] for schedule in schedules}
+        for slot in self._database.all(
+                RECENT, (min(recent, default=0), max(recent, default=0), owner_id)):
+            recent.get(slot["schedule_id"], []).append(slot_json(slot))
+        return [{**schedule, "recent": recent[schedule["id"]]} for schedule in schedules]
 
     def get(self, schedule_id: int, owner_id: int | None = None) -> JsonObject:
         """Return one schedule with its history and next runs; NotFound if it is another owner's."""

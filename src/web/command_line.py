@@ -23,7 +23,7 @@ from ..base.values import OPTION_SCHEMAS, TEXT, about, integer_within
 from ..base.options import become_private, data_folder
 from ..tasks.queues import QUEUE_LIMITS
 from ..upkeep.schedule_rows import SCHEDULE_FIELDS
-from ..access.people import CHANGED_USER, NEW_TOKEN
+from ..access.people import CHANGED_USER, NEW_INVITATION, NEW_TOKEN
 from ..access.requests import REQUEST_SCHEMA
 from ..access.python_interface import JobQueue
 from .handlers_tasks import WHICH_TASKS
@@ -36,7 +36,7 @@ from .command_rows import (PLACES, POSITIVE, SWITCH, Command, argument, argument
 from .commands_tasks import (ACTION_ROUTES, cmd_act, cmd_add, cmd_files, cmd_help_of, cmd_log,
                              cmd_wait)
 from .commands_site import (cmd_add_schedule, cmd_add_token, cmd_backup, cmd_check, cmd_export,
-                            cmd_import, cmd_preview, cmd_restore, cmd_set_queue, cmd_settings,
+                            cmd_import, cmd_invite, cmd_preview, cmd_restore, cmd_set_queue, cmd_settings,
                             cmd_stats, cmd_test_alerts, cmd_tick, read_password)
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ COMMANDS: dict[str, Command] = {
                      ("--admin", {"dest": "role", "action": "store_const", "const": "admin"}),
                      words="Make a user; the password is asked for, or read from standard input.",
                      password=read_password),
+    "user invite": Command(cmd_invite, arguments(NEW_INVITATION["properties"], "role")),
     "user set": asks("PATCH", ACCOUNT, "--role", argument(
         "--max-running", CHANGED_USER["properties"]["max_running"], null="none", metavar="N|none"),
                      argument("--email", CHANGED_USER["properties"]["email"], null="none",

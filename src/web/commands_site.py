@@ -80,6 +80,14 @@ def cmd_add_token(client: Client, options: Namespace) -> None:
         raise
 
 
+def cmd_invite(client: Client, options: Namespace) -> None:
+    """Print a link with which a new user chooses a name and a password. It works once, for a day."""
+    answer = client.ask("POST", "/api/invitations", options.given)
+    place, page = "#invite=" + answer["code"], options.server and options.server.rstrip("/") + "/"
+    show(options, answer, answer["link"] or (
+        page + place if page else "Put this behind the address of your page:\n\n    " + place))
+
+
 def cmd_preview(_: None, options: Namespace) -> None:
     """Print when a rule is due."""
     fields = dict(options.given)

@@ -20,7 +20,7 @@ from ..tasks.files import BYTES_TYPE, FileSlice
 from ..upkeep.schedule_rows import SCHEDULE_FIELDS, UPCOMING
 from ..upkeep.rollup import DAY, STEPS, whole_steps
 from ..upkeep.metrics import counter_families, exposition
-from ..upkeep.alerts import MUTES
+from ..upkeep.alerts import MUTES, page_link
 from ..access.people import TOKEN_SCOPES, check_password
 from ..access.python_interface import JobQueue
 from ..access.host import (canary_token, exposure, host_files, store_exposure,
@@ -30,7 +30,7 @@ from ..access.backup import save
 from .http_answer import Answer, json_answer
 from .http_request import Request, kept_within
 from .handlers_tasks import (FILE_HEADERS, MOMENT, OWNER_FILTER, PAGE_FIELDS, due_at, owner_for,
-                             wanted_owner)
+                             session_answer, wanted_owner)
 
 if TYPE_CHECKING:
     from ..base.types import JsonObject, Row
@@ -45,7 +45,7 @@ def get_schedules(queue: JobQueue, request: Request) -> JsonObject:
     """List the schedules that the user may see, oldest first."""
     queue.schedules.synchronise()
     limit, after = request.given.get("limit", PAGE_ROWS), request.given.get("cursor") or 0
-    schedules = queue.schedules.find(request.person.scope, limit + 1, after)
+    schedules = queue.schedules.find_with_recent(request.person.scope, limit + 1, after)
     return {"schedules": schedules[:limit],
             "next": str(schedules[limit - 1]["id"]) if len(schedules) > limit else None,
             "ticks": queue.tick_history.state(), "service": describe_service(queue, request.is_by_admin)}
@@ -267,6 +267,23 @@ def post_users(queue: JobQueue, request: Request) -> JsonObject:
     if fields.get("role") == "admin":
         _confirm_admin(queue, request, password)
     return queue.users.add(**fields, by=request.person.name)
+
+
+def post_invitations(queue: JobQueue, request: Request) -> JsonObject:
+    """Make an invitation: a link with which a new user chooses a name and a password, once within a day."""
+    fields, person = request.given, request.person
+    role = fields.get("role", "user")
+    if role == "admin":
+        _confirm_admin(queue, request, fields.get("current_password"))
+    invitation = queue.invitations.add(person.id if person.answerable else None, role, person.name)
+    link = page_link(queue.settings, "#invite=" + invitation["code"])
+    return {**invitation, "link": link or None}
+
+
+def post_acceptance(queue: JobQueue, request: Request) -> Answer:
+    """Make the user whom an invitation is for, and log in."""
+    row = queue.invitations.accept(**request.given, address=request.address)
+    return session_answer(queue, request, queue.sessions.open(row, request.address), 201)
 
 
 def patch_user(queue: JobQueue, request: Request, name: str) -> Answer | JsonObject:

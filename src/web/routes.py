@@ -17,7 +17,8 @@ from ..tasks.queues import CHANGED_QUEUE, NEW_QUEUE
 from ..tasks.files import BYTES_TYPE, SHOWN_TYPES
 from ..tasks.actions import CHANGED_TASK
 from ..upkeep.schedule_rows import CHANGED_SCHEDULE, SCHEDULE_SCHEMA
-from ..access.people import CHANGED_USER, LOG_IN, NEW_TOKEN, NEW_USER, SET_UP
+from ..access.people import (ACCEPTED, CHANGED_USER, LOG_IN, NEW_INVITATION, NEW_TOKEN, NEW_USER,
+                             SET_UP)
 from ..access.remote_workers import HELLO, TURN
 from ..access.host import add_sample
 from .http_answer import JSON_TYPE, LINES_TYPE, STATIC_TYPES
@@ -29,9 +30,10 @@ from .handlers_tasks import (ACTION, LISTED_TASKS, LOG_PART, NEW_TASKS, OWNER_FI
 from .handlers_site import (EXPOSURE, LISTED_ACTIVITY, MUTE, PREVIEW, WHICH_FIGURES, get_activity,
                             get_backup, get_exposition, get_host, get_metrics, get_queue,
                             get_queues, get_schedules, get_settings, get_workers, patch_queue,
-                            patch_schedule, patch_settings, patch_user, post_exposure,
-                            post_queues, post_schedules, post_tokens, post_users, post_worker_file,
-                            post_worker_tasks, post_worker_turn, preview_rule)
+                            patch_schedule, patch_settings, patch_user, post_acceptance,
+                            post_exposure, post_invitations, post_queues, post_schedules, post_tokens,
+                            post_users, post_worker_file, post_worker_tasks, post_worker_turn,
+                            preview_rule)
 
 if TYPE_CHECKING:
     from typing import Any, Union, overload
@@ -192,6 +194,8 @@ ROUTES = [
     Route("GET", "/api/users", _does("List all users.", lambda queue, request:
              {"users": queue.users.all()}), ADMIN, None, 200, "UserList"),
     Route("POST", "/api/users", post_users, ADMIN, NEW_USER, 201, "User"),
+    Route("POST", "/api/invitations", post_invitations, ADMIN, NEW_INVITATION, 201, "Invitation"),
+    Route("POST", "/api/invitations/accept", post_acceptance, ANYONE, ACCEPTED, 201, "Session"),
     Route("PATCH", _USER, patch_user, USER, CHANGED_USER, 200, "User", CHANGE | OWN),
     Route("DELETE", _USER + "/sessions", _does("Log a user out everywhere.", lambda queue, request,
              name: queue.sessions.close_all(queue.users.find(name), request.person.name)),

@@ -111,7 +111,7 @@ class Overview(BrowserTestCase):
         self.site.run("schedule", "add", "send", "every 7h", "city=Oslo")
         self.site.run("schedule", "add", "send", "every 1m", "city=Rome")
         ana = self.show("ana")
-        ana.see("Rome\nat least 24 times")
+        ana.see("Rome\nevery 1 min")
         ana.see("Oslo\n3 times")
         self.assertEqual(ana.count(".day i"), 24 + 1 + 3)
 
@@ -190,13 +190,32 @@ class Activity(BrowserTestCase):
         ana = self.open("ana", "#/activity")
         ana.find("h1", "Activity")
         ana.see("send #1")
-        ana.type("[name=owner]", "bob")
+        ana.choose("owner", "bob")
         ana.click("button", "Show")
         ana.see_no("send #1")
         ana.see("send #2")
         self.assertEqual(ana.run("return location.hash"), "#/activity?owner=bob")
         ana.click("a", "Show everything")
         ana.see("send #1")
+
+    def test_what_was_changed_is_told_in_words(self):
+        program = self.program("ana")
+        program.post("/api/queues", {"name": "mail", "rate": {"count": 500, "seconds": 3600}})
+        self.addCleanup(program.delete, "/api/queues/mail")
+        program.patch("/api/queues/mail", {"paused": True, "paused_why": "moving"})
+        number = self.add("send", "bob", {"queue": "mail"}, city="Vik")
+        program.post("/api/tasks/actions", {"action": "delete", "expected_count": 1, "filter": {
+            "status": "pending", "queue": "mail"}})
+        ana = self.open("ana", "#/activity")
+        ana.see("500 in 1 h", "table")
+        ana.see("paused, moving", "table")
+        ana.see("1 task, pending, queue mail", "table")
+        self.assertNotIn("{", ana.text("table"), number)
+        ana.choose("event", "queue_changed")
+        ana.click("button", "Show")
+        ana.see_no("send #", "table")
+        self.assertEqual(ana.run("return document.querySelector('[name=event]').selectedOptions[0].text"),
+                         "queue changed")
 
     def test_others_see_what_is_theirs(self):
         for name in ("ana", "bob"):

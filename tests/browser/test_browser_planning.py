@@ -213,6 +213,52 @@ class Planning(BrowserTestCase):
         bob.see("No schedule yet")
         self.assertEqual(self.site.rows("SELECT id FROM schedule"), [])
 
+    def test_every_weekday_at_7_takes_seven_clicks(self):
+        bob = self.open("bob", "#/overview")
+        bob.click("a", "Schedules")
+        bob.click("a", "New schedule")
+        bob.click("main a[href$=report]")
+        bob.click("button", "Mon–Fri")
+        bob.click("[name=time]")
+        bob.run("for (const one of document.querySelectorAll('[name=time]')) one.value = '07:00';"
+                "document.querySelector('.rule').dispatchEvent(new Event('input'))")
+        bob.click("[name='arguments.city']")
+        bob.type("[name='arguments.city']", "Oslo")
+        bob.see("Every Monday to Friday at 07:00", ".preview")
+        for words, kind, days in (("Weekends", "weekly", ["sat", "sun"]), ("Every day", "daily", []),
+                                  ("Mon–Fri", "weekly", ["mon", "tue", "wed", "thu", "fri"])):
+            bob.click("button", words)
+            self.assertEqual(bob.run("return [document.querySelector('[name=kind]').value, [...document."
+                                     "querySelectorAll('[name=days]:checked')].filter((one) => "
+                                     "one.checkVisibility()).map((one) => one.value)]"), [kind, days])
+            self.assertEqual(bob.text("[aria-pressed=true]"), words)
+        bob.click("button", "Add schedule")
+        self.addCleanup(bob.api, "DELETE", "api/schedules/%d" % bob.number())
+        bob.see("Every Monday to Friday at 07:00", ".sentence")
+        self.assertEqual(bob.run("return [...document.querySelectorAll('.doing .button')].map("
+                                 "(one) => one.classList.contains('apart'))"), [False, False, False, True])
+
+    def test_the_list_begins_with_the_next_run_and_shows_the_last_ones(self):
+        bob = self.open("bob")
+        paths = [self.schedule(bob, function=function, rule=rule, arguments=arguments, overlap="allow")
+                 for function, rule, arguments in (
+                     ("report", "yearly 01-01 00:00", {"city": "Vik"}), ("fail", "every 3h", {"text": "no"}),
+                     ("letter", "every 2h", {"text": "a"}))]
+        bob.api("PATCH", paths[2], {"paused": True})
+        for _ in range(2):
+            for path in paths[:2]:
+                self.site.wait(bob.api("POST", path + "/run")["id"])
+        bob.go("#/schedules")
+        bob.see("fail", ".schedules")
+        self.assertEqual(bob.run("return [...document.querySelectorAll('.schedules th a')].map("
+                                 "(one) => one.textContent)"), ["fail", "report", "letter"])
+        bob.see("The last 2: 2 failed", ".schedules")
+        bob.see("The last 2: 0 failed", ".schedules")
+        self.assertEqual(bob.run("return [...document.querySelectorAll('.dots a')].map("
+                                 "(one) => one.dataset.state)"), ["failed"] * 2 + ["succeeded"] * 2)
+        bob.click(".dots a")
+        bob.see("ValueError", "main")
+
     def a_rule_is_shown_before_it_is_kept(self, bob):
         """In words, with the next ten times; what is wrong, and days on which clocks change, are told."""
         bob.see("Every day at 01:00 (Europe/Oslo)", ".preview")
@@ -268,7 +314,7 @@ class Planning(BrowserTestCase):
         ana.click(row + " button", "Pause")
         ana.type("[name=why]", "the printer is broken")
         ana.click(row + " form button", "Pause")
-        ana.see(": the printer is broken", row)
+        ana.see(": the printer is broken", row + " td:nth-child(2)")
         number = self.add("report", "bob", {"queue": "mail"}, city="Vik")
         ana.see("oldest waits", row)
         bob = self.open("bob", "#/tasks/%d" % number)

@@ -44,6 +44,8 @@ BODIES = {
     "/api/queues": {"name": "new"},
     "/api/queues/NAME": {"max_running": 2},
     "/api/users": {"name": "newcomer", "password": "another horse"},
+    "/api/invitations": {"role": "user"},
+    "/api/invitations/accept": {"code": "x", "name": "mallory", "password": "another horse"},
     "/api/users/NAME": NEW_PASSWORD,
     "/api/tokens": {"name": "new", "password": PASSWORD},
     "/api/worker/hello": {"session": "0" * 32, "protocol": 1, "machine": "strong", "version": "1.0.0",

@@ -414,6 +414,116 @@ class Tokens(WebTestCase):
             self.check(self.nobody.get("/api/session?%s=%s" % (name, token)), 401)
 
 
+class Invitations(WebTestCase):
+
+    def invite(self, role="user", visitor=None, **more):
+        """The code of a new invitation."""
+        given = {"role": role, **more}
+        return self.check((visitor or self.ana).post("/api/invitations", given), 201)["code"]
+
+    def accept(self, code, name="kim", visitor=None, **more):
+        return (visitor or Visitor(self.app)).post(
+            "/api/invitations/accept", {"code": code, "name": name, "password": NEW, **more})
+
+    def refused(self, code):
+        """It makes no user."""
+        reply = self.accept(code, "lou")
+        self.check(reply, 403, "denied")
+        self.assertIn("This invitation does not work", reply.json["detail"])
+        self.assertIsNone(self.database.value("SELECT id FROM user WHERE name='lou'"))
+
+    def test_a_colleague_chooses_name_and_password_once_and_is_logged_in(self):
+        made = self.check(self.ana.post("/api/invitations", {"role": "viewer"}), 201)
+        self.assertEqual((made["role"], made["link"]), ("viewer", None))
+        kim = Visitor(self.app)
+        self.check_wrong(self.accept(made["code"], password="short"), "password")
+        self.check_wrong(self.accept(made["code"], "a b"), "name")
+        self.check(self.accept(made["code"], "bob"), 409)
+        value = self.check(self.accept(made["code"], visitor=kim), 201)
+        self.assertEqual((value["user"]["name"], value["user"]["role"]), ("kim", "viewer"))
+        self.check(kim.get("/api/tasks"), 200)
+        self.check(Visitor(self.app).post("/api/session", {"name": "kim", "password": NEW}), 200)
+        self.refused(made["code"])
+        rows = self.check(self.ana.get("/api/activity?limit=50"), 200)["activity"]
+        told = [(row["event"], row["actor"], row["message"]) for row in rows]
+        self.assertIn(("token_added", "ana", "viewer (invitation)"), told)
+        self.assertIn(("user_added", "ana", "kim: viewer"), told)
+
+    def test_the_link_is_to_this_page(self):
+        self.change_settings(page_address="https://jobs.example.org/jq/")
+        made = self.check(self.ana.post("/api/invitations", {}), 201)
+        self.assertEqual(made["link"], "https://jobs.example.org/jq/#invite=" + made["code"])
+        self.assertEqual(made["role"], "user")
+
+    def test_it_ends_after_a_day(self):
+        young, old = self.invite(), self.invite()
+        self.clock.advance(86399)
+        self.check(self.accept(young), 201)
+        self.clock.advance(2)
+        self.refused(old)
+
+    def test_an_admin_sees_and_revokes_it(self):
+        code = self.invite()
+        [row] = [one for one in self.check(self.ana.get("/api/tokens"), 200)["tokens"]
+                 if one["scope"] == "invitation"]
+        self.assertEqual((row["owner"], row["name"]), ("ana", "user"))
+        self.assertEqual(self.ana.delete("/api/tokens/%d" % row["id"]).status, 204)
+        self.refused(code)
+
+    def test_it_ends_with_the_rights_of_the_inviting_admin(self):
+        self.queue.users.add("dora", PASSWORD, "admin")
+        for change in ("role='user'", "disabled=1"):
+            with self.subTest(change=change):
+                self.write("UPDATE user SET role='admin', disabled=0 WHERE name='dora'")
+                code = self.invite(visitor=self.browser("dora"))
+                self.write("UPDATE user SET %s WHERE name='dora'" % change)
+                self.refused(code)
+        self.write("UPDATE user SET role='admin', disabled=0 WHERE name='dora'")
+        code = self.invite(visitor=self.browser("dora"))
+        for disabled in (True, False):
+            self.check(self.ana.patch("/api/users/dora", {"disabled": disabled}), 200)
+        self.refused(code)
+
+    def test_an_admin_is_invited_with_the_own_password_only(self):
+        for given in ({}, {"current_password": "wrong horse"}):
+            reply = self.ana.post("/api/invitations", {"role": "admin", **given})
+            self.check(reply, 403, "denied")
+            self.assertEqual(reply.fields, ["current_password"])
+        code = self.invite("admin", current_password=PASSWORD)
+        self.assertEqual(self.check(self.accept(code), 201)["user"]["role"], "admin")
+
+    def test_the_code_gives_no_other_right_and_only_its_digest_is_stored(self):
+        code = self.invite("admin", current_password=PASSWORD)
+        for path in ("/api/tasks", "/api/users", "/tick?token=" + code):
+            self.check(Visitor(self.app, token=code).get(path), 401)
+        self.assertEqual(self.database.value("SELECT digest FROM token WHERE scope='invitation'"),
+                         jobqueue.digest(code))
+        self.check(self.accept(code, visitor=self.nobody, token="x"), 422)
+        self.assertEqual(self.nobody.post("/api/invitations/accept", {
+            "code": code, "name": "kim", "password": NEW}, Sec_Fetch_Site="cross-site").status, 403)
+
+    def test_a_token_for_programs_cannot_be_made_of_it(self):
+        self.check_wrong(self.ana.post("/api/tokens", {
+            "name": "x", "scope": "invitation", "password": PASSWORD}), "scope")
+
+    def test_guesses_are_throttled(self):
+        replies = [self.accept("jq_%d" % number).status for number in range(25)]
+        self.assertEqual((replies[0], replies[-1]), (403, 429))
+        self.check(self.accept(self.invite()), 429, "too_many")
+        self.clock.advance(61)
+        self.check(self.accept(self.invite()), 201)
+
+    def test_old_ones_are_removed(self):
+        self.invite()
+        self.clock.advance(86401)
+        self.queue.retention.prune()
+        for _ in range(40):
+            self.clock.advance(3601)
+            while self.queue.retention.prune():
+                pass
+        self.assertEqual(self.database.value("SELECT count(*) FROM token WHERE scope='invitation'"), 0)
+
+
 class Session(WebTestCase):
 
     def log_in(self, name="bob", password=PASSWORD):

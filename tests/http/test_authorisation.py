@@ -75,6 +75,8 @@ TABLE = {
     ("PATCH", "/api/settings"):                 (401,   403,   403,     200,   None),
     ("GET", "/api/users"):                      (401,   403,   403,     200,   None),
     ("POST", "/api/users"):                     (401,   403,   403,     201,   None),
+    ("POST", "/api/invitations"):               (401,   403,   403,     201,   None),
+    ("POST", "/api/invitations/accept"):        (403,   403,   403,     403,   None),
     ("PATCH", "/api/users/NAME"):               (401,   200,   404,     200,   404),
     ("DELETE", "/api/users/NAME"):              (401,   403,   403,     409,   404),
     ("DELETE", "/api/users/NAME/sessions"):     (401,   403,   403,     204,   404),

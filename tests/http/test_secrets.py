@@ -84,6 +84,9 @@ class Secrets(unittest.TestCase):
         cls.ask("POST", "api/users", {"name": "bob", "password": SECOND})
         token = cls.ask("POST", "api/tokens", {"name": "laptop", "password": PASSWORD})
         cls.secrets["token"] = token
+        cls.secrets["invitation"] = cls.visitor.ask("POST", "/api/invitations", {"role": "user"}).json["code"]
+        for code in (cls.secrets["invitation"] + "!", cls.secrets["invitation"]):
+            cls.ask("POST", "api/invitations/accept", {"code": code, "name": "kim", "password": "short"})
         tick = cls.secrets["tick token"] = cls.ask(
             "POST", "api/tokens", {"name": "cron", "scope": "tick", "password": PASSWORD})
         for path in ("tick?token=" + tick, "tick?token=%sx" % tick, "tick?token=%s%s" % (tick, "&a=1" * 60)):

@@ -426,6 +426,11 @@ class Owners(CommandTestCase):
 
     def test_a_role_and_a_limit_of_running_tasks_are_set_and_taken_away(self):
         self.ok("user", "add", "vera", "--role", "viewer", given=NEW)
+        said = self.ok("user", "invite", "--role", "viewer")
+        self.assertRegex(said, "Put this behind the address of your page:\n\n    #invite=jq_[0-9a-f]{64}$")
+        self.ok("settings", "page_address", "https://jobs.example.org/jq")
+        self.assertRegex(self.ok("user", "invite"), "^https://jobs.example.org/jq/#invite=jq_[0-9a-f]{64}$")
+        self.ok("settings", "page_address", "")
         self.ok("user", "set", "bob", "--role", "viewer", "--max-running", "2")
         shown = {user["name"]: (user["role"], user["max_running"])
                  for user in self.json("user", "list")["users"]}

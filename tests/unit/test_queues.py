@@ -73,7 +73,7 @@ class Pausing(QueueCase):
         self.assertEqual(self.queue.get_json(held)["blocked_text"], "The queue post runs at most 1 at once.")
         self.change(max_running=None)
         self.assertEqual(self.queue.get_json(held)["blocked_text"],
-                         "The queue post starts at most 1 in 60 seconds.")
+                         "The queue post starts at most 1 in 1 min.")
         self.assertIsNone(self.queue.get_json(running)["blocked"], "it runs")
         self.write("UPDATE queue SET external=1 WHERE name='post'")
         self.assertEqual(self.queue.get_json(held)["blocked"], "external")

@@ -147,6 +147,24 @@ class TestFiring(ScheduleCase):
         self.assertEqual(busy.call_count, 3)
 
 
+class TestRecent(ScheduleCase):
+    def test_the_list_has_the_newest_20_slots_of_each_schedule_by_the_index(self):
+        often, seldom, other = (self.schedule(), self.schedule("every 4h"),
+                                self.schedule(owner="eve", overlap="allow"))
+        for _ in range(25):
+            self.tick(600)
+        bob = self.people["bob"].id
+        shown = {one["id"]: one["recent"] for one in self.queue.schedules.find_with_recent(bob, 50, 0)}
+        self.assertEqual({key: len(recent) for key, recent in shown.items()}, {often: 20, seldom: 1})
+        history = self.shown(often)["history"]
+        self.assertEqual(shown[often], history[19::-1])
+        self.assertEqual([one["task"] for one in self.queue.schedules.find_with_recent(None, 1, seldom)[0][
+            "recent"]], [one["task"] for one in self.shown(other)["history"][19::-1]])
+        plan = [row["detail"] for row in self.database.all(
+            "EXPLAIN QUERY PLAN " + jobqueue.RECENT, (1, 9, None))]
+        self.assertFalse([line for line in plan if line.startswith("SCAN")], plan)
+
+
 class TestCatchUp(ScheduleCase):
     def test_once_runs_the_newest_of_what_was_missed(self):
         schedule_id = self.schedule("every 10m", catch_up="once", overlap="allow")
