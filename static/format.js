@@ -97,12 +97,17 @@ export function duration(seconds) {
 const RANGE_UNITS = [[1, 'second', 90], [60, 'minute', 7200], [3600, 'hour', 172800],
   [86400, 'day', Infinity]];
 
-// What is short has one form in all cases.
-const UNIT_DISPLAY = locale.startsWith('en') ? 'long' : 'short';
-
-/** A number and its unit: 3 hours. @param {number} count @param {string} unit */
-export const unitWords = (count, unit) => (
-  count.toLocaleString(locale, { style: 'unit', unit, unitDisplay: UNIT_DISPLAY }));
+/** A number and its unit: 3 hours; in other languages with the units of durations.
+ * @param {number} count @param {string} unit */
+export function unitWords(count, unit) {
+  const isEnglish = locale.startsWith('en');
+  const number = grouped(count);
+  const own = isEnglish ? '' : unit === 'second' ? t('{seconds} s', { seconds: number })
+    : unit === 'minute' ? t('{minutes} min', { minutes: number })
+      : unit === 'hour' ? t('{hours} h', { hours: number }) : '';
+  return own || count.toLocaleString(locale, { style: 'unit', unit,
+    unitDisplay: isEnglish ? 'long' : 'short' });
+}
 
 /** A range of moments as people say it: in 10 to 15 minutes. @param {[string, string]} range */
 export function rangeWords(range) {

@@ -214,10 +214,11 @@ class Languages(BrowserTestCase):
 
     def test_a_rule_is_told_in_that_language(self):
         rules = {"daily 07:00": "Täglich, 07:00", "weekly mon,fri 07:00": "Wöchentlich, Mo, Fr, 07:00",
-                 "monthly last 01:00": "Monatlich, der letzte Tag, 01:00", "every 15m": "Alle 15 Min.",
+                 "monthly last 01:00": "Monatlich, der letzte Tag, 01:00", "every 90m": "Alle 90 min",
                  "yearly 12-24 01:00": "Jährlich, 24. Dezember, 01:00", "@weekly": "Wöchentlich, So, 00:00",
-                 "every 2 hours": "Alle 2 Std.", "0 7 * * 1-5": "Wöchentlich, Mo–Fr, 07:00", "0 3 * * *": "Täglich, 03:00",
-                 "5 4 * * sun": "Wöchentlich, So, 04:05", "*/20 * * * *": "Alle 20 Min.",
+                 "every 2 hours": "Alle 2 h", "0 7 * * 1-5": "Wöchentlich, Mo–Fr, 07:00",
+                 "0 3 * * *": "Täglich, 03:00",
+                 "5 4 * * sun": "Wöchentlich, So, 04:05", "*/20 * * * *": "Alle 20 min",
                  "*/15 9-17 * mar *": "Minute */15, Stunde 9-17, Monat März",
                  "0 6 L * *": "06:00, Tag des Monats L"}
         zone = self.open("ana").run("return Intl.DateTimeFormat().resolvedOptions().timeZone")
