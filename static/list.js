@@ -3,12 +3,13 @@
 import { get, request, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import { buildFilters, patchFilters, readChoices } from './filters.js';
-import { isFinished, rangeWords, waitingWords } from './format.js';
+import { isFinished, waitingWords } from './format.js';
 import { ask, patchRows, sampleHint } from './forms.js';
 import { t } from './language.js';
 import { Picked, groupRow } from './many.js';
 import { act, say } from './messages.js';
 import { address } from './places.js';
+import { rangeWords } from './ranges.js';
 import { errorLine } from './said.js';
 
 /** @import {Action} from './many.js' */
