@@ -4,13 +4,14 @@ import { get, request, store } from './api.js';
 import { find, h, setAttribute, setText } from './dom.js';
 import { buildFilters, patchFilters, readChoices } from './filters.js';
 import {
-  duration, elapsed, isFinished, patchState, patchTime, rangeWords, stateBadge, stateWord, waitingWords,
+  duration, elapsed, isFinished, patchState, patchTime, stateBadge, stateWord, waitingWords,
 } from './format.js';
 import { ask, badge, patchRows, sampleHint } from './forms.js';
 import { t } from './language.js';
 import { Picked, groupRow, otherRow } from './many.js';
 import { act, say } from './messages.js';
 import { address, seesAll } from './places.js';
+import { rangeWords } from './ranges.js';
 import { errorLine, said } from './said.js';
 
 /** @import {Action} from './many.js' */

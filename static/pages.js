@@ -132,21 +132,22 @@ function invitationParts(invitations) {
   const body = h('tbody', {}, ...invitations.map(invitationRow));
   const list = table('plain', t('Open invitations'),
     [t('Role'), t('Invited by'), t('Created'), t('Actions')], body);
-  list.hidden = !invitations.length;
+  const open = h('div', { hidden: !invitations.length },
+    h('h3', {}, t('Open invitations')), list);
   const made = h('div');
   const form = sendingForm(t('Make a link'), async (sent) => {
     const { id, role: name, code, link } = await request('POST', 'api/invitations', sent);
     const address = link || new URL(`#invite=${code}`, document.baseURI).href;
-    made.replaceChildren(h('p', {}, t('Send this link to your colleague. It works once, within a day. '
+    made.replaceChildren(h('p', { class: 'lead' }, t('Send this link to your colleague. It works once, within a day. '
       + 'Copy it now; it is not shown again.')), copyBox(address, t('Link of the invitation')));
     body.append(invitationRow({ id, name, owner: store.state.session?.user.name || '',
       created_at: new Date(now()).toISOString(), scope: 'invitation', last_used_at: null }));
-    list.hidden = false;
+    open.hidden = false;
     form.reset();
     find('pre', made).focus();
   }, ...roleFields('user'));
   return [h('p', { class: 'help' }, t('Your colleague opens the link and chooses a name and a password.')),
-    form, made, list];
+    form, made, open];
 }
 
 /** An open invitation, which can be revoked. @param {Token} token its name is the role */

@@ -9,10 +9,11 @@ import {
   badge, cell, change, deleteButton, field, patchRows, pauseButton, pauseWords, refusal,
   sendingForm,
 } from './forms.js';
-import { countWords, duration, rangeWords, statusWord, timeWords } from './format.js';
+import { countWords, duration, statusWord, timeWords } from './format.js';
 import { readFunctions } from './functions.js';
 import { t } from './language.js';
 import { say } from './messages.js';
+import { rangeWords } from './ranges.js';
 
 /** @import {Page, Queue, Queues, Values} from './types.js' */
 

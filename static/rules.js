@@ -4,8 +4,9 @@ import { ZONE, number } from './arguments.js';
 import { request } from './api.js';
 import { h, setText } from './dom.js';
 import { choice, field } from './forms.js';
-import { formatter, unitWords } from './format.js';
+import { formatter } from './format.js';
 import { locale, t } from './language.js';
+import { unitWords } from './ranges.js';
 import { said } from './said.js';
 
 /** @import {Preview, Schedule, Slot} from './types.js' */
