@@ -5734,8 +5734,11 @@ class IdempotencyRecord:
 AFTER_MAX = 1000                # predecessors of one task
 RELATED_MAX = 100               # predecessors or followers shown of a task
 SORT_ROWS = 5_000               # most tasks that are sorted; with more, ranges of ids are searched
-# Failed tasks that are read, groups of failures that are shown, running tasks that are shown.
-FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10
+GROUPS_MAX, RUNNING_MAX = 10, 10    # groups of failures that are shown, running tasks that are shown
+# The kind of an error, and the groups of the tasks that have it.
+KIND = "coalesce(error_type, reason)"
+GROUPS = ("SELECT function, %s AS error, count(*) AS count, max(task.id) AS newest FROM task %%s "
+          "WHERE cancel_requested<2 AND %%s GROUP BY function, %s" % (KIND, KIND))
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
@@ -5800,8 +5803,9 @@ class Filter(NamedTuple):
     """A filter for tasks; None stands for any.
 
     `text` is an id, or part of an owner's name, of SEARCHED or of the arguments. `error` is the type of the
-    error. `since` and `until` limit the time of adding. Arguments with a secret are searched only for their
-    owner. `sees` is the id of the user who searches (0: no user; None: the host, which searches all).
+    error, or the reason of a failure without one. `since` and `until` limit the time of adding. Arguments
+    with a secret are searched only for their owner. `sees` is the id of the user who searches (0: no user;
+    None: the host, which searches all).
     """
 
     owner_id: "int | None" = None
@@ -5829,7 +5833,7 @@ class Filter(NamedTuple):
     def where(self):
         """Return a condition in SQL, and the values of its question marks."""
         conditions = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
-                 "error_type=?": self.error, "finished_at>=?": self.ended_since,
+                 KIND + "=?": self.error, "finished_at>=?": self.ended_since,
                  "task.created_at>=?": self.since, "task.created_at<?": self.until}
         parts = {
             words: [value] for words, value in conditions.items() if value is not None}
@@ -5983,22 +5987,35 @@ class TaskList:
             yield [{**shown, "arguments": mask(shown["arguments"])}  # people share exported files
                    for shown in self.list_json(rows, FIELDS)]
 
-    def failures(self, task_filter, since=0.0):
-        """Return {"groups", "more"} of the failures since `since`, by function and type of error.
+    def failures(self, task_filter):
+        """Return the failures of a filter in groups by function and kind of error, the largest first.
 
-        At most FAILURES_MAX tasks are read, newest first, and fewer after LOOK_SECONDS.
+        At most GROUPS_MAX groups are shown; `other_kinds` and `other_count` are those left out. First all
+        failed tasks are read, found by their status. If that takes longer than LOOK_SECONDS, ranges of ids
+        are read, newest first, for SEARCH_SECONDS. If the time is over, `more` is true.
         """
-        rows, going_on = self.find(task_filter.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
+        failed = task_filter.within([FAILED])
+        condition, values = failed.where()
+        index = BY_CLAIM if failed.owner_id is None else BY_TURN
+        whole, _ = self._database.read_within(GROUPS % (index, condition), values, LOOK_SECONDS)
+        portions = [(whole or [], 0)]
+        if whole is None:
+            portions = list(self._database.walk(
+                *self._ranged(GROUPS, failed), 0, self._database.last_id("task"), SEARCH_SECONDS, True))
         groups = {}
-        for row in rows:
-            if row["finished_at"] >= since:
-                group = groups.setdefault((row["function"], row["error_type"]), {
-                    "function": row["function"], "error": row["error_type"], "count": 0,
-                    "message": row["error_message"], "newest": row["id"]})
-                group["count"] += 1
-        more = going_on is not None and not (rows and rows[-1]["finished_at"] < since)
-        return {"groups": list(groups.values())[:GROUPS_MAX],
-                "more": more or len(groups) > GROUPS_MAX}
+        for row in itertools.chain(*(rows for rows, _ in portions)):
+            group = groups.setdefault((row["function"], row["error"]), {
+                "function": row["function"], "error": row["error"], "count": 0, "newest": 0})
+            group["count"] += row["count"]
+            group["newest"] = max(group["newest"], row["newest"])
+        ordered = sorted(groups.values(), key=lambda group: (-group["count"], -group["newest"]))
+        shown, others = ordered[:GROUPS_MAX], ordered[GROUPS_MAX:]
+        messages = dict(map(tuple, self._database.all_of(
+            "SELECT id, error_message FROM task WHERE id IN (%s)", (), [
+                group["newest"] for group in shown])))
+        return {"groups": [{**group, "message": messages.get(group["newest"])} for group in shown],
+                "count": sum(group["count"] for group in ordered), "other_kinds": len(others),
+                "other_count": sum(group["count"] for group in others), "more": portions[-1][1] > 0}
 
     def firsts(self, status, owner_id=None,
                db=None):
@@ -15250,7 +15267,7 @@ WHICH_TASKS = {
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
-    "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
+    "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError, or the reason, such as timeout"),
     "ended_since": about(MOMENT, "ended then or later"),
     "since": about(MOMENT, "added then or later"), "until": about(MOMENT, "added before"),
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
@@ -15263,7 +15280,7 @@ ALSO = {
     "running": lambda tasks, task_filter: tasks.list_json(
         tasks.find(task_filter.within([RUNNING]), RUNNING_MAX)[0])}
 LISTED_TASKS = object_of(
-    **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
+    **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in (*ALSO, "held")},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
                "-: descending. Except by id, only the newest %d are sorted; by times, the newest %d that "
                "have started" % (SORT_ROWS, SORT_ROWS)),
@@ -15302,6 +15319,9 @@ def get_tasks(queue, request):
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
             "next": going_on and str(going_on), "service": describe_service(queue, request.is_by_admin),
+            **({"held": held_queues(queue, request, {
+                *(row["queue"] for row in rows if row["status"] == PENDING),
+                *([task_filter.queue] if task_filter.queue else ())})} if query.get("held") == "1" else {}),
             **{name: tell(tasks, task_filter) for name, tell in ALSO.items() if query.get(name) == "1"}}
 
 
@@ -15310,22 +15330,28 @@ def due_at(row):
     return max(row["created_at"], row["run_at"] or 0)
 
 
+def held_queues(queue, request, names):
+    """Return {"queue", "code", "text"} for each of these queues that starts nothing now for this person."""
+    blocked = {name: queue.queues.blocked(name, queue.claims.machine, request.person.scope)
+               for name in sorted(names)}
+    return [{"queue": name, "code": why.code, "text": why.words}
+            for name, why in blocked.items() if why.words]
+
+
 def get_overview(queue, request):
     """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
-    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
-            for row in firsts}          # why a queue starts nothing
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
                               "queue": oldest["queue"], "since": iso(due_at(oldest))},
-        "held": [{"queue": name, "text": text} for name, text in held.items() if text],
+        "held": held_queues(queue, request, {row["queue"] for row in firsts}),
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
-        "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope), now - DAY)},
+        "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope, ended_since=now - DAY))},
         "schedules": queue.schedules.coming(scope, now + DAY),
         "workers": {"alive": len(states), "busy": states.count("busy"),
                     "maximum": queue.settings.get("NbMaxWorker")},

@@ -101,7 +101,7 @@ class View {
     setText(this.idle, rest > 0 ? t('The first {count} of {all}.',
       { count: running.length, all: countWords(counts.running) })
       : running.length ? '' : seesAll() ? t('Nothing is running.') : t('None of your tasks is running.'));
-    setText(this.calm, failed.more ? t('The list of tasks shows more.')
+    setText(this.calm, failed.other_kinds ? t('The list of tasks shows more.')
       : failed.groups.length ? '' : t('Nothing failed.'));
     this.patchComing(found.schedules);
     this.history.maximum = workers.maximum;
@@ -111,7 +111,7 @@ class View {
   /** The four answers, each a link to more. @param {Overview} found */
   patchGlance({ counts, failed, next_at: nextAt, oldest, schedules, workers }) {
     const [first] = schedules;
-    const many = failed.groups.reduce((sum, { count }) => sum + count, 0);
+    const many = failed.count;
     const waited = oldest && (now() - Date.parse(oldest.since)) / 1000;
     const due = [nextAt, first?.times[0]].filter((at) => at != null).sort()[0];
     /** @type {[string, string, string][]} */

@@ -22,7 +22,10 @@
  *   expected_end: [string, string]|null, reason: string|null, slow: boolean}} Forecast
  * @typedef {TaskLink & {function: string}} Related
  * @typedef {{tasks: Row[], next: string|null, counts: Record<string, number>,
- *   running?: Row[], failed?: {groups: Group[], more: boolean}}} TaskPage
+ *   running?: Row[], failed?: Failures, held?: Held[]}} TaskPage
+ * @typedef {{groups: Group[], count: number, other_kinds: number, other_count: number,
+ *   more: boolean}} Failures
+ * @typedef {{queue: string, code: string, text: string}} Held
  * @typedef {{code: string, text: string}} Service
  * @typedef {{name: string, role: 'admin'|'user'|'viewer', disabled: boolean,
  *   last_seen_at: string|null, email: string|null, max_pending?: number|null,
@@ -58,8 +61,8 @@
  *   newest: number}} Group of failures
  * @typedef {{running: Row[], counts: Record<string, number>, next_at: string|null,
  *   oldest: {id: number, function: string, queue: string, since: string}|null,
- *   held: {queue: string, text: string}[],
- *   failed: {since: string, groups: Group[], more: boolean}, schedules: Planned[],
+ *   held: Held[],
+ *   failed: Failures & {since: string}, schedules: Planned[],
  *   workers: {alive: number, busy: number, maximum: number}}} Overview
  * @typedef {{count: number, sum: number, min: number, max: number, mean: number, p50: number,
  *   p95: number|null}} Times in seconds

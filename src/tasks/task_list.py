@@ -32,8 +32,11 @@ if TYPE_CHECKING:
 AFTER_MAX = 1000                # predecessors of one task
 RELATED_MAX = 100               # predecessors or followers shown of a task
 SORT_ROWS = 5_000               # most tasks that are sorted; with more, ranges of ids are searched
-# Failed tasks that are read, groups of failures that are shown, running tasks that are shown.
-FAILURES_MAX, GROUPS_MAX, RUNNING_MAX = 200, 10, 10
+GROUPS_MAX, RUNNING_MAX = 10, 10    # groups of failures that are shown, running tasks that are shown
+# The kind of an error, and the groups of the tasks that have it.
+KIND = "coalesce(error_type, reason)"
+GROUPS = ("SELECT function, %s AS error, count(*) AS count, max(task.id) AS newest FROM task %%s "
+          "WHERE cancel_requested<2 AND %%s GROUP BY function, %s" % (KIND, KIND))
 
 TASK_ROW = ("SELECT task.*, user.name AS owner FROM task "
             "%s user ON user.id=task.owner_id WHERE cancel_requested<2 AND " % THEN_JOIN)
@@ -98,8 +101,9 @@ class Filter(NamedTuple):
     """A filter for tasks; None stands for any.
 
     `text` is an id, or part of an owner's name, of SEARCHED or of the arguments. `error` is the type of the
-    error. `since` and `until` limit the time of adding. Arguments with a secret are searched only for their
-    owner. `sees` is the id of the user who searches (0: no user; None: the host, which searches all).
+    error, or the reason of a failure without one. `since` and `until` limit the time of adding. Arguments
+    with a secret are searched only for their owner. `sees` is the id of the user who searches (0: no user;
+    None: the host, which searches all).
     """
 
     owner_id: int | None = None
@@ -127,7 +131,7 @@ class Filter(NamedTuple):
     def where(self) -> tuple[str, list[Any]]:
         """Return a condition in SQL, and the values of its question marks."""
         conditions = {"owner_id=?": self.owner_id, "function=?": self.function, "queue=?": self.queue,
-                 "error_type=?": self.error, "finished_at>=?": self.ended_since,
+                 KIND + "=?": self.error, "finished_at>=?": self.ended_since,
                  "task.created_at>=?": self.since, "task.created_at<?": self.until}
         parts: dict[str, Sequence[Any]] = {
             words: [value] for words, value in conditions.items() if value is not None}
@@ -281,22 +285,35 @@ class TaskList:
             yield [{**shown, "arguments": mask(shown["arguments"])}  # people share exported files
                    for shown in self.list_json(rows, FIELDS)]
 
-    def failures(self, task_filter: Filter, since: float = 0.0) -> JsonObject:
-        """Return {"groups", "more"} of the failures since `since`, by function and type of error.
+    def failures(self, task_filter: Filter) -> JsonObject:
+        """Return the failures of a filter in groups by function and kind of error, the largest first.
 
-        At most FAILURES_MAX tasks are read, newest first, and fewer after LOOK_SECONDS.
+        At most GROUPS_MAX groups are shown; `other_kinds` and `other_count` are those left out. First all
+        failed tasks are read, found by their status. If that takes longer than LOOK_SECONDS, ranges of ids
+        are read, newest first, for SEARCH_SECONDS. If the time is over, `more` is true.
         """
-        rows, going_on = self.find(task_filter.within([FAILED]), FAILURES_MAX, seconds=LOOK_SECONDS)
+        failed = task_filter.within([FAILED])
+        condition, values = failed.where()
+        index = BY_CLAIM if failed.owner_id is None else BY_TURN
+        whole, _ = self._database.read_within(GROUPS % (index, condition), values, LOOK_SECONDS)
+        portions = [(whole or [], 0)]
+        if whole is None:
+            portions = list(self._database.walk(
+                *self._ranged(GROUPS, failed), 0, self._database.last_id("task"), SEARCH_SECONDS, True))
         groups: dict[tuple[str, str], JsonObject] = {}
-        for row in rows:
-            if row["finished_at"] >= since:
-                group = groups.setdefault((row["function"], row["error_type"]), {
-                    "function": row["function"], "error": row["error_type"], "count": 0,
-                    "message": row["error_message"], "newest": row["id"]})
-                group["count"] += 1
-        more = going_on is not None and not (rows and rows[-1]["finished_at"] < since)
-        return {"groups": list(groups.values())[:GROUPS_MAX],
-                "more": more or len(groups) > GROUPS_MAX}
+        for row in itertools.chain(*(rows for rows, _ in portions)):
+            group = groups.setdefault((row["function"], row["error"]), {
+                "function": row["function"], "error": row["error"], "count": 0, "newest": 0})
+            group["count"] += row["count"]
+            group["newest"] = max(group["newest"], row["newest"])
+        ordered = sorted(groups.values(), key=lambda group: (-group["count"], -group["newest"]))
+        shown, others = ordered[:GROUPS_MAX], ordered[GROUPS_MAX:]
+        messages = dict(map(tuple, self._database.all_of(
+            "SELECT id, error_message FROM task WHERE id IN (%s)", (), [
+                group["newest"] for group in shown])))
+        return {"groups": [{**group, "message": messages.get(group["newest"])} for group in shown],
+                "count": sum(group["count"] for group in ordered), "other_kinds": len(others),
+                "other_count": sum(group["count"] for group in others), "more": portions[-1][1] > 0}
 
     def firsts(self, status: int, owner_id: int | None = None,
                db: Reader | None = None) -> list[TaskRow]:

@@ -240,7 +240,7 @@ WHICH_TASKS: dict[str, Schema] = {
     "function": TEXT_OR_NULL, "queue": TEXT_OR_NULL,
     "q": about({"type": ["string", "null"], "maxLength": 200},
                "number, or part of function, message, error, owner, arguments"),
-    "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError"),
+    "error": about(TEXT_OR_NULL, "the kind of error, such as ValueError, or the reason, such as timeout"),
     "ended_since": about(MOMENT, "ended then or later"),
     "since": about(MOMENT, "added then or later"), "until": about(MOMENT, "added before"),
     "ids": about({"type": ["string", "null"], "pattern": "([0-9]{1,15}(,[0-9]{1,15}){0,199})?",
@@ -253,7 +253,7 @@ ALSO: dict[str, Callable[[TaskList, Filter], Any]] = {
     "running": lambda tasks, task_filter: tasks.list_json(
         tasks.find(task_filter.within([RUNNING]), RUNNING_MAX)[0])}
 LISTED_TASKS = object_of(
-    **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in ALSO},
+    **WHICH_TASKS, **PAGE_FIELDS, **{name: about(TEXT, "1: told as well") for name in (*ALSO, "held")},
     sort=about(or_null({"enum": [sign + name for name in (OLDEST, *SORTS) for sign in ("-", "")]}),
                "-: descending. Except by id, only the newest %d are sorted; by times, the newest %d that "
                "have started" % (SORT_ROWS, SORT_ROWS)),
@@ -292,6 +292,9 @@ def get_tasks(queue: JobQueue, request: Request) -> Answer | JsonObject:
                                 FIELDS_ROW if fields else LIST_ROW)
     return {"tasks": queue.forecast.of_list(tasks.list_json(rows, fields)),
             "next": going_on and str(going_on), "service": describe_service(queue, request.is_by_admin),
+            **({"held": held_queues(queue, request, {
+                *(row["queue"] for row in rows if row["status"] == PENDING),
+                *([task_filter.queue] if task_filter.queue else ())})} if query.get("held") == "1" else {}),
             **{name: tell(tasks, task_filter) for name, tell in ALSO.items() if query.get(name) == "1"}}
 
 
@@ -300,22 +303,28 @@ def due_at(row: Row) -> float:
     return max(row["created_at"], row["run_at"] or 0)
 
 
+def held_queues(queue: JobQueue, request: Request, names: Iterable[str]) -> list[JsonObject]:
+    """Return {"queue", "code", "text"} for each of these queues that starts nothing now for this person."""
+    blocked = {name: queue.queues.blocked(name, queue.claims.machine, request.person.scope)
+               for name in sorted(names)}
+    return [{"queue": name, "code": why.code, "text": why.words}
+            for name, why in blocked.items() if why.words]
+
+
 def get_overview(queue: JobQueue, request: Request) -> JsonObject:
     """Show running, pending, recently failed and next tasks: the user's own, or all for an admin."""
     scope, now = request.person.scope, queue.database.clock.now()
     firsts = queue.tasks.firsts(PENDING, scope)
     oldest = min(firsts, key=due_at, default=None)
-    held = {row["queue"]: queue.queues.blocked(row["queue"], queue.claims.machine, scope)[1]
-            for row in firsts}          # why a queue starts nothing
     states = [row["state"] for row in queue.workers.rows() if row["mode"] != "remote"]
     return {
         **{name: ALSO[name](queue.tasks, Filter(scope)) for name in ("running", "counts")},
         "oldest": oldest and {"id": oldest["id"], "function": oldest["function"],
                               "queue": oldest["queue"], "since": iso(due_at(oldest))},
-        "held": [{"queue": name, "text": text} for name, text in held.items() if text],
+        "held": held_queues(queue, request, {row["queue"] for row in firsts}),
         "next_at": iso(min((row["run_at"] for row in queue.tasks.firsts(SCHEDULED, scope)),
                            default=None)),
-        "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope), now - DAY)},
+        "failed": {"since": iso(now - DAY), **queue.tasks.failures(Filter(scope, ended_since=now - DAY))},
         "schedules": queue.schedules.coming(scope, now + DAY),
         "workers": {"alive": len(states), "busy": states.count("busy"),
                     "maximum": queue.settings.get("NbMaxWorker")},

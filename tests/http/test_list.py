@@ -188,6 +188,27 @@ class Besides(Listing):
         self.assertEqual([one["error"] for one in told["groups"]], ["OSError"])
         self.assertEqual(self.page("?failed=1&status=pending")["failed"]["groups"], [])
 
+    def test_groups_have_the_count_of_the_list_that_they_lead_to(self):
+        for kind in ("ValueError", "OSError", "ValueError"):
+            self.failed(kind)
+        self.failed("ValueError", owner="eve")
+        for visitor, count in ((self.bob, 2), (self.ana, 3)):
+            told = self.check(visitor.get("/api/tasks?failed=1&status=failed"), 200)["failed"]
+            for group in told["groups"]:
+                counts = self.check(visitor.get("/api/tasks?counts=1&status=failed&function=%s&error=%s" % (
+                    group["function"], group["error"])), 200)["counts"]
+                self.assertEqual(group["count"], counts["failed"])
+            self.assertEqual(told["groups"][0]["count"], count)
+
+    def test_why_queues_start_nothing_is_told_for_what_is_shown_and_for_the_filter(self):
+        self.check(self.ana.patch("/api/queues/mail", {"paused": True, "paused_why": "no provider"}), 200)
+        self.assertEqual(self.page("?held=1")["held"], [])
+        held = [{"queue": "mail", "code": "paused", "text": "The queue mail is paused by ana: no provider."}]
+        self.assertEqual(self.page("?held=1&queue=mail")["held"], held)
+        self.add("bob", options={"queue": "mail"})
+        self.assertEqual(self.page("?held=1")["held"], held)
+        self.assertNotIn("held", self.page())
+
 
 class Files(Listing):
 

@@ -24,8 +24,8 @@ class Overview(WebTestCase):
         found = self.look()
         self.assertEqual((found["running"], found["oldest"], found["held"], found["next_at"]),
                          ([], None, [], None))
-        self.assertEqual((found["failed"]["groups"], found["failed"]["more"], found["schedules"]),
-                         ([], False, []))
+        self.assertEqual((found["failed"]["groups"], found["failed"]["more"], found["failed"]["count"],
+                          found["schedules"]), ([], False, 0, []))
         self.assertEqual(found["workers"], {"alive": 0, "busy": 0, "maximum": 2})
 
     def test_what_runs_is_told_with_its_progress(self):
@@ -64,8 +64,8 @@ class Overview(WebTestCase):
             "paused": True, "paused_why": "no provider"}), 200)
         self.add("bob", options={"queue": "mail"})
         [held] = self.look()["held"]
-        self.assertEqual((held["queue"], held["text"]),
-                         ("mail", "The queue mail is paused by ana: no provider."))
+        self.assertEqual((held["queue"], held["code"], held["text"]),
+                         ("mail", "paused", "The queue mail is paused by ana: no provider."))
         self.assertEqual(self.look(self.eve)["held"], [])
 
     def test_who_has_as_many_running_as_they_may_is_told_and_nobody_else(self):
@@ -73,8 +73,8 @@ class Overview(WebTestCase):
         self.add_many("bob", 2)
         self.claim()
         self.add("eve")
-        self.assertEqual(self.look()["held"],
-                         [{"queue": "default", "text": "The user bob runs at most 1 at once."}])
+        self.assertEqual(self.look()["held"], [{
+            "queue": "default", "code": "owner", "text": "The user bob runs at most 1 at once."}])
         for visitor in (self.eve, self.ana):
             self.assertEqual(self.look(visitor)["held"], [])
 
@@ -82,8 +82,8 @@ class Overview(WebTestCase):
         self.add_failure(message="no such city: Oslo")
         newest = self.add_failure(message="no such city: Bergen")
         other = self.add_failure(kind="OSError")
-        self.assertEqual(self.groups(), [("add", "OSError", 1, other), ("add", "ValueError", 2, newest)])
-        self.assertEqual(self.look()["failed"]["groups"][1]["message"], "no such city: Bergen")
+        self.assertEqual(self.groups(), [("add", "ValueError", 2, newest), ("add", "OSError", 1, other)])
+        self.assertEqual(self.look()["failed"]["groups"][0]["message"], "no such city: Bergen")
 
     def test_what_failed_before_yesterday_is_left_out(self):
         self.add_failure()
@@ -91,14 +91,40 @@ class Overview(WebTestCase):
         self.bob = self.program("bob")      # no session lasts that long
         self.assertEqual(self.groups(), [])
 
-    def test_more_failures_than_are_looked_at_are_said_to_be_more(self):
-        self.patch(jobqueue, "FAILURES_MAX", 2)
-        self.add_failure()
-        self.assertFalse(self.look()["failed"]["more"])
-        for _ in range(2):
-            self.add_failure()
+    def test_the_largest_groups_come_first_and_those_left_out_are_counted(self):
+        few = [self.add_failure(kind="Error%d" % place) for place in range(12)]
+        for _ in range(3):
+            self.add_failure(kind="OSError")
+        self.add_failure(kind="Error0")
         failed = self.look()["failed"]
-        self.assertEqual((failed["groups"][0]["count"], failed["more"]), (2, True))
+        self.assertEqual([(group["error"], group["count"]) for group in failed["groups"]],
+                         [("OSError", 3), ("Error0", 2)]
+                         + [("Error%d" % place, 1) for place in range(11, 3, -1)])
+        self.assertEqual(failed["groups"][2]["newest"], few[11])
+        self.assertEqual((failed["count"], failed["other_kinds"], failed["other_count"], failed["more"]),
+                         (16, 3, 3, False))
+
+    def test_where_counting_takes_too_long_it_says_that_there_may_be_more(self):
+        self.add_many("bob", 200)
+        self.claim_many(200)
+        self.write("UPDATE task SET status=3, error_type='OSError', finished_at=?", (self.clock.now(),))
+        self.patch(jobqueue, "SEARCH_SECONDS", -1)
+        self.patch(jobqueue, "LOOK_SECONDS", -1)
+        failed = self.look()["failed"]
+        self.assertTrue(failed["more"])
+        self.assertLess(failed["count"], 200)
+        self.patch(jobqueue, "SEARCH_SECONDS", 60)
+        failed = self.look(self.ana)["failed"]
+        self.assertEqual((failed["count"], failed["more"]), (200, False))
+        self.assertEqual(self.look(self.eve)["failed"]["count"], 0)
+
+    def test_a_failure_without_an_error_is_grouped_by_its_reason_and_found_by_it(self):
+        task_id = self.add("bob")
+        self.end(self.claim(), "timeout")
+        self.assertEqual(self.groups(), [("add", "timeout", 1, task_id)])
+        found = self.check(self.bob.get("/api/tasks?status=failed&error=timeout&counts=1"), 200)
+        self.assertEqual([task["id"] for task in found["tasks"]], [task_id])
+        self.assertEqual(found["counts"]["failed"], 1)
 
     def test_a_group_can_be_retried_as_it_is_shown(self):
         old = self.add_failure()
