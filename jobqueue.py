@@ -9285,7 +9285,7 @@ _ROWS = {
     "cron_awaited": ("", NOTE, "", "",
                      "cron_wait", "Waiting for cron{often}; it came last at {at}."),
     "off": ("Workers", NOTE, "no task is run", "set NbMaxWorker to 1 or more: it is 0",
-            "off", "No task starts: the number of workers (NbMaxWorker) is 0."),
+            "off", "No task starts: the number of workers is set to 0."),
     "start_failed": ("Workers", BAD, "{why} at {at}", "",
                      "no_worker", "No task starts: {why}. Next try {next}."),
     "busy": ("", NOTE, "", "", "busy", "All workers are busy{more}."),
@@ -10613,6 +10613,7 @@ SHARE = 0.03                    # largest share of a process's time for plans
 # A task is slow if it runs for more than SLOW_SECONDS and SLOW_TIMES the 95th percentile of its function. The
 # percentile needs SLOW_ATTEMPTS successful attempts.
 SLOW_TIMES, SLOW_SECONDS, SLOW_ATTEMPTS = 3, 60.0, 20
+LONGER_SECONDS = 5.0            # added to the longest known time, before a task counts as longer
 
 
 def forecast_json(before=None, start=None, end=None,
@@ -10681,7 +10682,7 @@ class Forecast:
                        if run.status == "succeeded")
         slow = len(times) >= SLOW_ATTEMPTS and elapsed > max(
             SLOW_SECONDS, SLOW_TIMES * times[int(len(times) * 0.95)])
-        if times and elapsed > times[-1] and not row["progress"]:
+        if times and elapsed > times[-1] + LONGER_SECONDS and not row["progress"]:
             return forecast_json(
                 reason="It runs longer than the newest tasks of this function did.", slow=slow)
         shown = plan.end_of_running(row).range(plan.now)

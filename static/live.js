@@ -78,7 +78,7 @@ function patchService() {
   const { service, session } = store.state;
   const shown = session && service && service.code !== 'ok' ? service : null;
   const { code = '' } = shown || {};
-  find('#service').classList.toggle('calm', /busy|starting|paused|off|cron_wait/.test(code));
+  find('#service').classList.toggle('calm', /busy|starting|paused|cron_wait/.test(code));
   find('#service').classList.toggle('brief', /busy|starting/.test(code));
   patchLine('#service', shown ? said(shown.text) : '');
 }
