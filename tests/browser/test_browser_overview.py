@@ -63,8 +63,8 @@ class Overview(BrowserTestCase):
                       (now - 4 * HOUR, {"succeeded": 3, "waited": times(2, 40)}),
                       (now - 3 * HOUR, {"succeeded": 12, "failed": 5, "waited": times(4, 120)}),
                       (now, {"succeeded": 1, "complete": False}))]
-        return {"step": "hour", "counted_from": None, "points": points, "totals": figures_of(), "functions": [],
-                "workers": [], **more}
+        return {"step": "hour", "counted_from": None, "points": points, "totals": figures_of(),
+                "functions": [], "workers": [], **more}
 
     def test_it_is_what_one_sees_first_and_the_brand_leads_back(self):
         ana = self.open("ana", "")
@@ -204,8 +204,8 @@ class Overview(BrowserTestCase):
         runs = [{"id": number, "status": "failed" if number == 3 else "succeeded", "seconds": 1.5}
                 for number in range(1, 21)]
         ana = self.show("ana", figures=self.day(functions=[figures_of(
-            name="report", succeeded=39, failed=1, waited=times(0.02, 0), ran=times(30, 90), recent=runs,
-            peak_memory=50 << 20)]))
+            name="report", succeeded=39, failed=1, waited=times(0.02, 0), ran=times(30, 90),
+            recent=runs, peak_memory=50 << 20)]))
         ana.see("97.5 %", ".functions")
         self.assertEqual([ana.text(".functions td:nth-child(%d)" % number) for number in range(4, 8)],
                          ["20 ms", "0 s", "30 s", "1 min"])
