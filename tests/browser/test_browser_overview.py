@@ -232,6 +232,76 @@ class Overview(BrowserTestCase):
         self.assertTrue(ana.run("return window.before.isConnected"))
 
 
+class Functions(BrowserTestCase):
+
+    TASKS = TASKS
+    EMPTY = ("task", "activity", "schedule")
+
+    def test_all_functions_are_listed_also_those_that_did_not_run(self):
+        self.done("send", city="Oslo")
+        ana = self.open("ana", "#/overview")
+        ana.click("a", "All functions")
+        ana.find("h1", "Functions")
+        ana.find("header nav [aria-current]", "Overview")
+        self.assertEqual(ana.run("return [...document.querySelectorAll('.functions th a')].map("
+                                 "(one) => one.textContent)"), ["send", "report", "fail", "echo"])
+        ana.click("nav a", "7 days")
+        ana.click(".functions a", "echo")
+        ana.find("h1", "echo")
+        self.assertEqual(ana.run("return location.hash"), "#/functions/echo?range=week")
+        ana.find("[aria-current=page]", "7 days")
+
+    def test_a_function_has_its_form_its_tasks_and_what_failed(self):
+        (self.site.home / "go on").touch()
+        self.site.run("schedule", "add", "report", "every 7h", "city=Rome")
+        self.done("report", city="Oslo")
+        self.done("fail", text="no such city")
+        ana = self.open("ana", "#/functions/report")
+        ana.see("Write the monthly report of a city.")
+        ana.see("Users may add it.")
+        ana.see("succeeded 1", ".links")
+        ana.see("1 succeeded, 0 failed, 0 cancelled.", ".pairs")
+        ana.see("Nothing failed.")
+        ana.see("Rome", "main")
+        ana.click("a", "succeeded 1")
+        ana.find("h1", "Tasks")
+        self.assertEqual(ana.run("return location.hash"), "#/tasks?status=succeeded&function=report")
+        ana.go("#/functions/report")
+        ana.find("h1", "report")
+        ana.click("a", "New task")
+        ana.find("[name=city]")
+        ana.go("#/functions/fail")
+        ana.see("ValueError: no such city", ".works")
+        ana.see("No schedule adds it.")
+
+    def test_the_last_runs_are_bars_that_keys_reach(self):
+        first = self.done("echo", text="x")
+        last = self.done("echo", text="y")
+        other = self.done("fail", text="z")
+        ana = self.open("ana", "#/functions/echo")
+        wait_until(lambda: ana.count(".runs a") == 2)
+        self.assertEqual(ana.count(".runs [tabindex='0']"), 1)
+        ana.run("document.querySelector('.runs [tabindex=\"0\"]').focus()")
+        self.assertTrue(ana.focused().startswith("#%d, succeeded, took " % last), ana.focused())
+        ana.press("Left")
+        self.assertTrue(ana.focused().startswith("#%d, succeeded, took " % first), ana.focused())
+        ana.see("#%d, succeeded" % first, ".reading")
+        ana.press("Enter")
+        wait_until(lambda: ana.run("return location.hash") == "#/tasks/%d" % first)
+        ana.go("#/functions/fail")
+        ana.find(".runs [data-state=failed]", "✕")
+        self.assertIn("/%d" % other, ana.run("return document.querySelector('.runs a').href"))
+
+    def test_users_see_their_own_runs(self):
+        self.done("echo", "ana", text="x")
+        bob = self.open("bob", "#/functions/echo")
+        bob.see("No run has ended.")
+        bob.see("Of your tasks.")
+        bob.see("succeeded 0", ".links")
+        bob.go("#/functions/never")
+        bob.see("There is nothing here")
+
+
 class Activity(BrowserTestCase):
 
     TASKS = TASKS
