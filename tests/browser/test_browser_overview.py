@@ -269,7 +269,7 @@ class Functions(BrowserTestCase):
         ana.go("#/functions/report")
         ana.find("h1", "report")
         ana.click("a", "New task")
-        ana.find("[name=city]")
+        ana.find("a", "← Another function")
         ana.go("#/functions/fail")
         ana.see("ValueError: no such city", ".works")
         ana.see("No schedule adds it.")
